@@ -1,0 +1,39 @@
+# Two commands do everything: `make demo` and `make test`. Each makes the virtual environment first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test integration bench lint types format clean
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $(STAMP)
+
+demo: $(STAMP)  ## the main job, stock client and this SDK side by side on the dev broker
+	$(BIN)/pulsar-encore demo $(DEMO_ARGS)
+
+test: $(STAMP)  ## the fast suite: no Java, no Docker
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+integration: $(STAMP)  ## the contract suite and friends against a real Pulsar
+	$(BIN)/python -m pytest integration $(PYTEST_ARGS)
+
+bench: $(STAMP)  ## ratios in one run; anyone can repeat them
+	$(BIN)/pulsar-encore bench $(BENCH_ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
