@@ -1,0 +1,70 @@
+"""Delays that grow with the redelivery count. Pure: the caller gives the count and the random source."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+from random import Random
+
+from .errors import ConfigurationError
+
+
+def to_ms(value: float | timedelta, name: str) -> int:
+    """Milliseconds of a delay in seconds or a timedelta; ConfigurationError names `name`."""
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
+        raise ConfigurationError(
+            f"{name} must be seconds or a timedelta, got {type(value).__name__}"
+        )
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ConfigurationError(f"{name} must be a finite delay of 0 s or more, got {value!r}")
+    return round(seconds * 1000)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backoff:
+    """Exponential delay by redelivery count, as Java's MultiplierRedeliveryBackoff (PIP-106).
+
+    Args:
+        min_delay: Delay of the first redelivery. Seconds or timedelta.
+        max_delay: No delay is longer. Seconds or timedelta.
+        multiplier: Growth per redelivery, more than 1.
+        jitter: Share of each delay, 0 to 1, that is taken off at random, so that messages that failed
+            together do not return together. Never below `min_delay`.
+
+    Raises:
+        ConfigurationError: A value is out of range; the text names it.
+    """
+
+    min_delay: float | timedelta = 10.0
+    max_delay: float | timedelta = 600.0
+    multiplier: float = 2.0
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        low = to_ms(self.min_delay, "Backoff.min_delay")
+        high = to_ms(self.max_delay, "Backoff.max_delay")
+        if high < low:
+            raise ConfigurationError("Backoff.max_delay must be at least Backoff.min_delay")
+        if not (math.isfinite(self.multiplier) and self.multiplier > 1):
+            raise ConfigurationError("Backoff.multiplier must be more than 1")
+        if not 0 <= self.jitter <= 1:
+            raise ConfigurationError("Backoff.jitter must be from 0 to 1")
+
+    def delay_ms(self, redelivery_count: int, rng: Random) -> int:
+        """Delay in ms before the next look at a message redelivered `redelivery_count` times."""
+        low = to_ms(self.min_delay, "Backoff.min_delay")
+        high = to_ms(self.max_delay, "Backoff.max_delay")
+        if redelivery_count <= 0 or low == 0:
+            delay = low
+        elif redelivery_count > math.log(high / low) / math.log(self.multiplier) + 1:
+            delay = high  # before the power overflows a float
+        else:
+            delay = min(high, int(low * self.multiplier**redelivery_count))
+        if self.jitter:
+            delay = max(low, delay - int(delay * self.jitter * rng.random()))
+        return delay

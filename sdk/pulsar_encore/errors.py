@@ -1,0 +1,74 @@
+"""Every error this package raises, by who must act.
+
+    EncoreError
+      ConfigurationError    you: an option or argument is wrong (also a ValueError)
+        MessageNotHeldError you: this consumer cannot settle that message
+        NotSupportedError   you: the engine underneath cannot do that
+      ClosedError           you, late: the object was closed
+      ReceiveTimeout        nobody: nothing arrived in time (also a TimeoutError)
+      TransportError        the broker or the network; `retryable` says whether trying again can help
+        ProtocolError       the peer sent bytes that break the protocol
+      StoreError            a local store failed; what it held is still in memory
+
+Raised where the mistake is, before anything is sent, and always with what to change.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class EncoreError(Exception):
+    """Root of all errors of this package."""
+
+
+class ConfigurationError(EncoreError, ValueError):
+    """An option or argument is out of range, of the wrong kind, or fits no other option given."""
+
+
+class MessageNotHeldError(ConfigurationError):
+    """The id belongs to another consumer, or names part of a batch that this consumer does not hold."""
+
+
+class NotSupportedError(ConfigurationError):
+    """The transport declares that it cannot do this (see `Capabilities`)."""
+
+
+class ClosedError(EncoreError):
+    """The client, consumer, producer or reader was closed before or during the call."""
+
+
+class ReceiveTimeout(EncoreError, TimeoutError):
+    """`receive` or `read_next` had a timeout and nothing arrived; no message was taken."""
+
+
+class TransportError(EncoreError):
+    """The broker refused, or the network failed.
+
+    Args:
+        message: What happened and what to change.
+        result: The broker's or engine's name for it, such as ``"AuthorizationError"``.
+        retryable: True when the same call may succeed later.
+    """
+
+    def __init__(
+        self, message: str = "", *, result: str = "UnknownError", retryable: bool = False
+    ) -> None:
+        super().__init__(message or result)
+        self.result = result
+        self.retryable = retryable
+
+    def error(self) -> Any:
+        """The engine's result code; the name stock gives it (`pulsar.asyncio.PulsarException`)."""
+        return self.result
+
+
+class ProtocolError(TransportError):
+    """Bytes on the wire that are not the Pulsar protocol; the connection cannot be trusted."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, result="ProtocolError", retryable=True)
+
+
+class StoreError(EncoreError):
+    """A durable store could not write or read; the entry concerned stays in memory."""

@@ -1,0 +1,252 @@
+"""Message ids: what names a message, how it is written as bytes, and how ids compare.
+
+Owns `MessageId`, an immutable value. It holds no native object, so it can be hashed, pickled,
+stored and rebuilt, and an id rebuilt from bytes knows its place in its batch: it can never stand
+for its siblings (the stock client acks the whole batch, stock-client notes section 3).
+Bytes are protobuf `MessageIdData`, as every Pulsar client writes them.
+"""
+
+from __future__ import annotations
+
+from functools import total_ordering
+from typing import Any, ClassVar, Final
+
+from .errors import ConfigurationError
+
+_U64: Final = (1 << 64) - 1
+_MAX: Final = (1 << 63) - 1
+
+# Field numbers of MessageIdData (wire-protocol notes 2.1).
+_LEDGER, _ENTRY, _PARTITION, _BATCH_INDEX, _BATCH_SIZE, _FIRST_CHUNK = 1, 2, 3, 4, 6, 7
+
+
+@total_ordering
+class MessageId:
+    """The position of one message: ledger, entry and, inside a batch, its index.
+
+    Args:
+        partition: Partition number, -1 on a topic without partitions.
+        ledger_id: Ledger, -1 for the earliest position.
+        entry_id: Entry in the ledger.
+        batch_index: Index in the entry's batch, -1 when the message is the entry.
+        batch_size: Messages in the entry, 0 when not a batch or not known.
+        topic: Full name of the topic (of the partition, if any) or "".
+        first_chunk: For a chunked message, the id of its first chunk.
+
+    Equality and hash use ledger, entry, partition and batch index; order uses ledger, entry and
+    batch index, an id without an index coming after all indexes of its entry (it covers them).
+    """
+
+    __slots__ = (
+        "_batch_index",
+        "_batch_size",
+        "_entry",
+        "_first_chunk",
+        "_ledger",
+        "_partition",
+        "_topic",
+    )
+
+    earliest: ClassVar[MessageId]
+    latest: ClassVar[MessageId]
+
+    def __init__(
+        self,
+        partition: int = -1,
+        ledger_id: int = -1,
+        entry_id: int = -1,
+        batch_index: int = -1,
+        *,
+        batch_size: int = 0,
+        topic: str = "",
+        first_chunk: MessageId | None = None,
+    ) -> None:
+        self._partition = partition
+        self._ledger = ledger_id
+        self._entry = entry_id
+        self._batch_index = batch_index
+        self._batch_size = batch_size
+        self._topic = topic
+        self._first_chunk = first_chunk
+
+    def ledger_id(self) -> int:
+        return self._ledger
+
+    def entry_id(self) -> int:
+        return self._entry
+
+    def batch_index(self) -> int:
+        return self._batch_index
+
+    def partition(self) -> int:
+        return self._partition
+
+    @property
+    def batch_size(self) -> int:
+        """Messages in the entry; 0 when the message is not in a batch or the size is not known."""
+        return self._batch_size
+
+    @property
+    def topic(self) -> str:
+        """Full topic name as delivered, or "" (bytes do not carry it)."""
+        return self._topic
+
+    @property
+    def first_chunk(self) -> MessageId | None:
+        return self._first_chunk
+
+    def serialize(self) -> bytes:
+        """Protobuf `MessageIdData` bytes, readable by every Pulsar client."""
+        out = bytearray()
+        _put(out, _LEDGER, self._ledger)
+        _put(out, _ENTRY, self._entry)
+        if self._partition != -1:
+            _put(out, _PARTITION, self._partition)
+        if self._batch_index != -1:
+            _put(out, _BATCH_INDEX, self._batch_index)
+        if self._batch_size > 0:
+            _put(out, _BATCH_SIZE, self._batch_size)
+        if self._first_chunk is not None:
+            first = self._first_chunk.serialize()
+            _put_varint(out, _FIRST_CHUNK << 3 | 2)
+            _put_varint(out, len(first))
+            out += first
+        return bytes(out)
+
+    @staticmethod
+    def deserialize(message_id_bytes: bytes, topic: str | None = None) -> MessageId:
+        """Rebuild an id from `serialize` bytes of this or any other Pulsar client.
+
+        Args:
+            message_id_bytes: Protobuf `MessageIdData`.
+            topic: Full topic name; needed to ack or nack on a consumer of several topics.
+
+        Raises:
+            ConfigurationError: The bytes are not a message id.
+        """
+        return _parse(bytes(message_id_bytes), topic or "")
+
+    @classmethod
+    def wrap(cls, msg_id: Any) -> MessageId:
+        """The same id as a `MessageId`, from this package's or the stock client's object.
+
+        Raises:
+            ConfigurationError: It is neither.
+        """
+        if isinstance(msg_id, MessageId):
+            return msg_id
+        serialize = getattr(msg_id, "serialize", None)
+        if serialize is None:
+            raise ConfigurationError(
+                f"expected a MessageId (or the stock client's), got {type(msg_id).__name__}"
+            )
+        return _parse(serialize(), "")
+
+    def with_topic(self, topic: str) -> MessageId:
+        """The same id, known to be of `topic`."""
+        return MessageId(
+            self._partition,
+            self._ledger,
+            self._entry,
+            self._batch_index,
+            batch_size=self._batch_size,
+            topic=topic,
+            first_chunk=self._first_chunk,
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (MessageId.deserialize, (self.serialize(), self._topic))
+
+    def __str__(self) -> str:
+        return f"({self._ledger},{self._entry},{self._partition},{self._batch_index})"
+
+    def __repr__(self) -> str:
+        return f"MessageId{self}"
+
+    def _identity(self) -> tuple[int, int, int, int]:
+        return (self._ledger, self._entry, self._partition, self._batch_index)
+
+    def _order(self) -> tuple[int, int, int]:
+        index = self._batch_index if self._batch_index >= 0 else _MAX
+        return (self._ledger, self._entry, index)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MessageId):
+            return NotImplemented
+        return self._identity() == other._identity()
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, MessageId):
+            return NotImplemented
+        return self._order() < other._order()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+
+MessageId.earliest = MessageId(-1, -1, -1)
+MessageId.latest = MessageId(-1, _MAX, _MAX)
+
+
+def _put_varint(out: bytearray, value: int) -> None:
+    value &= _U64
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _put(out: bytearray, field: int, value: int) -> None:
+    _put_varint(out, field << 3)
+    _put_varint(out, value)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise ConfigurationError(
+                "these bytes are not a serialized message id: pass what MessageId.serialize() gave"
+            )
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & _U64, at
+        shift += 7
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value > _MAX else value
+
+
+def _parse(data: bytes, topic: str) -> MessageId:
+    fields: dict[int, int] = {}
+    first_chunk: MessageId | None = None
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        field, kind = tag >> 3, tag & 7
+        if kind == 0:
+            value, at = _varint(data, at)
+            fields[field] = _signed(value)
+        elif kind == 2:
+            size, at = _varint(data, at)
+            if at + size > len(data):
+                raise ConfigurationError("the serialized message id is cut short")
+            if field == _FIRST_CHUNK:
+                first_chunk = _parse(data[at : at + size], topic)
+            at += size
+        else:
+            raise ConfigurationError("these bytes are not a serialized message id")
+    if _LEDGER not in fields or _ENTRY not in fields:
+        raise ConfigurationError("these bytes are not a message id: ledger or entry is missing")
+    return MessageId(
+        fields.get(_PARTITION, -1),
+        fields[_LEDGER],
+        fields[_ENTRY],
+        fields.get(_BATCH_INDEX, -1),
+        batch_size=max(0, fields.get(_BATCH_SIZE, 0)),
+        topic=topic,
+        first_chunk=first_chunk,
+    )
