@@ -6,7 +6,7 @@
         NotSupportedError   you: the engine underneath cannot do that
       ClosedError           you, late: the object was closed
       ReceiveTimeout        nobody: nothing arrived in time (also a TimeoutError)
-      TransportError        the broker or the network; `retryable` says whether trying again can help
+      TransportError        the broker or the network; `retryable`: trying again can help
         ProtocolError       the peer sent bytes that break the protocol
       StoreError            a local store failed; what it held is still in memory
 
@@ -27,7 +27,7 @@ class ConfigurationError(EncoreError, ValueError):
 
 
 class MessageNotHeldError(ConfigurationError):
-    """The id belongs to another consumer, or names part of a batch that this consumer does not hold."""
+    """The id is another consumer's, or names part of a batch that this consumer does not hold."""
 
 
 class NotSupportedError(ConfigurationError):

@@ -1,0 +1,208 @@
+"""Options of a subscription: stock's keywords and defaults, and the new ones, checked as one.
+
+Owns `ConsumerOptions`. Everything is validated here, before anything connects; the rest of the
+package takes a `ConsumerOptions` as given and right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..backoff import Backoff
+from ..errors import ConfigurationError
+from .checks import boolean, integer, optional_text, string_map, text
+from .enums import (
+    ConsumerCryptoFailureAction,
+    ConsumerType,
+    InitialPosition,
+    RegexSubscriptionMode,
+    coerce,
+)
+
+#: The broker's `maxUnackedMessagesPerConsumer` when nobody changed it.
+DEFAULT_UNACKED_WINDOW: Final = 50_000
+
+_MAX_PRECISION_BITS: Final = 32  # 2**32 ms is 49 days
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReceivePolicy:
+    """When `batch_receive` returns: enough messages, enough bytes, or enough time.
+
+    Args:
+        max_num_message: Most messages in a result; 0 or less for no such limit.
+        max_num_bytes: Most payload bytes, but always at least one message; 0 or less for none.
+        timeout_ms: Longest wait in ms; 0 or less to wait until a limit is reached.
+    """
+
+    max_num_message: int = -1
+    max_num_bytes: int = 10 * 1024 * 1024
+    timeout_ms: int = 100
+
+    def __post_init__(self) -> None:
+        if self.max_num_message <= 0 and self.max_num_bytes <= 0 and self.timeout_ms <= 0:
+            raise ConfigurationError(
+                "BatchReceivePolicy needs max_num_message, max_num_bytes or timeout_ms above 0"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConsumerOptions:
+    """A checked subscription. Fields have the names and units of `Client.subscribe`."""
+
+    topics: tuple[str, ...]
+    pattern: str | None
+    subscription_name: str
+    consumer_type: ConsumerType = ConsumerType.Exclusive
+    schema: Any = None
+    message_listener: Callable[..., Any] | None = None
+    receiver_queue_size: int = 1000
+    max_total_receiver_queue_size_across_partitions: int = 50_000
+    consumer_name: str | None = None
+    unacked_messages_timeout_ms: int | None = None
+    broker_consumer_stats_cache_time_ms: int = 30_000
+    negative_ack_redelivery_delay_ms: int = 60_000
+    is_read_compacted: bool = False
+    properties: dict[str, str] | None = None
+    pattern_auto_discovery_period: int = 60
+    initial_position: InitialPosition = InitialPosition.Latest
+    crypto_key_reader: Any = None
+    replicate_subscription_state_enabled: bool = False
+    max_pending_chunked_message: int = 10
+    auto_ack_oldest_chunked_message_on_queue_full: bool = False
+    start_message_id_inclusive: bool = False
+    batch_receive_policy: Any = None
+    key_shared_policy: Any = None
+    batch_index_ack_enabled: bool = False
+    regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly
+    dead_letter_policy: Any = None
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
+    # New in this package.
+    negative_ack_redelivery_backoff: Backoff | None = None
+    negative_ack_precision_bit_cnt: int | None = None  # None: the bucket follows the delay
+    ack_timeout_redelivery_backoff: Backoff | None = None
+    ack_group_time_ms: int = 100  # Java's default
+    ack_group_max_size: int = 1000  # Java's default
+    max_unacked_messages: int = DEFAULT_UNACKED_WINDOW
+
+    def __post_init__(self) -> None:
+        self._check_topics()
+        text(self.subscription_name, "subscription_name")
+        optional_text(self.consumer_name, "consumer_name")
+        for name, kind in (
+            ("consumer_type", ConsumerType),
+            ("initial_position", InitialPosition),
+            ("regex_subscription_mode", RegexSubscriptionMode),
+            ("crypto_failure_action", ConsumerCryptoFailureAction),
+        ):
+            object.__setattr__(self, name, coerce(kind, getattr(self, name), name))
+        for name, low in (
+            ("receiver_queue_size", 0),
+            ("max_total_receiver_queue_size_across_partitions", 0),
+            ("broker_consumer_stats_cache_time_ms", 0),
+            ("negative_ack_redelivery_delay_ms", 0),
+            ("pattern_auto_discovery_period", 1),
+            ("max_pending_chunked_message", 0),
+            ("ack_group_time_ms", 0),
+            ("ack_group_max_size", 1),
+            ("max_unacked_messages", 1),
+        ):
+            integer(getattr(self, name), name, low=low)
+        for name in (
+            "is_read_compacted",
+            "replicate_subscription_state_enabled",
+            "auto_ack_oldest_chunked_message_on_queue_full",
+            "start_message_id_inclusive",
+            "batch_index_ack_enabled",
+        ):
+            boolean(getattr(self, name), name)
+        object.__setattr__(self, "properties", string_map(self.properties, "properties"))
+        if self.unacked_messages_timeout_ms in (None, 0):
+            object.__setattr__(self, "unacked_messages_timeout_ms", None)
+        else:
+            integer(
+                self.unacked_messages_timeout_ms, "unacked_messages_timeout_ms", low=1000, unit="ms"
+            )
+        if self.negative_ack_precision_bit_cnt is not None:
+            name = "negative_ack_precision_bit_cnt"
+            integer(self.negative_ack_precision_bit_cnt, name, low=0, high=_MAX_PRECISION_BITS)
+        for name in ("negative_ack_redelivery_backoff", "ack_timeout_redelivery_backoff"):
+            if not isinstance(getattr(self, name), (Backoff, type(None))):
+                raise ConfigurationError(f"{name} must be a Backoff or None")
+        self._check_combinations()
+
+    def _check_topics(self) -> None:
+        if self.pattern is None and not self.topics:
+            raise ConfigurationError("topic must name at least one topic")
+        for topic in self.topics:
+            text(topic, "topic")
+        if self.pattern is not None:
+            try:
+                re.compile(self.pattern)
+            except re.error as error:
+                raise ConfigurationError(f"topic is not a valid pattern: {error}") from error
+
+    def _check_combinations(self) -> None:
+        if self.message_listener is not None and not callable(self.message_listener):
+            raise ConfigurationError("message_listener must be callable")
+        if (
+            self.ack_timeout_redelivery_backoff is not None
+            and self.unacked_messages_timeout_ms is None
+        ):
+            raise ConfigurationError(
+                "ack_timeout_redelivery_backoff needs unacked_messages_timeout_ms"
+            )
+        if self.key_shared_policy is not None and self.consumer_type is not ConsumerType.KeyShared:
+            raise ConfigurationError("key_shared_policy needs consumer_type=ConsumerType.KeyShared")
+        if self.is_read_compacted and self.shared:
+            raise ConfigurationError("is_read_compacted needs an Exclusive or Failover consumer")
+        if self.message_listener is not None and self.receiver_queue_size == 0:
+            raise ConfigurationError("message_listener needs receiver_queue_size of 1 or more")
+        if self.batch_receive_policy is not None and not isinstance(
+            self.batch_receive_policy, BatchReceivePolicy
+        ):
+            object.__setattr__(self, "batch_receive_policy", _policy_of(self.batch_receive_policy))
+
+    @property
+    def shared(self) -> bool:
+        """True for the types on which the broker redelivers single entries."""
+        return self.consumer_type in (ConsumerType.Shared, ConsumerType.KeyShared)
+
+
+def _policy_of(stock: Any) -> BatchReceivePolicy:
+    """Stock's ConsumerBatchReceivePolicy, read back: it keeps its numbers in a native object."""
+    try:
+        native = stock.policy()
+        return BatchReceivePolicy(
+            max_num_message=native.getMaxNumMessages(),
+            max_num_bytes=native.getMaxNumBytes(),
+            timeout_ms=native.getTimeoutMs(),
+        )
+    except AttributeError as error:
+        raise ConfigurationError(
+            "batch_receive_policy must be a BatchReceivePolicy or stock's ConsumerBatchReceivePolicy"
+        ) from error
+
+
+def parse_topics(topic: Any, is_pattern_topic: bool) -> tuple[tuple[str, ...], str | None]:
+    """`topic` as stock takes it (str, list of str, compiled pattern) -> (topics, pattern).
+
+    Raises:
+        ConfigurationError: Of another kind, or a list with `is_pattern_topic`.
+    """
+    if isinstance(topic, re.Pattern):
+        return (), text(topic.pattern, "topic")
+    if isinstance(topic, str):
+        if is_pattern_topic:
+            return (), text(topic, "topic")
+        return (text(topic, "topic"),), None
+    if isinstance(topic, (list, tuple)):
+        if is_pattern_topic:
+            raise ConfigurationError("topic must be one string when is_pattern_topic is True")
+        return tuple(text(each, "topic") for each in topic), None
+    raise ConfigurationError(
+        f"topic must be a str, a list of str or a compiled pattern, got {type(topic).__name__}"
+    )

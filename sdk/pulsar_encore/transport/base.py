@@ -1,0 +1,260 @@
+"""The seam: what a consumer, a producer and a reader need of Pulsar, and nothing else.
+
+Its shape is the protocol's (entries, ack sets, redelivery by id, connection events), not the stock
+client's. A transport declares in `Capabilities` what it cannot do; asking for it anyway is a
+`NotSupportedError` before anything is sent. Everything here runs on the event loop: a transport with
+threads of its own hands over with `call_soon_threadsafe` and never calls a `Sink` from elsewhere.
+
+Sources: one consumer may read several topics or partitions; each is a *source*, a small integer
+that the link hands out, so that hot paths carry no strings. `link.topic_of(source)` names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from ..ids import MessageId
+    from ..options import ConsumerOptions, ProducerOptions, ReaderOptions
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Capabilities:
+    """What a transport can and cannot do.
+
+    Attributes:
+        name: For messages and logs.
+        redeliver_lead_ms: From handing ids to `redeliver` until the command is on the wire; the
+            consumer's timer hands over that much earlier.
+        redeliver_entry_ids: Redelivers exactly the entries named (Shared, Key_Shared).
+        ack_unseen_index: Can ack part of a batch that it has not delivered itself.
+        ack_sets_delivered: Deliveries tell which indexes the broker already has as acked.
+        ordered_rewind: After `redeliver_all` nothing sent before it is delivered any more.
+        zero_queue: Can run with receiver_queue_size 0.
+        connection_events: True when exact, False when polled.
+        binary_keys: Binary partition and ordering keys can be read and written.
+    """
+
+    name: str
+    redeliver_lead_ms: int = 0
+    redeliver_entry_ids: bool = True
+    ack_unseen_index: bool = True
+    ack_sets_delivered: bool = True
+    ordered_rewind: bool = True
+    zero_queue: bool = True
+    connection_events: bool = True
+    binary_keys: bool = True
+
+
+class RawMessage(Protocol):
+    """One message as the transport holds it; everything is decoded on access."""
+
+    def data(self) -> bytes: ...
+    def length(self) -> int: ...
+    def properties(self) -> dict[str, str]: ...
+    def partition_key(self) -> str: ...
+    def ordering_key(self) -> str: ...
+    def publish_timestamp(self) -> int: ...
+    def event_timestamp(self) -> int: ...
+    def topic_name(self) -> str: ...
+    def schema_version(self) -> str: ...
+    def int_schema_version(self) -> int: ...
+    def producer_name(self) -> str: ...
+    def has_null_value(self) -> bool: ...
+    def encryption_context(self) -> Any: ...
+
+
+class Delivery:
+    """Messages of one entry, as they came: the whole of it, or a part when a transport splits it.
+
+    Attributes:
+        source: Which topic or partition.
+        ledger, entry: The entry's position.
+        batch_size: Messages in the entry; 0 when it is a single message and no batch.
+        redelivery_count: The broker's count for the entry, 0 on the first delivery.
+        indexes: Batch indexes of `messages`, ascending; (0,) for a single message.
+        messages: One `RawMessage` for each index.
+        ack_set: Bit mask of the indexes the broker still holds as unacked; -1 when it did not say
+            (all of them, or the transport cannot see it).
+        first_chunk: First chunk's (ledger, entry) of a chunked message, else None.
+    """
+
+    __slots__ = (
+        "ack_set",
+        "batch_size",
+        "entry",
+        "first_chunk",
+        "indexes",
+        "ledger",
+        "messages",
+        "redelivery_count",
+        "source",
+    )
+
+    def __init__(
+        self,
+        source: int,
+        ledger: int,
+        entry: int,
+        batch_size: int,
+        redelivery_count: int,
+        indexes: Sequence[int],
+        messages: Sequence[RawMessage],
+        ack_set: int = -1,
+        first_chunk: tuple[int, int] | None = None,
+    ) -> None:
+        self.source = source
+        self.ledger = ledger
+        self.entry = entry
+        self.batch_size = batch_size
+        self.redelivery_count = redelivery_count
+        self.indexes = indexes
+        self.messages = messages
+        self.ack_set = ack_set
+        self.first_chunk = first_chunk
+
+
+@dataclass(slots=True)
+class AckPlan:
+    """What one flush sends for one source.
+
+    Attributes:
+        cumulative: (ledger, entry, batch_size, ack_set): everything up to here; ack_set -1 covers
+            the entry, else bit 1 = index still unacked.
+        entries: (ledger, entry) acked whole.
+        partial: (ledger, entry, batch_size, ack_set), bit 1 = index still unacked.
+    """
+
+    source: int
+    cumulative: tuple[int, int, int, int] | None
+    entries: list[tuple[int, int]]
+    partial: list[tuple[int, int, int, int]]
+
+
+class Sink(Protocol):
+    """What a `ConsumerLink` calls, on the event loop. None of these may raise or suspend."""
+
+    def on_deliveries(self, deliveries: Sequence[Delivery]) -> None: ...
+    def on_connected(self) -> None:
+        """Subscribed again after a loss: everything unacked will come again."""
+
+    def on_disconnected(self) -> None:
+        """Connection lost: acks sent in the last moments may not have arrived."""
+
+    def on_failed(self, error: Exception) -> None:
+        """The link is dead for good; pending and later receives get this error."""
+
+
+class ConsumerLink(Protocol):
+    """One subscription. Methods without `async` do not block and may be called from any task."""
+
+    capabilities: Capabilities
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def subscription_name(self) -> str: ...
+    @property
+    def consumer_name(self) -> str: ...
+    def is_connected(self) -> bool: ...
+    def topic_of(self, source: int) -> str: ...
+    def source_of(self, topic: str, partition: int) -> int | None:
+        """The source that an id of `topic` ("" when unknown) and `partition` belongs to."""
+
+    def start(self, sink: Sink) -> None:
+        """Begin delivering; called once, on the loop that later receives."""
+
+    def consumed(self, messages: int) -> None:
+        """The application took (or the consumer dropped) that many: room for as many more."""
+
+    def pause(self) -> None:
+        """Ask for nothing more; what is under way still comes."""
+
+    def resume(self) -> None: ...
+    def ack(self, plan: AckPlan) -> None:
+        """Hand over one flush.
+
+        Raises:
+            TransportError: Not connected; nothing of the plan was taken, keep it.
+        """
+
+    def forget(self, source: int, ledger: int, entry: int) -> None:
+        """The entry is settled or away; drop what is kept for acking it in parts."""
+
+    def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
+        """Ask for entries again, as (ledger, entry ids) groups. Shared and Key_Shared only."""
+
+    def redeliver_all(self, source: int | None = None) -> None:
+        """Ask for everything unacked again, of one source or of all."""
+
+    async def seek(self, position: MessageId | int) -> None:
+        """To a message id (inclusive) or a publish time in ms."""
+
+    async def last_message_id(self) -> MessageId: ...
+    async def unsubscribe(self) -> None: ...
+    async def close(self) -> None:
+        """Idempotent; never raises for a link that is already gone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outgoing:
+    """A message to publish; None means absent. `payload` None is a tombstone."""
+
+    payload: bytes | None
+    properties: dict[str, str] | None = None
+    partition_key: str | None = None
+    ordering_key: str | None = None
+    sequence_id: int | None = None
+    replication_clusters: list[str] | None = None
+    disable_replication: bool = False
+    event_timestamp: int | None = None
+    deliver_at: int | None = None
+
+
+class ProducerLink(Protocol):
+    """One producer. A cancelled `publish` may or may not have been stored, as in every client."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def producer_name(self) -> str: ...
+    @property
+    def last_sequence_id(self) -> int: ...
+    def is_connected(self) -> bool: ...
+    def publish(self, message: Outgoing) -> Awaitable[MessageId]:
+        """Sent in call order; resolves when the broker has it."""
+
+    async def flush(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+class ReaderLink(Protocol):
+    """One reader. `read_next` can be cancelled at any point without losing a message."""
+
+    @property
+    def topic(self) -> str: ...
+    def is_connected(self) -> bool: ...
+    def topic_of(self, source: int) -> str: ...
+    async def read_next(self, timeout_ms: int | None) -> Delivery | None:
+        """One message, or None when `timeout_ms` passed."""
+
+    async def has_message_available(self) -> bool: ...
+    async def seek(self, position: MessageId | int) -> None: ...
+    async def close(self) -> None: ...
+
+
+class Transport(Protocol):
+    """One client's connection to a cluster."""
+
+    capabilities: Capabilities
+
+    async def subscribe(self, options: ConsumerOptions) -> ConsumerLink: ...
+    async def create_producer(self, options: ProducerOptions) -> ProducerLink: ...
+    async def create_reader(self, options: ReaderOptions) -> ReaderLink: ...
+    async def topic_partitions(self, topic: str) -> list[str]: ...
+    def shutdown(self) -> None:
+        """Drop everything at once, without waiting and without flushing."""
+
+    async def close(self) -> None: ...
