@@ -1,0 +1,277 @@
+"""Frames: where one command ends and the next begins, on a stream that is cut anywhere.
+
+Owns `FrameDecoder` and the encoders. Bytes in, `Frame` objects out; no sockets, no clock.
+Invariant: what is decoded does not depend on how the stream was cut, and no more is held than one
+frame of `max_frame_size` and one read.
+Refuses: every malformed frame, by `FrameError`, as a real broker refuses it by closing the
+connection. It does not look inside the body of SEND and MESSAGE; `entries` does.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, EncodeError
+
+from ..errors import ProtocolError
+from . import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from google.protobuf.message import Message
+
+DEFAULT_MAX_MESSAGE_SIZE: Final = 5 * 1024 * 1024
+"""Largest payload until CONNECTED says otherwise, in bytes."""
+
+FRAME_OVERHEAD: Final = 10 * 1024
+"""What a frame may have beyond the largest payload, its own size field included, in bytes."""
+
+_U32: Final = struct.Struct(">I")
+_SIZES: Final = struct.Struct(">II")
+_ENTRY_METADATA_MAGIC: Final = b"\x0e\x02"
+_SIZE_LIMIT: Final = 0x7FFFFFFF  # a size with its highest bit set is negative to the other side
+
+_Type = pb.BaseCommand.Type
+# The field that must come with each type: the one whose number equals the type.
+_BODY_FIELD: Final = {
+    number: pb.BaseCommand.DESCRIPTOR.fields_by_number[number].name for number in _Type.values()
+}
+_WITH_PAYLOAD: Final = frozenset({_Type.Value("SEND"), _Type.Value("MESSAGE")})
+# Commands without any text, which make up nearly all of the traffic.
+_WITHOUT_TEXT: Final = frozenset(
+    {
+        _Type.Value("SEND"),
+        _Type.Value("SEND_RECEIPT"),
+        _Type.Value("MESSAGE"),
+        _Type.Value("ACK"),
+        _Type.Value("FLOW"),
+        _Type.Value("PING"),
+        _Type.Value("PONG"),
+        _Type.Value("REDELIVER_UNACKNOWLEDGED_MESSAGES"),
+    }
+)
+
+
+class FrameError(ProtocolError):
+    """A frame that breaks the protocol; nothing after it on the connection can be trusted.
+
+    `frames` holds what the same `feed` decoded before it, still to be handled.
+    """
+
+    def __init__(self, message: str, frames: Iterable[Frame] = ()) -> None:
+        super().__init__(message)
+        self.frames: list[Frame] = list(frames)
+
+
+class Frame:
+    """One command and, for SEND and MESSAGE, what follows it.
+
+    Attributes:
+        command: The decoded command.
+        body: For SEND and MESSAGE ``[0e01 crc] md_size metadata payload``, byte for byte; None
+            for every other command.
+        broker_entry_metadata: The serialized `BrokerEntryMetadata`, already cut off `body`.
+    """
+
+    __slots__ = ("body", "broker_entry_metadata", "command")
+
+    def __init__(
+        self,
+        command: pb.BaseCommand,
+        body: bytes | None = None,
+        broker_entry_metadata: bytes | None = None,
+    ) -> None:
+        self.command = command
+        self.body = body
+        self.broker_entry_metadata = broker_entry_metadata
+
+    def __repr__(self) -> str:
+        size = "" if self.body is None else f" +{len(self.body)} bytes"
+        return f"Frame({_Type.Name(self.command.type)}{size})"
+
+
+class FrameDecoder:
+    """Turns what a socket reads into frames.
+
+    Args:
+        max_frame_size: Longest frame accepted, its own size field included, in bytes. Assign it
+            after CONNECTED: ``max_message_size + FRAME_OVERHEAD``.
+        skip_unknown: True skips commands of an unknown type (a client must, brokers get newer);
+            False makes them an error (as a broker does).
+    """
+
+    __slots__ = ("_failed", "_rest", "max_frame_size", "skip_unknown")
+
+    def __init__(
+        self,
+        max_frame_size: int = DEFAULT_MAX_MESSAGE_SIZE + FRAME_OVERHEAD,
+        *,
+        skip_unknown: bool = True,
+    ) -> None:
+        self.max_frame_size = max_frame_size
+        self.skip_unknown = skip_unknown
+        self._rest = bytearray()
+        self._failed = ""
+
+    @property
+    def buffered(self) -> int:
+        """Bytes held of a frame that is not complete."""
+        return len(self._rest)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Decode every frame that `data` completes.
+
+        Raises:
+            FrameError: The stream is broken; every later call raises it too.
+        """
+        if self._failed:
+            raise FrameError(self._failed)
+        rest = self._rest
+        if rest:
+            # Appending is what keeps a frame that comes in many reads linear.
+            rest += data
+            if len(rest) < 4:
+                return []
+            (total,) = _U32.unpack_from(rest, 0)
+            if 4 <= total <= self.max_frame_size - 4 and len(rest) < 4 + total:
+                return []
+            data = bytes(rest)
+            rest.clear()
+        frames: list[Frame] = []
+        try:
+            end = self._decode(data, frames)
+        except FrameError as error:
+            self._failed = str(error)
+            error.frames = frames
+            raise
+        if end < len(data):
+            rest += memoryview(data)[end:]
+        return frames
+
+    def _decode(self, data: bytes, frames: list[Frame]) -> int:
+        """Append the complete frames of `data`; return where the incomplete one starts."""
+        at, size = 0, len(data)
+        while size - at >= 4:
+            (total,) = _U32.unpack_from(data, at)
+            if total > self.max_frame_size - 4:
+                # One comparison on the usual path; a negative size is a huge unsigned one.
+                if total > _SIZE_LIMIT:
+                    raise FrameError(f"negative frame size {total - (1 << 32)}")
+                raise FrameError(f"frame of {total + 4} bytes, the limit is {self.max_frame_size}")
+            if total < 4:
+                raise FrameError(f"frame size {total} has no room for a command")
+            start, end = at + 4, at + 4 + total
+            if end > size:
+                break
+            (command_size,) = _U32.unpack_from(data, start)
+            if command_size > total - 4:
+                raise FrameError(f"command of {command_size} bytes in a frame of {total}")
+            split = start + 4 + command_size
+            command = _decode_command(data[start + 4 : split], self.skip_unknown)
+            if command is not None:
+                if command.type in _WITH_PAYLOAD:
+                    frames.append(_with_body(command, data, split, end))
+                else:
+                    # What follows any other command is ignored, as brokers do.
+                    frames.append(Frame(command))
+            at = end
+        return at
+
+
+def encode(command: pb.BaseCommand) -> bytes:
+    """Write `command` as one frame.
+
+    Raises:
+        FrameError: A required field of `command` is missing.
+    """
+    data = _serialize(command)
+    return _SIZES.pack(4 + len(data), len(data)) + data
+
+
+def encode_with_body(
+    command: pb.BaseCommand, body: bytes, *, broker_entry_metadata: bytes | None = None
+) -> bytes:
+    """Write SEND or MESSAGE as one frame, with `body` (see `entries.encode_body`) verbatim.
+
+    Raises:
+        FrameError: A required field of `command` is missing.
+    """
+    data = _serialize(command)
+    extra = b""
+    if broker_entry_metadata is not None:
+        extra = _ENTRY_METADATA_MAGIC + _U32.pack(len(broker_entry_metadata))
+        extra += broker_entry_metadata
+    total = 4 + len(data) + len(extra) + len(body)
+    return b"".join((_SIZES.pack(total, len(data)), data, extra, body))
+
+
+def _serialize(command: pb.BaseCommand) -> bytes:
+    field = _BODY_FIELD[command.type]
+    if not command.HasField("type") or not command.HasField(field):  # type: ignore[arg-type]
+        raise FrameError(f"command without its type or its {field}")
+    try:
+        return command.SerializeToString()
+    except EncodeError as error:
+        raise FrameError(str(error)) from error
+
+
+def _decode_command(data: bytes, skip_unknown: bool) -> pb.BaseCommand | None:
+    """Decode one command; None for an unknown type that may be skipped."""
+    command = pb.BaseCommand()
+    try:
+        command.ParseFromString(data)
+    except DecodeError as error:
+        raise FrameError(f"undecodable command: {error}") from error
+    if not command.HasField("type"):
+        # An enum drops a number it does not know, so the type is read again as a plain number.
+        head = pb.CommandHead()
+        head.ParseFromString(data)
+        if not head.HasField("type"):
+            raise FrameError("command without a type")
+        if skip_unknown:
+            return None
+        raise FrameError(f"unknown command type {head.type}")
+    number = command.type
+    field = _BODY_FIELD[number]
+    if not command.HasField(field):  # type: ignore[arg-type]
+        raise FrameError(f"{_Type.Name(number)} without its {field}")
+    if not command.IsInitialized():
+        missing = ", ".join(command.FindInitializationErrors())
+        raise FrameError(f"{_Type.Name(number)} without required {missing}")
+    if number not in _WITHOUT_TEXT and _has_broken_text(command):
+        raise FrameError(f"{_Type.Name(number)} with text that is not UTF-8")
+    return command
+
+
+def _has_broken_text(message: Message) -> bool:
+    """Whether a string field is not UTF-8: the runtime then hands out bytes where str is typed."""
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_STRING:
+            values = (value,) if type(value) in (str, bytes) else value
+            if any(type(item) is bytes for item in values):
+                return True
+        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+            values = (value,) if hasattr(value, "ListFields") else value
+            if any(_has_broken_text(item) for item in values):
+                return True
+    return False
+
+
+def _with_body(command: pb.BaseCommand, data: bytes, at: int, end: int) -> Frame:
+    """Cut the body of SEND or MESSAGE out of ``data[at:end]``."""
+    broker_entry_metadata: bytes | None = None
+    if data.startswith(_ENTRY_METADATA_MAGIC, at, end):
+        if end - at < 6:
+            raise FrameError("frame ends inside the size of its broker entry metadata")
+        (size,) = _U32.unpack_from(data, at + 2)
+        at += 6
+        if size > end - at:
+            raise FrameError(f"broker entry metadata of {size} bytes, {end - at} are left")
+        broker_entry_metadata = data[at : at + size]
+        at += size
+    if at == end:
+        raise FrameError(f"{_Type.Name(command.type)} without metadata and payload")
+    return Frame(command, data[at:end], broker_entry_metadata)
