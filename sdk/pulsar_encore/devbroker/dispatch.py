@@ -1,0 +1,230 @@
+"""Who gets the next entry, by subscription type.
+
+Three rules: one active consumer (Exclusive, Failover), round robin (Shared), by key (Key_Shared, in
+`keyed`). A dispatcher owns the read position and, for the sharing types, who holds what and how
+often it came. Invariant of those: every entry from the cursor's mark to `read` is acked, held by
+one consumer, waiting for redelivery, or delayed, and in one of these places only.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import Protocol
+
+from .consumers import Consumer, Delivery, Rules, SubscriptionType
+from .cursor import Cursor
+from .delayed import Delayed
+from .topics import Topic
+
+TURN = 20  # entries per consumer and turn of the round robin, as the broker does
+
+
+class Dispatcher(Protocol):
+    """What a subscription asks of its type's rule."""
+
+    type: SubscriptionType
+    consumers: list[Consumer]
+
+    def add(self, consumer: Consumer, wall_now_ms: int) -> None: ...
+    def remove(self, consumer: Consumer, wall_now_ms: int) -> None: ...
+    def rewind(self) -> None: ...
+    def settled(self, seq: int) -> None: ...
+    def partly_settled(self, seq: int, left: int) -> None: ...
+    def redeliver(self, consumer: Consumer, seqs: list[int] | None) -> None: ...
+    def dispatch(self, wall_now_ms: int, limit: int) -> list[Delivery]: ...
+    def wake_ms(self, wall_now_ms: int) -> int | None: ...
+
+
+class Shared:
+    """Round robin over the consumers of the highest priority that has permits."""
+
+    type = SubscriptionType.SHARED
+
+    def __init__(self, topic: Topic, cursor: Cursor, rules: Rules, durable: bool) -> None:
+        self.consumers: list[Consumer] = []
+        self._topic = topic
+        self._cursor = cursor
+        self._max_consumer = (rules.max_unacked_per_consumer or 2**62) if durable else 2**62
+        self._max_total = (rules.max_unacked_per_subscription or 2**62) if durable else 2**62
+        self._delays = rules.delayed_delivery
+        self._reset_on_partial = rules.reset_count_on_partial_ack
+        self._read = cursor.mark
+        self._replay: list[int] = []
+        self._delayed = Delayed(rules.delayed_tick_ms, rules.delayed_strict)
+        self._counts: dict[int, int] = {}
+        self._unacked = 0
+        self._blocked = False
+        self._turn = 0
+
+    def add(self, consumer: Consumer, wall_now_ms: int) -> None:
+        """A consumer joins; the list stays ordered by priority."""
+        self.consumers.append(consumer)
+        self.consumers.sort(key=lambda c: c.priority)
+
+    def remove(self, consumer: Consumer, wall_now_ms: int) -> None:
+        """A consumer leaves: what it held goes to the others, counts unchanged."""
+        self.consumers.remove(consumer)
+        if not self.consumers:
+            # The last one takes the counts with it (consumer-semantics.md 3.8).
+            self._drop_held(consumer)
+            self.rewind()
+            return
+        for seq in self._drop_held(consumer):
+            self._again(seq)
+        self._unblock_total()
+
+    def rewind(self) -> None:
+        """Start again at the cursor's mark, with no counts."""
+        for consumer in self.consumers:
+            self._drop_held(consumer)
+        self._read = self._cursor.mark
+        self._replay.clear()
+        self._delayed.clear()
+        self._counts.clear()
+        self._unacked = 0
+        self._blocked = False
+
+    def settled(self, seq: int) -> None:
+        """A whole entry was acked, by whichever consumer."""
+        if self._counts:
+            self._counts.pop(seq, None)
+        for consumer in self.consumers:
+            left = consumer.held.pop(seq, None)
+            if left is not None:
+                self._released(consumer, left, seq)
+                return
+
+    def partly_settled(self, seq: int, left: int) -> None:
+        """Some indexes of an entry were acked; `left` remain."""
+        if self._reset_on_partial:
+            self._counts.pop(seq, None)
+        for consumer in self.consumers:
+            before = consumer.held.get(seq)
+            if before is not None:
+                consumer.held[seq] = left
+                self._uncharge(consumer, before - left)
+                return
+
+    def redeliver(self, consumer: Consumer, seqs: list[int] | None) -> None:
+        """Take back what this consumer holds of `seqs` (None: all), counting a delivery each."""
+        everything = seqs is None
+        held = consumer.held
+        for seq in sorted(held if seqs is None else set(seqs)):
+            left = held.pop(seq, None)
+            if left is None:
+                continue
+            self._counts[seq] = self._counts.get(seq, 0) + 1
+            self._released(consumer, left, seq)
+            self._again(seq)
+        if everything:
+            consumer.blocked = False
+
+    def dispatch(self, wall_now_ms: int, limit: int) -> list[Delivery]:
+        """Hand out up to `limit` entries."""
+        out: list[Delivery] = []
+        if self._delayed:
+            for seq in self._delayed.pop_due(wall_now_ms):
+                self._again(seq)
+        while len(out) < limit and not self._blocked:
+            consumer = self._next_consumer()
+            if consumer is None or not self._serve(
+                consumer, min(TURN, limit - len(out)), wall_now_ms, out
+            ):
+                break
+        return out
+
+    def wake_ms(self, wall_now_ms: int) -> int | None:
+        """When a delayed entry is next to be looked at, wall ms."""
+        return self._delayed.wake_ms()
+
+    def _next_consumer(self) -> Consumer | None:
+        """The next ready one in turn, of the highest priority that has a ready one."""
+        consumers = self.consumers
+        count = len(consumers)
+        best = None
+        for step in range(count):
+            consumer = consumers[(self._turn + step) % count]
+            if consumer.ready and (best is None or consumer.priority < best[0].priority):
+                best = (consumer, self._turn + step + 1)
+        if best is None:
+            return None
+        self._turn = best[1] % count
+        return best[0]
+
+    def _serve(self, consumer: Consumer, limit: int, wall_now_ms: int, out: list[Delivery]) -> int:
+        sent = 0
+        while sent < limit and consumer.permits > 0 and not consumer.blocked and not self._blocked:
+            seq = self._take(wall_now_ms)
+            if seq is None:
+                break
+            self._hold(consumer, seq, out)
+            sent += 1
+        return sent
+
+    def _take(self, wall_now_ms: int) -> int | None:
+        """The next place to deliver: what was given back first, then the log."""
+        is_acked = self._cursor.is_acked
+        replay = self._replay
+        while replay:
+            seq = heappop(replay)
+            if not is_acked(seq):
+                return seq
+        return self._read_log(wall_now_ms)
+
+    def _read_log(self, wall_now_ms: int) -> int | None:
+        cursor = self._cursor
+        topic = self._topic
+        if self._read < cursor.mark:
+            self._read = cursor.mark
+        while self._read < topic.end:
+            seq = self._read
+            self._read = seq + 1
+            if cursor.is_acked(seq):
+                continue
+            due = topic.entries[seq - topic.base].deliver_at_ms
+            if due and self._delays and self._delayed.add(seq, due, wall_now_ms):
+                continue
+            return seq
+        return None
+
+    def _hold(self, consumer: Consumer, seq: int, out: list[Delivery]) -> None:
+        entry = self._topic.entries[seq - self._topic.base]
+        cursor = self._cursor
+        mask = cursor.remaining(seq) if cursor.has_partial else None
+        left = entry.messages if mask is None else mask.bit_count()
+        consumer.held[seq] = left
+        consumer.permits -= left
+        consumer.unacked += left
+        self._unacked += left
+        if consumer.unacked >= self._max_consumer:
+            consumer.blocked = True
+        if self._unacked >= self._max_total:
+            self._blocked = True
+        out.append((consumer, entry, self._counts.get(seq, 0) if self._counts else 0, mask))
+
+    def _again(self, seq: int) -> None:
+        """Put an entry that nobody holds in line for delivery."""
+        heappush(self._replay, seq)
+
+    def _released(self, consumer: Consumer, left: int, seq: int) -> None:
+        """An entry left a consumer's hands, acked or given back."""
+        self._uncharge(consumer, left)
+
+    def _uncharge(self, consumer: Consumer, messages: int) -> None:
+        consumer.unacked -= messages
+        self._unacked -= messages
+        if consumer.blocked and consumer.unacked <= self._max_consumer // 2:
+            consumer.blocked = False
+        self._unblock_total()
+
+    def _unblock_total(self) -> None:
+        if self._blocked and self._unacked <= self._max_total // 2:
+            self._blocked = False
+
+    def _drop_held(self, consumer: Consumer) -> list[int]:
+        seqs = sorted(consumer.held)
+        consumer.held.clear()
+        self._unacked -= consumer.unacked
+        consumer.unacked = 0
+        consumer.blocked = False
+        return seqs

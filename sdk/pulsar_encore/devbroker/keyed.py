@@ -1,0 +1,167 @@
+"""Key_Shared: every key belongs to one consumer at a time.
+
+Entries read ahead wait in the queue of the consumer that owns their slot. A slot whose earlier
+entries another consumer still holds is parked until they are settled, so that a key is never with
+two consumers (PIP-379), unless the subscription allows out-of-order delivery.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from .consumers import Consumer, Delivery, Rules, SubscriptionType
+from .cursor import Cursor
+from .dispatch import Shared
+from .hashing import AutoSplit, Sticky
+from .topics import Topic
+
+TURN_AHEAD = 100  # entries kept ready per consumer, so that one slow key does not stop the reading
+
+
+class KeyShared(Shared):
+    """Shared, with the consumer chosen by the key's hash.
+
+    Args:
+        sticky: Ranges declared by the consumers, instead of the ring.
+        out_of_order: `allowOutOfOrderDelivery`.
+    """
+
+    type = SubscriptionType.KEY_SHARED
+
+    def __init__(
+        self,
+        topic: Topic,
+        cursor: Cursor,
+        rules: Rules,
+        durable: bool,
+        *,
+        sticky: bool,
+        out_of_order: bool,
+    ) -> None:
+        super().__init__(topic, cursor, rules, durable)
+        self.sticky = sticky
+        self._out_of_order = out_of_order
+        self._look_ahead = rules.look_ahead
+        self._layout: AutoSplit[Consumer] | Sticky[Consumer] = AutoSplit([])
+        self._slot_of = Sticky.slot if sticky else AutoSplit.slot
+        self._holding: dict[int, tuple[Consumer, int]] = {}
+        self._parked: dict[int, list[int]] = {}
+        self._waiting = 0
+
+    def add(self, consumer: Consumer, wall_now_ms: int) -> None:
+        """A consumer joins and takes over slots; what waits is dealt out anew."""
+        super().add(consumer, wall_now_ms)
+        self._deal()
+
+    def remove(self, consumer: Consumer, wall_now_ms: int) -> None:
+        """A consumer leaves; its slots and what it held go to the others."""
+        super().remove(consumer, wall_now_ms)
+        if self.consumers:
+            self._replay.extend(consumer.queue)
+        consumer.queue.clear()
+        self._deal()
+
+    def rewind(self) -> None:
+        """Start again at the cursor's mark."""
+        super().rewind()
+        for consumer in self.consumers:
+            consumer.queue.clear()
+        self._parked.clear()
+        self._holding.clear()
+        self._waiting = 0
+
+    def _deal(self) -> None:
+        """Give all that waits to the present owners."""
+        waiting = self._replay
+        self._replay = []
+        for consumer in self.consumers:
+            waiting.extend(consumer.queue)
+            consumer.queue.clear()
+        for parked in self._parked.values():
+            waiting.extend(parked)
+        self._parked.clear()
+        self._waiting = 0
+        self._layout = Sticky(self.consumers) if self.sticky else AutoSplit(self.consumers)
+        for seq in waiting:
+            self._again(seq)
+
+    def _slot(self, seq: int) -> int:
+        return self._slot_of(self._topic.at(seq).key_hash)
+
+    def _again(self, seq: int) -> None:
+        if self._cursor.is_acked(seq):
+            return
+        owner = self._layout.owner(self._slot(seq))
+        # A slot without an owner waits in `_replay` until the consumers change.
+        heappush(self._replay if owner is None else owner.queue, seq)
+        self._waiting += 1
+
+    def dispatch(self, wall_now_ms: int, limit: int) -> list[Delivery]:
+        """Read ahead within bounds, then serve every ready consumer from its own queue."""
+        out: list[Delivery] = []
+        for seq in self._delayed.pop_due(wall_now_ms):
+            self._again(seq)
+        while not self._blocked and len(out) < limit:
+            before = len(out)
+            ready = [consumer for consumer in self.consumers if consumer.ready]
+            while (
+                ready
+                and self._waiting < self._look_ahead
+                and min(len(consumer.queue) for consumer in ready) < TURN_AHEAD
+            ):
+                read = self._read_log(wall_now_ms)
+                if read is None:
+                    break
+                self._again(read)
+            for consumer in ready:
+                self._serve(consumer, limit - len(out), wall_now_ms, out)
+            if len(out) == before:
+                break
+        return out
+
+    def _serve(self, consumer: Consumer, limit: int, wall_now_ms: int, out: list[Delivery]) -> int:
+        queue = consumer.queue
+        sent = 0
+        while (
+            queue
+            and sent < limit
+            and consumer.permits > 0
+            and not consumer.blocked
+            and not self._blocked
+        ):
+            seq = heappop(queue)
+            self._waiting -= 1
+            if self._cursor.is_acked(seq):
+                continue
+            slot = self._slot(seq)
+            holder = self._holding.get(slot)
+            if holder is not None and holder[0] is not consumer and not self._out_of_order:
+                self._parked.setdefault(slot, []).append(seq)
+                self._waiting += 1
+                continue
+            self._holding[slot] = (consumer, holder[1] + 1 if holder else 1)
+            self._hold(consumer, seq, out)
+            sent += 1
+        return sent
+
+    def _released(self, consumer: Consumer, left: int, seq: int) -> None:
+        super()._released(consumer, left, seq)
+        self._unhold(self._slot(seq))
+
+    def _drop_held(self, consumer: Consumer) -> list[int]:
+        seqs = super()._drop_held(consumer)
+        for seq in seqs:
+            self._unhold(self._slot(seq))
+        return seqs
+
+    def _unhold(self, slot: int) -> None:
+        holder = self._holding.get(slot)
+        if holder is None:
+            return
+        if holder[1] > 1:
+            self._holding[slot] = (holder[0], holder[1] - 1)
+            return
+        del self._holding[slot]
+        for seq in self._parked.pop(slot, ()):
+            self._waiting -= 1
+            self._again(seq)

@@ -1,0 +1,23 @@
+"""The one way the broker's rules say no: a server error by its protocol name.
+
+Pure rules raise `Refusal`; the connection turns it into the answer that belongs to the command
+(ERROR, a failed lookup, SEND_ERROR). It never closes a connection: that is for broken bytes.
+"""
+
+from __future__ import annotations
+
+from ..errors import EncoreError
+
+
+class Refusal(EncoreError):
+    """The broker refuses a request.
+
+    Args:
+        code: Name of the protocol's `ServerError`, such as ``"ConsumerBusy"``.
+        message: What is wrong and what to change; sent to the client.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message

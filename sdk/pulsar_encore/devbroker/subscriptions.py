@@ -1,0 +1,243 @@
+"""A subscription: its cursor, its consumers and the rule that serves them.
+
+The whole behaviour of the broker towards consumers is behind this class and is pure: ids and
+times come in, deliveries and notices go out. Invariant: an entry before the end of the log is
+acked, held by a live consumer, or will be delivered once somebody has permits. Refuses consumers
+of another type while some are connected. `wall_now_ms` is the broker's wall clock, the one that
+delivery times are compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .consumers import (
+    Consumer,
+    Delivery,
+    Notice,
+    NoticeKind,
+    Rules,
+    SubscriptionType,
+)
+from .cursor import Cursor
+from .dispatch import Dispatcher, Shared
+from .hashing import check_ranges
+from .keyed import KeyShared
+from .refusal import Refusal
+from .single_active import SingleActive
+from .topics import Topic
+
+__all__ = ["Consumer", "Notice", "NoticeKind", "Rules", "Subscription", "SubscriptionType"]
+
+
+class Subscription:
+    """One named subscription of one topic.
+
+    Args:
+        durable: False for a reader's cursor, which ends with its consumer.
+        start: First place it delivers.
+    """
+
+    def __init__(
+        self, topic: Topic, name: str, rules: Rules, *, durable: bool = True, start: int = 0
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self.durable = durable
+        self.cursor = Cursor(max(start, topic.base))
+        self._rules = rules
+        self._dispatcher: Dispatcher | None = None
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Who is connected now."""
+        return list(self._dispatcher.consumers) if self._dispatcher else []
+
+    @property
+    def type(self) -> SubscriptionType | None:
+        """The type its consumers share; None while nobody is connected."""
+        return self._dispatcher.type if self._dispatcher and self._dispatcher.consumers else None
+
+    @property
+    def active(self) -> Consumer | None:
+        """The consumer that Exclusive or Failover serves."""
+        rule = self._dispatcher
+        return rule.active if isinstance(rule, SingleActive) else None
+
+    @property
+    def backlog(self) -> int:
+        """Entries not wholly acked."""
+        return self.cursor.backlog(self.topic.end)
+
+    def add_consumer(
+        self,
+        consumer: Consumer,
+        kind: SubscriptionType,
+        wall_now_ms: int,
+        *,
+        sticky: bool = False,
+        out_of_order: bool = False,
+    ) -> list[Notice]:
+        """Connect a consumer.
+
+        Raises:
+            Refusal: ConsumerBusy (taken, or another type), ConsumerAssignError (STICKY ranges).
+        """
+        rule = self._dispatcher
+        if rule is not None and rule.consumers:
+            self._check_joins(rule, kind, sticky)
+        elif kind is SubscriptionType.KEY_SHARED:
+            rule = KeyShared(
+                self.topic,
+                self.cursor,
+                self._rules,
+                self.durable,
+                sticky=sticky,
+                out_of_order=out_of_order,
+            )
+        elif kind is SubscriptionType.SHARED:
+            rule = Shared(self.topic, self.cursor, self._rules, self.durable)
+        else:
+            rule = SingleActive(kind, self.topic, self.cursor, self._rules)
+        if sticky:
+            check_ranges(consumer.ranges, [r for c in rule.consumers for r in c.ranges])
+        self._dispatcher = rule
+        before = self.active
+        rule.add(consumer, wall_now_ms)
+        return self._changes(before, consumer) + self.end_of_topic()
+
+    def _check_joins(self, rule: Dispatcher, kind: SubscriptionType, sticky: bool) -> None:
+        if rule.type is not kind:
+            raise Refusal(
+                "ConsumerBusy",
+                f"subscription {self.name!r} is {rule.type.name} and has consumers; "
+                f"a {kind.name} consumer cannot join",
+            )
+        if kind is SubscriptionType.EXCLUSIVE:
+            raise Refusal("ConsumerBusy", f"subscription {self.name!r} is exclusive and taken")
+        if isinstance(rule, KeyShared) and rule.sticky is not sticky:
+            raise Refusal(
+                "ConsumerBusy", f"subscription {self.name!r} uses another key-shared mode"
+            )
+
+    def remove_consumer(self, consumer: Consumer, wall_now_ms: int) -> list[Notice]:
+        """Disconnect a consumer; what it held is delivered again, to others or later."""
+        rule = self._dispatcher
+        if rule is None or consumer not in rule.consumers:
+            return []
+        before = self.active
+        rule.remove(consumer, wall_now_ms)
+        return self._changes(before, None)
+
+    def _changes(self, before: Consumer | None, newcomer: Consumer | None) -> list[Notice]:
+        """Who is told which Failover consumer is active: all on a change, else the newcomer."""
+        if self.type is not SubscriptionType.FAILOVER:
+            return []
+        active = self.active
+        return [
+            Notice(c, NoticeKind.ACTIVE if c is active else NoticeKind.STANDBY)
+            for c in self.consumers
+            if active is not before or c is newcomer
+        ]
+
+    def end_of_topic(self) -> list[Notice]:
+        """Who is to be told, once, that a terminated topic has nothing left for them."""
+        if not self.topic.terminated or self.backlog:
+            return []
+        untold = [consumer for consumer in self.consumers if not consumer.told_end]
+        for consumer in untold:
+            consumer.told_end = True
+        return [Notice(consumer, NoticeKind.END_OF_TOPIC) for consumer in untold]
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """A consumer asks for so many more messages."""
+        consumer.permits += permits
+
+    def ack(self, ledger: int, entry: int, mask: int | None = None) -> None:
+        """Ack an entry, or the indexes whose bit is 0; other ids are accepted silently."""
+        seq = self.topic.locate(ledger, entry)
+        if seq is None:
+            return
+        rule = self._dispatcher
+        if mask is None:
+            if self.cursor.ack(seq) and rule is not None:
+                rule.settled(seq)
+            return
+        if not self._rules.batch_index_ack:
+            return
+        left = self.cursor.ack_indexes(seq, self.topic.at(seq).messages, mask)
+        if left is None or rule is None:
+            return
+        if left:
+            rule.partly_settled(seq, left.bit_count())
+        else:
+            rule.settled(seq)
+
+    def ack_cumulative(self, ledger: int, entry: int, mask: int | None = None) -> None:
+        """Ack everything up to an id; ignored on Shared and Key_Shared, as by Pulsar."""
+        seq = self.topic.locate(ledger, entry)
+        if seq is None or (self._dispatcher is not None and self._dispatcher.type.shares):
+            return
+        if mask is None:
+            self.cursor.ack_below(seq + 1)
+            return
+        self.cursor.ack_below(seq)
+        if self._rules.batch_index_ack:
+            self.cursor.ack_indexes(seq, self.topic.at(seq).messages, mask)
+
+    def redeliver(
+        self,
+        consumer: Consumer,
+        ids: Iterable[tuple[int, int]] | None = None,
+        epoch: int | None = None,
+    ) -> None:
+        """Give entries back: those ids this consumer holds, or all it holds when None or empty.
+
+        Exclusive and Failover rewind instead, and `epoch` raises the consumer's own.
+        """
+        if epoch is not None and epoch > (consumer.epoch or 0):
+            consumer.epoch = epoch
+        if self._dispatcher is None:
+            return
+        wanted = list(ids or ())
+        found = (self.topic.locate(ledger, entry) for ledger, entry in wanted)
+        seqs = [seq for seq in found if seq is not None] if wanted else None
+        self._dispatcher.redeliver(consumer, seqs)
+
+    def seek(
+        self, seq: int, wall_now_ms: int, mask: int | None = None
+    ) -> tuple[list[Consumer], list[Notice]]:
+        """Move to a place; returns the consumers that are thereby closed, and notices.
+
+        Args:
+            mask: Indexes of the entry at `seq` still to be delivered (bit 1).
+        """
+        rule = self._dispatcher
+        closed: list[Consumer] = []
+        notices: list[Notice] = []
+        if rule is not None:
+            active = self.active
+            closed = self.consumers if rule.type.shares else [active] if active else []
+            for consumer in closed:
+                notices += self.remove_consumer(consumer, wall_now_ms)
+        self.cursor.reset(max(seq, self.topic.base))
+        if mask is not None and self.topic.base <= seq < self.topic.end:
+            self.cursor.ack_indexes(seq, self.topic.at(seq).messages, mask)
+        if rule is not None:
+            rule.rewind()
+        return closed, notices
+
+    def unload(self) -> list[Consumer]:
+        """What a topic unload does: consumers go, counts and partial acks are lost."""
+        closed = self.consumers
+        self._dispatcher = None
+        self.cursor.forget_partial()
+        return closed
+
+    def dispatch(self, wall_now_ms: int, limit: int = 1000) -> list[Delivery]:
+        """Entries to send now, charged to their consumers."""
+        return self._dispatcher.dispatch(wall_now_ms, limit) if self._dispatcher else []
+
+    def wake_ms(self, wall_now_ms: int) -> int | None:
+        """Wall ms at which to call `dispatch` again; None when nothing waits for time."""
+        return self._dispatcher.wake_ms(wall_now_ms) if self._dispatcher else None

@@ -1,0 +1,161 @@
+"""The log of one topic: entries in ledgers, and how an id finds its place.
+
+Every entry has a sequence number (`seq`, 0-based, never reused), so that cursors are plain ints;
+ids (ledger, entry) exist at the edges only. Invariant: `entries[i].seq == base + i`, and ids grow
+with `seq`. Refuses appends after `terminate`. Bodies are kept as they came, checksum included.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .hashing import murmur3
+from .refusal import Refusal
+
+EARLIEST = (2**64 - 1, 2**64 - 1)  # -1:-1 as the wire's unsigned fields show it
+LATEST = (2**63 - 1, 2**63 - 1)
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One stored entry: a message, a batch or a chunk.
+
+    Args:
+        body: Everything after the command, as it will be sent again.
+        batch: `num_messages_in_batch`, 0 when the entry is not laid out as a batch.
+        publish_ms: The producer's clock, wall ms.
+        deliver_at_ms: Wall ms before which Shared and Key_Shared hold it back; 0 for none.
+        key: What Key_Shared hashes.
+    """
+
+    body: bytes
+    batch: int = 0
+    publish_ms: int = 0
+    deliver_at_ms: int = 0
+    key: bytes = b""
+    messages: int = 1
+    seq: int = -1
+    ledger: int = -1
+    entry: int = -1
+    _hash: int = -1
+
+    def __post_init__(self) -> None:
+        self.messages = self.batch or 1
+
+    @property
+    def key_hash(self) -> int:
+        """murmur3 of the key, computed when first asked for."""
+        if self._hash < 0:
+            self._hash = murmur3(self.key)
+        return self._hash
+
+
+class Topic:
+    """The log of one topic or partition.
+
+    Args:
+        name: Full name, with domain, tenant and namespace.
+        next_ledger: Gives ledger ids, unique in the whole broker.
+        entries_per_ledger: A ledger is closed when it holds so many.
+        partition: Index of the partition, -1 for a topic without partitions.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        next_ledger: Callable[[], int],
+        *,
+        entries_per_ledger: int = 50_000,
+        partition: int = -1,
+    ) -> None:
+        self.name = name
+        self.partition = partition
+        self.entries: list[Entry] = []
+        self.base = 0
+        self.end = 0
+        self.terminated = False
+        self._next_ledger = next_ledger
+        self._per_ledger = entries_per_ledger
+        self._ledger_ids: list[int] = []
+        self._ledger_starts: list[int] = []
+        self.roll_ledger()
+
+    def roll_ledger(self) -> None:
+        """Start a new ledger, as Pulsar does when one is full or the topic is loaded again."""
+        if self._ledger_starts and self._ledger_starts[-1] == self.end:
+            return
+        self._ledger_ids.append(self._next_ledger())
+        self._ledger_starts.append(self.end)
+
+    def append(self, entry: Entry) -> Entry:
+        """Store an entry and give it its id.
+
+        Raises:
+            Refusal: TopicTerminatedError.
+        """
+        if self.terminated:
+            raise Refusal("TopicTerminatedError", f"{self.name} was terminated")
+        if self.end - self._ledger_starts[-1] >= self._per_ledger:
+            self.roll_ledger()
+        entry.seq = self.end
+        entry.ledger = self._ledger_ids[-1]
+        entry.entry = self.end - self._ledger_starts[-1]
+        self.entries.append(entry)
+        self.end += 1
+        return entry
+
+    def at(self, seq: int) -> Entry:
+        """The entry with this sequence number."""
+        return self.entries[seq - self.base]
+
+    def locate(self, ledger: int, entry: int) -> int | None:
+        """The sequence number of an id that is stored; None for any other id."""
+        ids = self._ledger_ids
+        if ledger == ids[-1]:
+            at = len(ids) - 1
+            stop = self.end
+        else:
+            at = bisect_left(ids, ledger)
+            if at == len(ids) or ids[at] != ledger:
+                return None
+            stop = self._ledger_starts[at + 1]
+        seq = self._ledger_starts[at] + entry
+        return seq if self.base <= seq < stop else None
+
+    def locate_from(self, ledger: int, entry: int) -> int:
+        """Where reading from an id starts: its own place, or the first stored after it."""
+        if (ledger, entry) == EARLIEST:
+            return self.base
+        at = bisect_right(self._ledger_ids, ledger) - 1
+        if at < 0:
+            return self.base
+        stop = self._ledger_starts[at + 1] if at + 1 < len(self._ledger_starts) else self.end
+        if ledger != self._ledger_ids[at]:
+            return stop  # a ledger between two known ones
+        if entry >= 2**63:
+            entry = 0  # entry -1: before the ledger's first
+        return max(self.base, min(self._ledger_starts[at] + entry, stop))
+
+    def locate_time(self, publish_ms: int) -> int:
+        """The first entry published at or after a wall time, by bisection; else the end."""
+        return self.base + bisect_left(self.entries, publish_ms, key=lambda e: e.publish_ms)
+
+    def id_before(self, seq: int) -> tuple[int, int]:
+        """The id just before a place: the wire's mark-delete position. Entry -1 is 2**64-1."""
+        if seq > self.base:
+            last = self.at(seq - 1)
+            return last.ledger, last.entry
+        at = max(bisect_right(self._ledger_starts, seq) - 1, 0)
+        return self._ledger_ids[at], (seq - self._ledger_starts[at] - 1) % 2**64
+
+    def trim(self, acked_below: int) -> int:
+        """Drop closed ledgers whose entries all lie below a place; returns entries dropped."""
+        keep = max(bisect_right(self._ledger_starts, acked_below) - 1, 0)
+        dropped = self._ledger_starts[keep] - self.base
+        if dropped > 0:
+            del self.entries[:dropped]
+            self.base += dropped
+            del self._ledger_ids[:keep], self._ledger_starts[:keep]
+        return max(dropped, 0)
