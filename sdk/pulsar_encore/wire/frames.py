@@ -10,7 +10,7 @@ connection. It does not look inside the body of SEND and MESSAGE; `entries` does
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, EncodeError
@@ -239,7 +239,8 @@ def _decode_command(data: bytes, skip_unknown: bool) -> pb.BaseCommand | None:
     if not command.HasField(field):  # type: ignore[arg-type]
         raise FrameError(f"{_Type.Name(number)} without its {field}")
     if not command.IsInitialized():
-        missing = ", ".join(command.FindInitializationErrors())
+        untyped: Any = command  # the stubs leave this method out
+        missing = ", ".join(untyped.FindInitializationErrors())
         raise FrameError(f"{_Type.Name(number)} without required {missing}")
     if number not in _WITHOUT_TEXT and _has_broken_text(command):
         raise FrameError(f"{_Type.Name(number)} with text that is not UTF-8")
