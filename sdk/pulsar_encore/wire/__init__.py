@@ -1,13 +1,33 @@
 """The Pulsar binary protocol without any I/O: bytes in, objects out, and back.
 
 `frames` cuts the stream, `commands` makes commands, `entries` opens what SEND and MESSAGE carry,
-`ack_sets` and `checksum` are what they say, `pulsar_pb2` is generated from `pulsar.proto`.
+`ack_sets`, `compression` and `checksum` serve it, `pulsar_pb2` is generated from `pulsar.proto`.
 Nothing here knows a socket, a clock or an event loop.
 """
 
 from . import ack_sets, commands
 from . import pulsar_pb2 as pb
 from .checksum import crc32c
+from .compression import (
+    CodecError,
+    DecompressionError,
+    UncompressedSizeError,
+    compress,
+    decompress,
+)
+from .entries import (
+    BatchError,
+    ChecksumError,
+    Entry,
+    EntryError,
+    decode_batch,
+    decode_body,
+    encode_batch,
+    encode_body,
+    metadata_of,
+    properties,
+    text,
+)
 from .frames import (
     DEFAULT_MAX_MESSAGE_SIZE,
     FRAME_OVERHEAD,
@@ -21,13 +41,29 @@ from .frames import (
 __all__ = [
     "DEFAULT_MAX_MESSAGE_SIZE",
     "FRAME_OVERHEAD",
+    "BatchError",
+    "ChecksumError",
+    "CodecError",
+    "DecompressionError",
+    "Entry",
+    "EntryError",
     "Frame",
     "FrameDecoder",
     "FrameError",
+    "UncompressedSizeError",
     "ack_sets",
     "commands",
+    "compress",
     "crc32c",
+    "decode_batch",
+    "decode_body",
+    "decompress",
     "encode",
+    "encode_batch",
+    "encode_body",
     "encode_with_body",
+    "metadata_of",
     "pb",
+    "properties",
+    "text",
 ]
