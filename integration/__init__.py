@@ -1,0 +1,1 @@
+"""Tests against a real Pulsar broker; `make integration` runs them."""

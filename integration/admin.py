@@ -1,0 +1,193 @@
+"""Owns what the tests ask of a broker's admin API: topics, subscriptions, policies, faults.
+
+Invariant: a call returns when the broker has answered, and any answer but success is an
+`AdminError` with the broker's reason. Blocking, standard library only: in a test that has
+something running on the loop, call it through `asyncio.to_thread`.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+# Brokers under test are near, whatever proxy the environment names.
+_http = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class AdminError(RuntimeError):
+    """The broker refused.
+
+    Args:
+        status: HTTP status.
+        reason: What the broker said.
+        call: Method and path.
+    """
+
+    def __init__(self, status: int, reason: str, call: str) -> None:
+        super().__init__(f"{call}: {status} {reason}")
+        self.status = status
+        self.reason = reason
+
+
+class Admin:
+    """The admin API of one broker.
+
+    Topics are named as for a client: `orders`, `tenant/namespace/orders` or
+    `persistent://tenant/namespace/orders`.
+
+    Args:
+        url: Root, such as `http://127.0.0.1:8080`.
+        timeout: Seconds for one call.
+    """
+
+    def __init__(self, url: str, *, timeout: float = 30.0) -> None:
+        self._root = f"{url.rstrip('/')}/admin/v2"
+        self._timeout = timeout
+
+    def create_namespace(self, namespace: str, policies: Mapping[str, Any] | None = None) -> None:
+        """Create `tenant/namespace`, with policies by their names in Pulsar's `Policies`."""
+        self.call("PUT", f"/namespaces/{namespace}", dict(policies or {}))
+
+    def delete_namespace(self, namespace: str, *, force: bool = True) -> None:
+        """Delete it; with `force`, and its topics."""
+        self.call("DELETE", f"/namespaces/{namespace}", force=force)
+
+    def set_namespace_policy(self, namespace: str, policy: str, value: Any) -> None:
+        """Set a policy by its path, such as `delayedDelivery` or `deduplication`."""
+        self.call("POST", f"/namespaces/{namespace}/{policy}", value)
+
+    def topics(self, namespace: str = "public/default") -> list[str]:
+        """Full names of the topics that exist now; of partitioned ones, the partitions."""
+        found: list[str] = self.call("GET", f"/persistent/{namespace}")
+        return found
+
+    def create_topic(self, topic: str) -> None:
+        """Create a topic without partitions."""
+        self.call("PUT", _path(topic))
+
+    def create_partitioned_topic(self, topic: str, partitions: int) -> None:
+        """Create a partitioned topic and its partitions."""
+        self.call("PUT", f"{_path(topic)}/partitions", partitions)
+
+    def grow_partitioned_topic(self, topic: str, partitions: int) -> None:
+        """Raise the number of partitions."""
+        self.call("POST", f"{_path(topic)}/partitions", partitions)
+
+    def delete_topic(self, topic: str, *, partitioned: bool = False) -> None:
+        """Delete it with its subscriptions, whoever is connected."""
+        self.call("DELETE", _path(topic) + ("/partitions" if partitioned else ""), force=True)
+
+    def unload(self, topic: str) -> None:
+        """Close the topic on its broker: clients reconnect and redelivery counts are forgotten."""
+        self.call("PUT", f"{_path(topic)}/unload")
+
+    def terminate(self, topic: str) -> dict[str, Any]:
+        """End the topic for producers; returns the last message id."""
+        last: dict[str, Any] = self.call("POST", f"{_path(topic)}/terminate")
+        return last
+
+    def stats(self, topic: str) -> dict[str, Any]:
+        """Live statistics, with the exact backlog."""
+        found: dict[str, Any] = self.call("GET", f"{_path(topic)}/stats", getPreciseBacklog=True)
+        return found
+
+    def partitioned_stats(self, topic: str) -> dict[str, Any]:
+        """Live statistics, summed and by partition."""
+        found: dict[str, Any] = self.call("GET", f"{_path(topic)}/partitioned-stats")
+        return found
+
+    def internal_stats(self, topic: str) -> dict[str, Any]:
+        """Ledgers and cursors: what has been written and what has been marked as deleted."""
+        found: dict[str, Any] = self.call("GET", f"{_path(topic)}/internalStats")
+        return found
+
+    def subscription_stats(self, topic: str, subscription: str) -> dict[str, Any]:
+        """Its part of `stats`: `msgBacklog`, `unackedMessages`, `consumers` and so on.
+
+        Raises:
+            KeyError: The topic has no such subscription.
+        """
+        found: dict[str, Any] = self.stats(topic)["subscriptions"][subscription]
+        return found
+
+    def create_subscription(self, topic: str, subscription: str, *, earliest: bool = True) -> None:
+        """Create a durable subscription at the topic's beginning, or at its end."""
+        ledger, entry = (-1, -1) if earliest else (2**63 - 1, 2**63 - 1)
+        position = {"ledgerId": ledger, "entryId": entry, "partitionIndex": -1}
+        self.call("PUT", _subscription(topic, subscription), position)
+
+    def delete_subscription(self, topic: str, subscription: str) -> None:
+        """Delete it, whoever is connected."""
+        self.call("DELETE", _subscription(topic, subscription), force=True)
+
+    def reset_cursor(self, topic: str, subscription: str, timestamp_ms: int) -> None:
+        """Move it to the first message published at or after `timestamp_ms` (Unix time)."""
+        self.call("POST", f"{_subscription(topic, subscription)}/resetcursor/{timestamp_ms}")
+
+    def reset_cursor_to(self, topic: str, subscription: str, ledger: int, entry: int) -> None:
+        """Move it to an entry, which is delivered again."""
+        position = {"ledgerId": ledger, "entryId": entry, "partitionIndex": -1}
+        self.call("POST", f"{_subscription(topic, subscription)}/resetcursor", position)
+
+    def skip_all(self, topic: str, subscription: str) -> None:
+        """Clear its backlog."""
+        self.call("POST", f"{_subscription(topic, subscription)}/skip_all")
+
+    def set_topic_policy(self, topic: str, policy: str, value: Any) -> None:
+        """Set a policy by its path, such as `maxUnackedMessagesOnConsumer`; takes a moment."""
+        self.call("POST", f"{_path(topic)}/{policy}", value)
+
+    def topic_policy(self, topic: str, policy: str) -> Any:
+        """What `set_topic_policy` has set, None before it."""
+        return self.call("GET", f"{_path(topic)}/{policy}")
+
+    def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        """One call, for what has no method here.
+
+        Args:
+            method: HTTP method.
+            path: Below `/admin/v2`, quoted.
+            body: Sent as JSON unless None.
+            query: Booleans and numbers are written as Java reads them.
+
+        Returns:
+            The answer's JSON, None if it has no body.
+
+        Raises:
+            AdminError: The broker refused.
+            OSError: The broker could not be reached.
+        """
+        fields = {name: json.dumps(value) for name, value in query.items()}
+        url = self._root + path + (f"?{urlencode(fields)}" if fields else "")
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(url, data, headers, method=method)
+        try:
+            with _http.open(request, timeout=self._timeout) as answer:
+                raw = answer.read()
+        except urllib.error.HTTPError as e:
+            with e:
+                text = e.read().decode(errors="replace")
+            raise AdminError(e.code, text or e.reason, f"{method} {path}") from e
+        return json.loads(raw) if raw else None
+
+
+def _path(topic: str) -> str:
+    domain, separator, rest = topic.partition("://")
+    if not separator:
+        domain, rest = "persistent", topic
+    parts = rest.split("/", 2)
+    if len(parts) == 1:
+        parts = ["public", "default", rest]
+    if len(parts) != 3:
+        raise ValueError(f"{topic!r} is not a topic: use name or tenant/namespace/name")
+    tenant, namespace, name = parts
+    return f"/{domain}/{tenant}/{namespace}/{quote(name, safe='')}"
+
+
+def _subscription(topic: str, subscription: str) -> str:
+    return f"{_path(topic)}/subscription/{quote(subscription, safe='')}"
