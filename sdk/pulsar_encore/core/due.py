@@ -1,0 +1,102 @@
+"""The values that every due index shares: keys, rounded due times, batches of due keys.
+
+Invariant: a due time is rounded up, so nothing leaves early, and by less than one bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pulsar_encore.errors import ConfigurationError
+
+MessageKey = tuple[int, int, int]
+"""(ledger, entry, batch index); the index is -1 for a message that is its whole entry."""
+
+MAX_ID = 2**63 - 1  # ledger and entry ids are signed 64-bit numbers on the wire
+MAX_BATCH_INDEX = 2**20 - 1  # a 5 MB entry holds fewer messages; bounds the masks of a `DueBatch`
+MAX_BITS = 40  # buckets of 35 years; bounds the shift
+
+# A 2 s delay is then at most 64 ms late, and a long one at most 1/64 of itself.
+_NARROWEST_MS = 64
+_SHARE = 64
+
+
+def precision_bits(delay_ms: int, fixed_bits: int | None = None) -> int:
+    """How many low bits of a due time to give up; the bucket is ``2**bits`` ms wide.
+
+    Wider buckets for longer delays keep spread-out due times from making a bucket each, which
+    is what a fixed width does (PIP-393).
+
+    Args:
+        delay_ms: The delay asked for, in milliseconds.
+        fixed_bits: The user's `negative_ack_precision_bit_cnt` (PIP-393), which wins.
+
+    Raises:
+        ConfigurationError: `delay_ms` is negative, or `fixed_bits` is not within 0 to 40.
+    """
+    if fixed_bits is not None:
+        if not 0 <= fixed_bits <= MAX_BITS:
+            raise ConfigurationError(f"precision bits must be 0 to {MAX_BITS}, not {fixed_bits}")
+        return fixed_bits
+    if delay_ms < 0:
+        raise ConfigurationError(f"a delay must not be negative, got {delay_ms} ms")
+    return min(max(delay_ms // _SHARE, _NARROWEST_MS).bit_length() - 1, MAX_BITS)
+
+
+def bucket_edge(due_ms: int, bits: int) -> int:
+    """Round a due time up to the edge of its bucket: never early, late by less than 2**bits.
+
+    Raises:
+        ConfigurationError: `due_ms` is not within 0 to 2**63 - 1, or `bits` not within 0 to 40.
+    """
+    if not (0 <= due_ms <= MAX_ID and 0 <= bits <= MAX_BITS):
+        raise ConfigurationError(
+            f"due time and precision must be 0 to 2**63 - 1 ms and 0 to {MAX_BITS} bits, "
+            f"got {due_ms} and {bits}"
+        )
+    return -(-due_ms >> bits) << bits
+
+
+class DueBatch:
+    """Keys that came due, grouped so that a redeliver command is cheap to build.
+
+    Buckets follow each other in order of their due time; within one bucket, `entries` and
+    `indexes` are each in (ledger, entry) order, as Pulsar's own tracker drains them.
+
+    Attributes:
+        entries: (ledger, rising entry ids) of messages that are whole entries.
+        indexes: (ledger, entry, mask) of messages in batches; bit i stands for batch index i.
+    """
+
+    __slots__ = ("_size", "entries", "indexes")
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[int, Sequence[int]]] = []
+        self.indexes: list[tuple[int, int, int]] = []
+        self._size = 0
+
+    def append_entries(self, ledger: int, entries: Sequence[int]) -> None:
+        """Add whole entries of one ledger, in rising order."""
+        self.entries.append((ledger, entries))
+        self._size += len(entries)
+
+    def append_indexes(self, ledger: int, entry: int, mask: int) -> None:
+        """Add messages of one entry, one bit each."""
+        self.indexes.append((ledger, entry, mask))
+        self._size += mask.bit_count()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[MessageKey]:
+        for ledger, entries in self.entries:
+            for entry in entries:
+                yield ledger, entry, -1
+        for ledger, entry, mask in self.indexes:
+            while mask:
+                lowest = mask & -mask
+                yield ledger, entry, lowest.bit_length() - 1
+                mask ^= lowest
+
+    def __repr__(self) -> str:
+        return f"<DueBatch of {self._size}>"

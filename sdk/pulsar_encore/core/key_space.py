@@ -1,0 +1,209 @@
+"""Message keys as small dense numbers, so that one bitmap can hold the keys of many ledgers.
+
+Owns the naming: a *lane* is the keys of one ledger of one kind (whole entries, or one page of
+batch indexes) along an axis of positions; each block of positions in use gets a *slot*, and a key
+packs to slot and place in the block. Slots are handed out in order of first use: keys of many
+ledgers share Roaring containers, which would otherwise cost more than the ids inside them.
+Invariant: a slot belongs to one block of one lane until that lane holds nothing; then all slots
+of the lane are free again. Refuses to know where keys are or when they are due.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from pyroaring import BitMap64
+
+from pulsar_encore.core.due import MAX_BATCH_INDEX, MAX_ID, MessageKey
+from pulsar_encore.errors import ConfigurationError
+
+WHOLE = -1  # the page of messages that are their whole entry
+
+
+class Lane:
+    """The keys of one ledger and page, and what the engine above remembers of them."""
+
+    __slots__ = ("blocks", "count", "edge", "edges", "high", "known", "ledger", "page")
+
+    def __init__(self, ledger: int, page: int) -> None:
+        self.ledger = ledger
+        self.page = page
+        self.blocks: dict[int, int] = {}  # block number -> slot
+        self.high = -1  # highest position ever added: anything above is new without a look
+        self.count = 0
+        self.edges = BitMap64()  # buckets that may hold keys of this lane; a superset
+        self.edge = -1  # the one added last, to spare the bitmap in the ordered case
+        self.known = False  # True when the engine's membership bitmap covers this lane
+
+
+_VACANT = Lane(-1, WHOLE)
+
+
+class KeySpace:
+    """Interns lanes and blocks.
+
+    Args:
+        block_bits: A slot stands for ``2**block_bits`` positions.
+        page_bits: A page holds ``2**page_bits`` batch indexes of each entry.
+    """
+
+    def __init__(self, block_bits: int = 12, page_bits: int = 8) -> None:
+        self._block_bits = block_bits
+        self._block_mask = (1 << block_bits) - 1
+        self._page_bits = page_bits
+        self._page_mask = (1 << page_bits) - 1
+        self._lanes: dict[int, dict[int, Lane]] = {}
+        self._owners: list[Lane] = []  # by slot
+        self._starts = array("Q")  # by slot: the block number
+        self._free: list[int] = []
+
+    def resolve(self, key: MessageKey) -> tuple[Lane | None, int, int]:
+        """The key's lane if there is one, its page and its position on the lane's axis.
+
+        Raises:
+            ConfigurationError: A part of the key is out of range.
+        """
+        ledger, entry, index = key
+        if not (0 <= ledger <= MAX_ID and 0 <= entry <= MAX_ID and -1 <= index <= MAX_BATCH_INDEX):
+            raise ConfigurationError(
+                f"not a message key: {key!r}; ledger and entry must be 0 to 2**63 - 1 and the "
+                f"batch index -1 (whole entry) to {MAX_BATCH_INDEX}"
+            )
+        if index < 0:
+            page = WHOLE
+        else:
+            page = index >> self._page_bits
+            entry = entry << self._page_bits | index & self._page_mask
+        lanes = self._lanes.get(ledger)
+        return (lanes.get(page) if lanes is not None else None), page, entry
+
+    def open(self, ledger: int, page: int) -> Lane:
+        """Make the lane that `resolve` did not find."""
+        lane = self._lanes.setdefault(ledger, {})[page] = Lane(ledger, page)
+        return lane
+
+    def pack(self, lane: Lane, position: int) -> int:
+        """The number of a position, with a new slot for a block not seen before."""
+        block = position >> self._block_bits
+        slot = lane.blocks.get(block)
+        if slot is None:
+            slot = self._claim(lane, block)
+        return slot << self._block_bits | position & self._block_mask
+
+    def find(self, lane: Lane, position: int) -> int:
+        """The number of a position; -1 when its block has no slot, so it holds no keys."""
+        slot = lane.blocks.get(position >> self._block_bits)
+        return -1 if slot is None else slot << self._block_bits | position & self._block_mask
+
+    def release(self, lane: Lane) -> None:
+        """Forget a lane that holds nothing and reuse its slots."""
+        lanes = self._lanes[lane.ledger]
+        del lanes[lane.page]
+        if not lanes:
+            del self._lanes[lane.ledger]
+        if not self._lanes:
+            self._owners.clear()
+            self._starts = array("Q")
+            self._free.clear()
+            return
+        for slot in lane.blocks.values():
+            self._owners[slot] = _VACANT
+            self._free.append(slot)
+
+    def covering_entry(self, ledger: int, entry: int) -> Iterator[tuple[Lane, BitMap64]]:
+        """Lanes that may hold keys of the entry, with the numbers that those keys have."""
+        self.resolve((ledger, entry, WHOLE))  # for its checks
+        for lane in list(self._lanes.get(ledger, {}).values()):
+            shift = 0 if lane.page == WHOLE else self._page_bits
+            if entry << shift <= lane.high:
+                yield lane, self._numbers(lane, entry << shift, (entry + 1) << shift)
+
+    def covering_through(self, ledger: int, entry: int) -> Iterator[tuple[Lane, BitMap64]]:
+        """The same for the entry and all before it, in any ledger."""
+        self.resolve((ledger, entry, WHOLE))
+        for other in [known for known in self._lanes if known <= ledger]:
+            for lane in list(self._lanes[other].values()):
+                shift = 0 if lane.page == WHOLE else self._page_bits
+                stop = (entry + 1) << shift if other == ledger else lane.high + 1
+                yield lane, self._numbers(lane, 0, stop)
+
+    def numbers(self, lane: Lane) -> BitMap64:
+        """Every number that a key of this lane could have."""
+        return self._numbers(lane, 0, lane.high + 1)
+
+    def split(self, numbers: array[int]) -> list[tuple[Lane, int, array[int]]]:
+        """Cut rising numbers into blocks, in order of ledger, page and position.
+
+        Returns:
+            (lane, what to add to a number to get its position, the numbers) for each block.
+        """
+        bits = self._block_bits
+        parts = []
+        start, size = 0, len(numbers)
+        while start < size:
+            slot = numbers[start] >> bits
+            limit = (slot + 1) << bits
+            stop = bisect_left(numbers, limit, start, min(size, start + limit - numbers[start]))
+            lane, block = self._owners[slot], self._starts[slot]
+            parts.append((lane.ledger, lane.page, block, slot, start, stop))
+            start = stop
+        parts.sort()
+        return [
+            (self._owners[slot], (block - slot) << bits, numbers[start:stop])
+            for _, _, block, slot, start, stop in parts
+        ]
+
+    def entry_and_index(self, lane: Lane, position: int) -> tuple[int, int]:
+        """What a position on a page of batch indexes stands for."""
+        return (
+            position >> self._page_bits,
+            lane.page << self._page_bits | position & self._page_mask,
+        )
+
+    def lanes(self) -> Iterator[Lane]:
+        """All lanes that hold keys."""
+        for lanes in self._lanes.values():
+            yield from lanes.values()
+
+    def check(self) -> None:
+        """Walk the invariants of slots and lanes; for tests."""
+        used = set()
+        for lane in self.lanes():
+            assert self._lanes[lane.ledger][lane.page] is lane
+            for block, slot in lane.blocks.items():
+                assert self._owners[slot] is lane and self._starts[slot] == block
+                assert slot not in used
+                used.add(slot)
+        assert len(self._free) == len(set(self._free))
+        assert used.isdisjoint(self._free)
+        assert len(used) + len(self._free) == len(self._owners) == len(self._starts)
+
+    def _claim(self, lane: Lane, block: int) -> int:
+        if self._free:
+            slot = self._free.pop()
+            self._owners[slot] = lane
+            self._starts[slot] = block
+        else:
+            slot = len(self._owners)
+            self._owners.append(lane)
+            self._starts.append(block)
+        lane.blocks[block] = slot
+        return slot
+
+    def _numbers(self, lane: Lane, start: int, stop: int) -> BitMap64:
+        bits = self._block_bits
+        found = BitMap64()
+        first, last = start >> bits, (stop - 1) >> bits
+        # Whichever is shorter: the blocks asked for, or those in use.
+        blocks = range(first, last + 1) if last - first < len(lane.blocks) else lane.blocks
+        for block in blocks:
+            slot = lane.blocks.get(block)
+            if slot is None:
+                continue
+            low = max(start - (block << bits), 0)
+            high = min(stop - (block << bits), 1 << bits)
+            if low < high:
+                found.add_range((slot << bits) + low, (slot << bits) + high)
+        return found
