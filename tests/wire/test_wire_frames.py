@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 
 import pytest
@@ -69,7 +70,7 @@ def shown(frames: list[Frame]) -> list[tuple[pb.BaseCommand, bytes | None, bytes
 def feed_in_pieces(decoder: FrameDecoder, data: bytes, cuts: list[int]) -> list[Frame]:
     frames: list[Frame] = []
     edges = [0, *sorted({min(cut, len(data)) for cut in cuts}), len(data)]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         frames += decoder.feed(data[start:end])
     return frames
 
@@ -224,7 +225,7 @@ def test_flipped_bytes_raise_nothing_but_a_protocol_error(
         named = ""
         edges = [0, *sorted(cuts), len(changed)]
         try:
-            for start, end in zip(edges, edges[1:], strict=False):
+            for start, end in itertools.pairwise(edges):
                 frames += decoder.feed(bytes(changed[start:end]))
         except FrameError as error:
             frames += error.frames
