@@ -101,14 +101,18 @@ def message(
     consumer_epoch: int | None = None,
 ) -> pb.BaseCommand:
     """MESSAGE; a count of 0 and an ack set of everything (empty here) are absent on the wire."""
-    return build(
-        "MESSAGE",
-        consumer_id=consumer_id,
-        message_id=message_id,
-        redelivery_count=redelivery_count or None,
-        ack_set=list(ack_set),
-        consumer_epoch=consumer_epoch,
-    )
+    # By hand: a broker makes one for every entry it delivers, and `build` takes twice as long.
+    command = pb.BaseCommand(type=pb.BaseCommand.MESSAGE)
+    body = command.message
+    body.consumer_id = consumer_id
+    body.message_id.CopyFrom(message_id)
+    if redelivery_count:
+        body.redelivery_count = redelivery_count
+    if ack_set:
+        body.ack_set.extend(ack_set)
+    if consumer_epoch is not None:
+        body.consumer_epoch = consumer_epoch
+    return command
 
 
 def ack_response(
