@@ -12,7 +12,7 @@ from pulsar_encore.errors import ConfigurationError
 MessageKey = tuple[int, int, int]
 """(ledger, entry, batch index); the index is -1 for a message that is its whole entry."""
 
-MAX_ID = 2**63 - 1  # ledger and entry ids are signed 64-bit numbers on the wire
+MAX_ID_BITS = 63  # ledger and entry ids are signed 64-bit numbers on the wire
 MAX_BATCH_INDEX = 2**20 - 1  # a 5 MB entry holds fewer messages; bounds the masks of a `DueBatch`
 MAX_BITS = 40  # buckets of 35 years; bounds the shift
 
@@ -49,7 +49,7 @@ def bucket_edge(due_ms: int, bits: int) -> int:
     Raises:
         ConfigurationError: `due_ms` is not within 0 to 2**63 - 1, or `bits` not within 0 to 40.
     """
-    if not (0 <= due_ms <= MAX_ID and 0 <= bits <= MAX_BITS):
+    if due_ms >> MAX_ID_BITS or not 0 <= bits <= MAX_BITS:  # -1 when negative
         raise ConfigurationError(
             f"due time and precision must be 0 to 2**63 - 1 ms and 0 to {MAX_BITS} bits, "
             f"got {due_ms} and {bits}"

@@ -13,10 +13,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
+from operator import itemgetter
 
 from pyroaring import BitMap64
 
-from pulsar_encore.core.due import MAX_BATCH_INDEX, MAX_ID, MessageKey
+from pulsar_encore.core.due import MAX_BATCH_INDEX, MAX_ID_BITS, MessageKey
 from pulsar_encore.errors import ConfigurationError
 
 WHOLE = -1  # the page of messages that are their whole entry
@@ -38,7 +39,11 @@ class Lane:
         self.known = False  # True when the engine's membership bitmap covers this lane
 
 
+Part = tuple[int, int, int, Lane, int, "array[int]"]
+"""Ledger, page, block, lane, what to add to a number to get its position, the numbers."""
+
 _VACANT = Lane(-1, WHOLE)
+_ORDER = itemgetter(0, 1, 2)
 
 
 class KeySpace:
@@ -66,7 +71,8 @@ class KeySpace:
             ConfigurationError: A part of the key is out of range.
         """
         ledger, entry, index = key
-        if not (0 <= ledger <= MAX_ID and 0 <= entry <= MAX_ID and -1 <= index <= MAX_BATCH_INDEX):
+        # One shift tests both ids from both sides: a negative number leaves -1.
+        if (ledger | entry) >> MAX_ID_BITS or not -1 <= index <= MAX_BATCH_INDEX:
             raise ConfigurationError(
                 f"not a message key: {key!r}; ledger and entry must be 0 to 2**63 - 1 and the "
                 f"batch index -1 (whole entry) to {MAX_BATCH_INDEX}"
@@ -133,27 +139,21 @@ class KeySpace:
         """Every number that a key of this lane could have."""
         return self._numbers(lane, 0, lane.high + 1)
 
-    def split(self, numbers: array[int]) -> list[tuple[Lane, int, array[int]]]:
-        """Cut rising numbers into blocks, in order of ledger, page and position.
-
-        Returns:
-            (lane, what to add to a number to get its position, the numbers) for each block.
-        """
+    def split(self, numbers: array[int]) -> list[Part]:
+        """Cut rising numbers into blocks, in order of ledger, page and position."""
         bits = self._block_bits
+        owners, starts = self._owners, self._starts
         parts = []
         start, size = 0, len(numbers)
         while start < size:
             slot = numbers[start] >> bits
-            limit = (slot + 1) << bits
-            stop = bisect_left(numbers, limit, start, min(size, start + limit - numbers[start]))
-            lane, block = self._owners[slot], self._starts[slot]
-            parts.append((lane.ledger, lane.page, block, slot, start, stop))
+            stop = bisect_left(numbers, (slot + 1) << bits, start, size)
+            lane, block = owners[slot], starts[slot]
+            shift = (block - slot) << bits
+            parts.append((lane.ledger, lane.page, block, lane, shift, numbers[start:stop]))
             start = stop
-        parts.sort()
-        return [
-            (self._owners[slot], (block - slot) << bits, numbers[start:stop])
-            for _, _, block, slot, start, stop in parts
-        ]
+        parts.sort(key=_ORDER)
+        return parts
 
     def entry_and_index(self, lane: Lane, position: int) -> tuple[int, int]:
         """What a position on a page of batch indexes stands for."""

@@ -33,7 +33,7 @@ class TimeBucketIndex:
         page_bits: See `KeySpace`.
     """
 
-    def __init__(self, *, open_buckets: int = 8, block_bits: int = 12, page_bits: int = 8) -> None:
+    def __init__(self, *, open_buckets: int = 2, block_bits: int = 12, page_bits: int = 8) -> None:
         self._open_buckets = open_buckets
         self._shape = (block_bits, page_bits)
         self.clear()
@@ -64,11 +64,14 @@ class TimeBucketIndex:
         lane, page, position = self._keys.resolve(key)
         if lane is None:
             lane = self._keys.open(key[0], page)
-        elif position <= lane.high and self._tracked(lane, position) >= 0:
-            return False
+        number = self._keys.pack(lane, position)
         if position > lane.high:
             lane.high = position
-        number = self._keys.pack(lane, position)
+        else:
+            if not lane.known:
+                self._learn(lane)
+            if number in self._members:
+                return False
         if lane.known:
             self._members.add(number)
         lane.count += 1
@@ -219,6 +222,7 @@ class TimeBucketIndex:
             if len(ids) == size:
                 self._buckets[edge] = seal(ids)
             else:
+                ids.run_optimize()
                 growing.append((edge, len(ids)))
 
     def _take(self, edge: int, number: int) -> None:
@@ -261,17 +265,17 @@ class TimeBucketIndex:
         entries: list[tuple[int, range | list[int]]] = []
         masks: dict[tuple[int, int], int] = {}
         left = limit
-        for lane, shift, numbers in self._keys.split(ids.to_array()):
+        for ledger, page, _, lane, shift, numbers in self._keys.split(ids.to_array()):
             if not whole:
                 numbers = numbers[:left]
                 gone.update(numbers)
             left -= len(numbers)
-            if lane.page == WHOLE:
-                _append(entries, lane.ledger, _positions(numbers, shift))
+            if page == WHOLE:
+                _append(entries, ledger, _positions(numbers, shift))
             else:
                 for number in numbers:
                     entry, index = self._keys.entry_and_index(lane, number + shift)
-                    name = (lane.ledger, entry)
+                    name = (ledger, entry)
                     masks[name] = masks.get(name, 0) | 1 << index
             if whole:
                 lane.edges.discard(edge)

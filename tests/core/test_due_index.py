@@ -1,0 +1,250 @@
+"""What every due index promises, one promise a test; and how the values beneath it behave."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+from test_due_index_model import ENGINES
+
+from pulsar_encore.core.due import MAX_BATCH_INDEX
+from pulsar_encore.core.due_index import DueIndex, MessageKey, bucket_edge, precision_bits
+from pulsar_encore.core.sealed import seal, unseal
+from pulsar_encore.errors import ConfigurationError
+
+
+@pytest.fixture(params=ENGINES.values(), ids=ENGINES.keys())
+def index(request: pytest.FixtureRequest) -> DueIndex:
+    make: Callable[[], DueIndex] = request.param
+    return make()
+
+
+def test_never_early_and_late_by_less_than_a_bucket(index: DueIndex) -> None:
+    index.add((1, 1, -1), 1001, 6)
+    due = index.next_due()
+    assert due is not None and 1001 <= due < 1001 + 64
+    assert list(index.pop_due(due - 1)) == []
+    assert list(index.pop_due(due)) == [(1, 1, -1)]
+    assert index.next_due() is None
+
+
+def test_a_stream_of_adds_postpones_nothing(index: DueIndex) -> None:
+    """The stock client re-arms one timer for all, so a nack each 100 ms starves the first."""
+    seen: dict[MessageKey, int] = {}
+    for now_ms in range(0, 12_000, 20):
+        if now_ms % 100 == 0:
+            index.add((1, now_ms, -1), now_ms + 3000, precision_bits(3000))
+        for key in index.pop_due(now_ms):
+            seen[key] = now_ms
+    assert min(seen.values()) < 3100
+    assert all(3000 <= at - key[1] < 3000 + 64 + 20 for key, at in seen.items())
+    assert len(seen) == 90
+
+
+def test_a_shorter_delay_is_not_held_up_by_a_longer_one(index: DueIndex) -> None:
+    index.add((1, 1, -1), 4000, 0)
+    index.add((1, 2, -1), 200, 0)
+    assert index.next_due() == 200
+    assert list(index.pop_due(200)) == [(1, 2, -1)]
+    assert index.next_due() == 4000
+
+
+def test_widths_that_meet_at_an_edge_share_a_bucket(index: DueIndex) -> None:
+    index.add((1, 2, -1), 60, 6)
+    index.add((1, 1, -1), 63, 3)
+    batch = index.pop_due(64)
+    assert [(ledger, list(entries)) for ledger, entries in batch.entries] == [(1, [1, 2])]
+
+
+def test_added_twice_counts_once_and_stays_where_it_was(index: DueIndex) -> None:
+    assert index.add((1, 1, 0), 100, 0)
+    assert not index.add((1, 1, 0), 50, 0)
+    assert not index.add((1, 1, 0), 500, 0)
+    assert len(index) == 1
+    assert index.next_due() == 100
+    assert list(index.pop_due(1000)) == [(1, 1, 0)]
+
+
+def test_move_goes_both_ways_and_leaves_nothing_behind(index: DueIndex) -> None:
+    index.add((1, 1, -1), 100, 0)
+    assert index.move((1, 1, -1), 500, 0)
+    assert not index.pop_due(499)
+    assert index.move((1, 1, -1), 20, 0)
+    assert not index.move((1, 2, -1), 30, 0)
+    assert list(index.pop_due(1000)) == [(1, 1, -1), (1, 2, -1)]
+
+
+def test_what_was_discarded_does_not_come_due(index: DueIndex) -> None:
+    index.add((1, 1, -1), 100, 0)
+    assert index.discard((1, 1, -1))
+    assert not index.discard((1, 1, -1))
+    assert (1, 1, -1) not in index
+    assert index.next_due() is None
+    assert not index.pop_due(1000)
+
+
+def test_order_inside_a_bucket_is_that_of_message_ids(index: DueIndex) -> None:
+    keys = [(ledger, entry, -1) for ledger in (3, 5, 7) for entry in range(40)]
+    for key in random.Random(4).sample(keys, len(keys)):
+        index.add(key, 10, 0)
+    index.add((1, 0, -1), 11, 0)
+    assert list(index.pop_due(11)) == [*keys, (1, 0, -1)]
+
+
+def test_one_group_for_each_ledger_of_a_bucket(index: DueIndex) -> None:
+    entries = [*range(0, 50), *range(60, 90, 3)]
+    for entry in entries:
+        index.add((8, entry, -1), 10, 0)
+    ((ledger, group),) = index.pop_due(10).entries
+    assert (ledger, list(group)) == (8, entries)
+
+
+def test_a_partial_drain_takes_the_first_and_leaves_the_rest_due(index: DueIndex) -> None:
+    keys = [(1, entry, -1) for entry in range(10)]
+    for key in reversed(keys):
+        index.add(key, 10, 0)
+    assert not index.pop_due(10, 0)
+    assert list(index.pop_due(10, 4)) == keys[:4]
+    assert len(index) == 6 and index.next_due() == 10
+    assert index.add(keys[0], 10, 0)
+    assert list(index.pop_due(10, 100)) == [keys[0], *keys[4:]]
+
+
+def test_messages_of_a_batch_come_as_one_mask(index: DueIndex) -> None:
+    for batch_index in (0, 3, 999):
+        index.add((2, 6, batch_index), 10, 0)
+    index.add((2, 5, 1), 10, 0)
+    index.add((2, 6, -1), 10, 0)
+    batch = index.pop_due(10)
+    assert batch.indexes == [(2, 5, 0b10), (2, 6, 1 | 1 << 3 | 1 << 999)]
+    assert len(batch) == 5
+    assert list(batch) == [(2, 6, -1), (2, 5, 1), (2, 6, 0), (2, 6, 3), (2, 6, 999)]
+
+
+def test_two_messages_of_one_entry_keep_their_own_times(index: DueIndex) -> None:
+    index.add((1, 1, 0), 1000, 0)
+    index.add((1, 1, 1), 3000, 0)
+    assert list(index.pop_due(1000)) == [(1, 1, 0)]
+    assert list(index.pop_due(3000)) == [(1, 1, 1)]
+
+
+def test_discarding_an_entry_takes_all_of_it_and_nothing_else(index: DueIndex) -> None:
+    for key in ((1, 4, -1), (1, 5, -1), (1, 5, 0), (1, 5, 700), (1, 6, 0), (2, 5, 0)):
+        index.add(key, 10 + key[2] % 7, 0)
+    assert index.discard_entry(1, 5) == 3
+    assert index.discard_entry(1, 5) == 0
+    assert sorted(index.pop_due(100)) == [(1, 4, -1), (1, 6, 0), (2, 5, 0)]
+
+
+def test_discard_through_is_cumulative(index: DueIndex) -> None:
+    for ledger in (1, 2, 3):
+        for entry in range(20):
+            index.add((ledger, entry, entry % 3 - 1), 10 + entry, 2)
+    assert index.discard_through(2, 9) == 30
+    assert len(index) == 30
+    assert min((key[0], key[1]) for key in index.pop_due(100)) == (2, 10)
+
+
+def test_the_largest_ids_and_times(index: DueIndex) -> None:
+    largest = 2**63 - 1
+    keys = [(largest, largest, -1), (largest, largest, MAX_BATCH_INDEX), (0, 0, 0), (0, largest, 5)]
+    for key in keys:
+        assert index.add(key, largest, 40)
+        assert key in index
+    assert not index.pop_due(largest)
+    assert sorted(index.pop_due(2**63)) == sorted(keys)
+    index._check()
+
+
+@pytest.mark.parametrize(
+    "key",
+    [(-1, 0, -1), (0, -1, -1), (0, 0, -2), (2**63, 0, -1), (0, 2**63, -1), (0, 0, 2**20)],
+    ids=str,
+)
+def test_keys_out_of_range_are_refused_by_name(index: DueIndex, key: MessageKey) -> None:
+    index.add((1, 1, -1), 5, 0)
+    for call in (
+        lambda: index.add(key, 10, 0),
+        lambda: index.move(key, 10, 0),
+        lambda: index.discard(key),
+        lambda: key in index,
+    ):
+        with pytest.raises(ConfigurationError, match="message key"):
+            call()
+    assert list(index.pop_due(10)) == [(1, 1, -1)]
+
+
+def test_times_and_limits_out_of_range_are_refused_by_name(index: DueIndex) -> None:
+    for due_ms, bits in ((-1, 0), (2**63, 0), (0, -1), (0, 41)):
+        with pytest.raises(ConfigurationError, match="due time"):
+            index.add((1, 1, -1), due_ms, bits)
+        with pytest.raises(ConfigurationError, match="due time"):
+            index.move((1, 1, -1), due_ms, bits)
+    for ledger, entry in ((-1, 0), (0, -1)):
+        with pytest.raises(ConfigurationError):
+            index.discard_entry(ledger, entry)
+        with pytest.raises(ConfigurationError):
+            index.discard_through(ledger, entry)
+    with pytest.raises(ConfigurationError, match="limit"):
+        index.pop_due(0, -1)
+    assert len(index) == 0
+    index._check()
+
+
+def test_an_emptied_index_starts_afresh(index: DueIndex) -> None:
+    for turn in range(3):
+        for entry in range(100):
+            assert index.add((turn, entry, -1), 10 + entry, 3)
+        assert len(index.pop_due(1000)) == 100
+        assert len(index) == 0 and index.next_due() is None
+        index._check()
+
+
+@pytest.mark.parametrize(
+    ("delay_ms", "width_ms"),
+    [(0, 64), (100, 64), (2000, 64), (8191, 64), (8192, 128), (60_000, 512), (3_600_000, 32768)],
+)
+def test_the_bucket_follows_the_delay(delay_ms: int, width_ms: int) -> None:
+    assert 2 ** precision_bits(delay_ms) == width_ms
+
+
+def test_fixed_precision_wins_and_is_checked() -> None:
+    assert precision_bits(3_600_000, 8) == 8
+    assert precision_bits(0, 0) == 0
+    for bits in (-1, 41):
+        with pytest.raises(ConfigurationError, match="precision bits"):
+            precision_bits(1000, bits)
+    with pytest.raises(ConfigurationError, match="negative"):
+        precision_bits(-1)
+
+
+@given(due_ms=st.integers(0, 2**62), bits=st.integers(0, 40))
+def test_rounding_is_up_and_bounded(due_ms: int, bits: int) -> None:
+    edge = bucket_edge(due_ms, bits)
+    assert 0 <= edge - due_ms < 2**bits
+    assert edge % 2**bits == 0
+
+
+near = st.sets(st.integers(0, 3000), max_size=80)
+runs = st.builds(
+    lambda at, size: set(range(at, at + size)), st.integers(0, 5000), st.integers(0, 999)
+)
+far = st.sets(st.integers(0, 2**63 - 1), max_size=9)
+
+
+@given(ids=st.builds(set.union, near, runs, far) | near | runs)
+def test_a_sealed_bucket_opens_to_the_same_ids(ids: set[int]) -> None:
+    assert set(unseal(seal(BitMap64(ids)))) == ids
+
+
+def test_sealing_takes_the_smaller_form() -> None:
+    run = BitMap64(range(5000, 55_000))
+    assert len(seal(run)) < 64
+    scattered = BitMap64(random.Random(1).sample(range(100_000), 10_000))
+    assert len(seal(scattered)) < 1.1 * 10_000
+    far_apart = BitMap64(range(0, 2**50, 2**40))
+    assert len(seal(far_apart)) < 40 * len(far_apart)
