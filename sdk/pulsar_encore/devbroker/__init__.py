@@ -1,0 +1,18 @@
+"""A broker for laptops and tests that the stock client connects to over TCP; not for production."""
+
+from .faults import Fault, FaultPlan, Fired
+from .recorder import Recorded
+from .server import Broker
+from .settings import BrokerSettings
+from .thread import BrokerThread, run_in_thread
+
+__all__ = [
+    "Broker",
+    "BrokerSettings",
+    "BrokerThread",
+    "Fault",
+    "FaultPlan",
+    "Fired",
+    "Recorded",
+    "run_in_thread",
+]

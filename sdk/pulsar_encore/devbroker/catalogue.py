@@ -1,0 +1,167 @@
+"""All topics of a broker: what exists, what is partitioned, what hangs on each topic.
+
+Pure. Invariant: a partitioned topic has no log of its own, only its partitions have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .names import TopicName, parse
+from .producers import Producers
+from .refusal import Refusal
+from .schemas import SchemaLog
+from .settings import BrokerSettings
+from .subscriptions import Subscription
+from .topics import Topic
+
+MAX_PARTITIONS = 10_000
+
+
+class TopicState:
+    """One topic or partition with everything that hangs on it."""
+
+    def __init__(self, log: Topic) -> None:
+        self.log = log
+        self.name = log.name
+        self.subscriptions: dict[str, Subscription] = {}
+        self.producers = Producers()
+        self.schemas = SchemaLog()
+        self.body_bytes = 0
+
+    def trim(self) -> None:
+        """Drop closed ledgers that every subscription has acked; keeps all while there is none."""
+        if self.subscriptions:
+            self.log.trim(min(s.cursor.mark for s in self.subscriptions.values()))
+
+
+class Catalogue:
+    """Finds and creates topics by the settings' rules.
+
+    Args:
+        next_ledger: Gives ledger ids, unique in the whole broker.
+    """
+
+    def __init__(self, settings: BrokerSettings, next_ledger: Callable[[], int]) -> None:
+        self._settings = settings
+        self._rules = settings.rules()
+        self._next_ledger = next_ledger
+        self.topics: dict[str, TopicState] = {}
+        self.partitioned: dict[str, int] = {}
+
+    def name(self, topic: str) -> TopicName:
+        """Parse a name and check that its namespace exists.
+
+        Raises:
+            Refusal: InvalidTopicName, NotAllowedError, TopicNotFound.
+        """
+        name = parse(topic)
+        allowed = self._settings.namespaces
+        if allowed is not None and name.namespace not in allowed:
+            raise Refusal(
+                "TopicNotFound",
+                f"namespace {name.namespace} does not exist; "
+                "add it to BrokerSettings.namespaces or set that to None",
+            )
+        return name
+
+    def partitions(self, topic: str, create: bool) -> int:
+        """Number of partitions, 0 for a topic without; may create the topic.
+
+        Raises:
+            Refusal: TopicNotFound when it is missing and not to be created.
+        """
+        name = self.name(topic)
+        if name.full in self.partitioned:
+            return self.partitioned[name.full]
+        if name.full in self.topics:
+            return 0
+        if not (create and self._settings.auto_create):
+            raise Refusal("TopicNotFound", f"{name.full} does not exist")
+        count = self._settings.auto_create_partitions
+        if name.partition >= 0 or not count or name.full.endswith(("-DLQ", "-RETRY")):
+            if name.partition < 0:
+                self._create(name)
+            return 0
+        self.create_partitioned(name.full, count)
+        return count
+
+    def create_partitioned(self, topic: str, count: int) -> None:
+        """Create a partitioned topic, or let it grow; durable subscriptions are copied.
+
+        Raises:
+            Refusal: NotAllowedError for a bad count, or a plain topic of that name.
+        """
+        name = self.name(topic)
+        have = self.partitioned.get(name.full, 0)
+        if not have < count <= MAX_PARTITIONS or name.partition >= 0:
+            raise Refusal("NotAllowedError", f"{name.full} cannot have {count} partitions")
+        if name.full in self.topics:
+            raise Refusal("NotAllowedError", f"{name.full} exists and is not partitioned")
+        self.partitioned[name.full] = count
+        first = self.topics.get(f"{name.full}-partition-0")
+        for partition in range(have, count):
+            state = self._create(parse(f"{name.full}-partition-{partition}"))
+            for known in first.subscriptions.values() if first else ():
+                if known.durable and state is not first:
+                    self.subscription(state, known.name, start=0)
+
+    def _create(self, name: TopicName) -> TopicState:
+        state = self.topics.get(name.full)
+        if state is None:
+            log = Topic(
+                name.full,
+                self._next_ledger,
+                entries_per_ledger=self._settings.entries_per_ledger,
+                partition=name.partition,
+            )
+            state = self.topics[name.full] = TopicState(log)
+        return state
+
+    def topic(self, topic: str, *, create: bool = True) -> TopicState:
+        """The topic to publish to or subscribe to.
+
+        Raises:
+            Refusal: TopicNotFound, NotAllowedError for the base name of a partitioned topic.
+        """
+        state = self.topics.get(topic)
+        if state is not None:
+            return state
+        name = self.name(topic)
+        state = self.topics.get(name.full)
+        if state is not None:
+            return state
+        if name.full in self.partitioned:
+            raise Refusal("NotAllowedError", f"{name.full} is partitioned; use its partitions")
+        if name.base in self.partitioned:
+            raise Refusal(
+                "TopicNotFound", f"{name.base} has {self.partitioned[name.base]} partitions"
+            )
+        if not (create and self._settings.auto_create):
+            raise Refusal("TopicNotFound", f"{name.full} does not exist")
+        return self._create(name)
+
+    def states(self, topic: str) -> list[TopicState]:
+        """The topic, or all partitions of a partitioned one.
+
+        Raises:
+            Refusal: TopicNotFound.
+        """
+        name = self.name(topic)
+        count = self.partitioned.get(name.full)
+        if count is None:
+            return [self.topic(name.full, create=False)]
+        return [self.topics[f"{name.full}-partition-{i}"] for i in range(count)]
+
+    def subscription(
+        self, state: TopicState, name: str, *, start: int, durable: bool = True
+    ) -> Subscription:
+        """Create a subscription; `start` is clamped to what the log still has."""
+        created = Subscription(state.log, name, self._rules, durable=durable, start=start)
+        state.subscriptions[name] = created
+        return created
+
+    def in_namespace(self, namespace: str) -> list[str]:
+        """Full names of the topics and partitions of a namespace."""
+        prefix = f"persistent://{namespace}/"
+        return sorted(name for name in self.topics if name.startswith(prefix))

@@ -1,0 +1,112 @@
+"""Faults by step number: what goes wrong with the n-th command of a type.
+
+Pure and deterministic: the plan counts commands of each type and direction from the moment it is
+installed, over all connections, and says what is to happen; the connection does it. What fired is
+kept in `FaultPlan.fired`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import ConfigurationError
+from ..wire import pulsar_pb2 as pb
+
+Direction = Literal["in", "out"]
+Kind = Literal["drop", "delay", "duplicate", "close_before", "close_after", "refuse", "outage"]
+
+_REFUSABLE = ("PRODUCER", "SUBSCRIBE", "LOOKUP", "PARTITIONED_METADATA", "CONNECT", "SEND", "SEEK")
+_FROM_BROKER = ("CONNECTED", "SUCCESS", "ERROR", "MESSAGE", "SEND_RECEIPT", "SEND_ERROR")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """One thing that goes wrong.
+
+    Args:
+        kind: ``"drop"`` it, ``"delay"`` it by `delay_ms` (later commands overtake it),
+            ``"duplicate"`` it, close the connection before or after it, ``"refuse"`` it with
+            `error`, or start an ``"outage"`` of `outage_s` seconds instead of it.
+        command: Type name, such as ``"ACK"``.
+        nth: Which command of that type and direction, from 1.
+        times: On how many in a row from there.
+        direction: ``"in"`` from the client; None: ``"out"`` for what only a broker sends.
+        topic: Count only commands for this topic's name (SUBSCRIBE, PRODUCER, LOOKUP ...).
+
+    Raises:
+        ConfigurationError: A value that can never fire.
+    """
+
+    kind: Kind
+    command: str
+    nth: int = 1
+    times: int = 1
+    direction: Direction | None = None
+    delay_ms: int = 0
+    error: str = "ServiceNotReady"
+    outage_s: float = 0.5
+    topic: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.command not in pb.BaseCommand.Type.keys():
+            raise ConfigurationError(f"command {self.command!r} is no command of the protocol")
+        if self.nth < 1 or self.times < 1:
+            raise ConfigurationError("nth and times count from 1")
+        if self.delay_ms < 0 or self.outage_s < 0:
+            raise ConfigurationError("delay_ms and outage_s cannot be negative")
+        if self.error not in pb.ServerError.keys():
+            raise ConfigurationError(f"error {self.error!r} is no ServerError of the protocol")
+        if self.kind == "refuse" and self.command not in _REFUSABLE:
+            raise ConfigurationError(f"only {', '.join(_REFUSABLE)} can be refused")
+
+    @property
+    def side(self) -> Direction:
+        """The direction it counts."""
+        if self.direction is not None:
+            return self.direction
+        name = self.command
+        from_broker = name in _FROM_BROKER or name.endswith("_RESPONSE") or name[-8:] == "_SUCCESS"
+        return "out" if from_broker and name != "AUTH_RESPONSE" else "in"
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """A fault that happened, at which command of its type."""
+
+    fault: Fault
+    step: int
+
+
+class FaultPlan:
+    """A list of faults, each of which waits for its step."""
+
+    def __init__(self, faults: Iterable[Fault] = ()) -> None:
+        self._faults = [(fault, fault.side) for fault in faults]
+        self._seen = [0] * len(self._faults)
+        self.fired: list[Fired] = []
+        self.by_topic = any(fault.topic is not None for fault, _ in self._faults)
+
+    def step(self, direction: Direction, command: str, topic: str | None = None) -> list[Fault]:
+        """Count one command; returns what is to happen to it."""
+        firing = []
+        for at, (fault, side) in enumerate(self._faults):
+            if fault.command != command or side != direction:
+                continue
+            if fault.topic is not None and fault.topic != topic:
+                continue
+            self._seen[at] += 1
+            step = self._seen[at]
+            if fault.nth <= step < fault.nth + fault.times:
+                self.fired.append(Fired(fault, step))
+                firing.append(fault)
+        return firing
+
+    @property
+    def done(self) -> bool:
+        """Whether every fault has fired for the last time."""
+        return all(
+            seen >= fault.nth + fault.times - 1
+            for seen, (fault, _) in zip(self._seen, self._faults, strict=True)
+        )

@@ -1,0 +1,78 @@
+"""The broker as a process: prints its address on one line, runs until it is told to end."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+
+from ..errors import EncoreError
+from .server import Broker
+from .settings import BrokerSettings
+
+log = logging.getLogger("pulsar_encore.devbroker")
+
+
+async def serve(settings: BrokerSettings) -> None:
+    """Run a broker until SIGINT or SIGTERM; the first line on stdout is its address.
+
+    Raises:
+        TransportError: The address cannot be had.
+    """
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    async with Broker(settings) as broker:
+        sys.stdout.write(f"{broker.url}\n")
+        sys.stdout.flush()
+        # Entries live long and there are many: full collections over them would show as pauses.
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
+        await stopped.wait()
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of the command line."""
+    options = argparse.ArgumentParser(
+        prog="pulsar-encore broker",
+        description="A Pulsar broker for laptops and tests. In memory, not for production.",
+    )
+    options.add_argument("--host", default="127.0.0.1", help="address to listen on (loopback)")
+    options.add_argument("--port", type=int, default=6650, help="port; 0 takes a free one")
+    options.add_argument(
+        "--partitions", type=int, default=0, help="partitions of topics that appear when asked for"
+    )
+    options.add_argument("--token", help="ask clients for this token")
+    options.add_argument(
+        "--any-namespace", action="store_true", help="accept namespaces besides public/default"
+    )
+    options.add_argument(
+        "--tick", type=float, default=1.0, help="granularity of delayed delivery, seconds"
+    )
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    given = parser().parse_args(arguments)
+    logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.INFO)
+    try:
+        settings = BrokerSettings(
+            host=given.host,
+            port=given.port,
+            auto_create_partitions=given.partitions,
+            token=given.token,
+            namespaces=None if given.any_namespace else ("public/default",),
+            delayed_tick_ms=round(given.tick * 1000),
+            record=False,
+        )
+        asyncio.run(serve(settings))
+    except EncoreError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0

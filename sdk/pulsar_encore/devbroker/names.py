@@ -1,0 +1,60 @@
+"""Topic names as the protocol spells them, and the hash of a list of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ..wire.checksum import crc32c
+from .refusal import Refusal
+
+_PARTITION = re.compile(r"-partition-(\d{1,9})$")
+
+
+class TopicName(NamedTuple):
+    """A parsed name.
+
+    Args:
+        full: ``persistent://tenant/namespace/topic``, with the partition's suffix if it has one.
+        namespace: ``tenant/namespace``.
+        base: `full` without the suffix.
+        partition: -1 when there is no suffix.
+    """
+
+    full: str
+    namespace: str
+    base: str
+    partition: int
+
+
+def parse(name: str) -> TopicName:
+    """Read a topic name; short names mean ``persistent://public/default``.
+
+    Raises:
+        Refusal: InvalidTopicName, or NotAllowedError for a non-persistent topic.
+    """
+    domain, mark, rest = name.partition("://")
+    if not mark:
+        domain, rest = "persistent", name
+    parts = rest.split("/")
+    if len(parts) == 1 and not mark:
+        parts = ["public", "default", *parts]
+    if len(parts) != 3 or not all(part.strip() for part in parts):
+        raise Refusal("InvalidTopicName", f"{name!r} is not tenant/namespace/topic")
+    if domain == "non-persistent":
+        raise Refusal("NotAllowedError", "the development broker has persistent topics only")
+    if domain != "persistent":
+        raise Refusal("InvalidTopicName", f"{name!r} has an unknown domain {domain!r}")
+    full = f"persistent://{'/'.join(parts)}"
+    found = _PARTITION.search(full)
+    base = full[: found.start()] if found else full
+    return TopicName(full, "/".join(parts[:2]), base, int(found[1]) if found else -1)
+
+
+def topics_hash(topics: Iterable[str]) -> str:
+    """The hash by which a client knows that a list of topics is unchanged."""
+    names = sorted(topics)
+    if not names:
+        return "00000000"
+    return crc32c(",".join(names).encode()).to_bytes(4, "little").hex()

@@ -1,0 +1,112 @@
+"""The producers of one topic: names and access modes.
+
+Invariant: an exclusive producer is the only ready one. A fenced producer is not told
+(wire-protocol.md 7.4): it stays out of this list, and its next SEND is an error of the
+connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from .refusal import Refusal
+
+
+class Access(IntEnum):
+    """Access modes, with the protocol's numbers."""
+
+    SHARED = 0
+    EXCLUSIVE = 1
+    WAIT = 2
+    FENCING = 3
+
+
+@dataclass(slots=True, eq=False)
+class Publisher:
+    """A producer of a topic.
+
+    Args:
+        key: Tells the same producer over and over on one connection.
+        epoch: Raised by the client with every reconnect.
+        generated: The broker chose the name.
+        request_id: Of the PRODUCER command, which a waiting one is answered to later.
+    """
+
+    key: tuple[int, int]
+    name: str
+    access: Access = Access.SHARED
+    epoch: int = 0
+    generated: bool = False
+    request_id: int = 0
+    owner: Any = None
+    ready: bool = True
+    fenced: bool = False
+    schema_version: bytes = b""
+
+
+class Producers:
+    """Who may publish to a topic."""
+
+    def __init__(self) -> None:
+        self.ready: dict[str, Publisher] = {}
+        self.waiting: list[Publisher] = []
+        self.topic_epoch: int | None = None
+
+    def holder(self, publisher: Publisher) -> Publisher | None:
+        """Who stands in the way by name or exclusively, if anybody."""
+        same = self.ready.get(publisher.name)
+        if same is not None:
+            return same
+        exclusive = next((p for p in self.ready.values() if p.access is not Access.SHARED), None)
+        if exclusive is not None and publisher.access is Access.SHARED:
+            return exclusive
+        return None
+
+    def add(self, publisher: Publisher, topic_epoch: int | None = None) -> None:
+        """Admit a producer, at once or (`ready` False) when the exclusive one has left.
+
+        Raises:
+            Refusal: ProducerBusy, ProducerFenced.
+        """
+        exclusive = publisher.access is not Access.SHARED
+        if topic_epoch is not None and exclusive and topic_epoch < (self.topic_epoch or 0):
+            raise Refusal("ProducerFenced", "another exclusive producer has taken the topic")
+        same = self.ready.get(publisher.name)
+        if same is not None:
+            if same.key != publisher.key or publisher.epoch <= same.epoch:
+                raise Refusal("ProducerBusy", f"producer name {publisher.name!r} is in use")
+            del self.ready[same.name]
+        holder = self.holder(publisher)
+        if holder is not None:
+            raise Refusal("ProducerBusy", f"{holder.name!r} is the exclusive producer")
+        if exclusive and self.ready:
+            if publisher.access is Access.EXCLUSIVE:
+                raise Refusal("ProducerFenced", "the topic has other producers")
+            if publisher.access is Access.WAIT:
+                publisher.ready = False
+                self.waiting.append(publisher)
+                return
+            for loser in self.ready.values():
+                loser.fenced = True
+            self.ready.clear()
+        self._admit(publisher)
+
+    def _admit(self, publisher: Publisher) -> None:
+        if publisher.access is not Access.SHARED:
+            self.topic_epoch = 0 if self.topic_epoch is None else self.topic_epoch + 1
+        publisher.ready = True
+        self.ready[publisher.name] = publisher
+
+    def remove(self, publisher: Publisher) -> Publisher | None:
+        """Let a producer go; returns the waiting one that thereby became ready."""
+        if publisher in self.waiting:
+            self.waiting.remove(publisher)
+        if self.ready.get(publisher.name) is publisher:
+            del self.ready[publisher.name]
+        if self.ready or not self.waiting:
+            return None
+        following = self.waiting.pop(0)
+        self._admit(following)
+        return following

@@ -1,0 +1,68 @@
+"""Every command that passed, so that a test can assert what was on the wire.
+
+Bounded: the oldest are forgotten. A command that was written as bytes is decoded when somebody
+looks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from ..wire import pulsar_pb2 as pb
+
+
+@dataclass(slots=True)
+class Recorded:
+    """One command.
+
+    Args:
+        at_ms: Monotonic ms, with a fraction.
+        connection: Number of the connection, from 1.
+        direction: ``"in"`` from the client, ``"out"`` from the broker.
+        type: Name of the command, such as ``"ACK"``.
+    """
+
+    at_ms: float
+    connection: int
+    direction: str
+    type: str
+    _content: pb.BaseCommand | bytes = field(repr=False)
+
+    @property
+    def command(self) -> pb.BaseCommand:
+        """The whole command."""
+        if isinstance(self._content, bytes):
+            self._content = pb.BaseCommand.FromString(self._content)
+        return self._content
+
+
+class Recorder:
+    """The last `limit` commands."""
+
+    def __init__(self, limit: int) -> None:
+        self._kept: deque[Recorded] = deque(maxlen=limit)
+
+    def add(
+        self,
+        at_ms: float,
+        connection: int,
+        direction: str,
+        name: str,
+        content: pb.BaseCommand | bytes,
+    ) -> None:
+        """Keep a command."""
+        self._kept.append(Recorded(at_ms, connection, direction, name, content))
+
+    def find(self, name: str | None = None, direction: str | None = None) -> list[Recorded]:
+        """Commands in order, of one type and direction if given."""
+        return [
+            one
+            for one in self._kept
+            if (name is None or one.type == name)
+            and (direction is None or one.direction == direction)
+        ]
+
+    def clear(self) -> None:
+        """Forget what was recorded so far."""
+        self._kept.clear()

@@ -1,0 +1,94 @@
+"""What can be set on the development broker; defaults are those of Pulsar 4.2 where it has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from ..errors import ConfigurationError
+from .consumers import Rules
+
+MAX_BATCH = 1_000_000  # messages in one entry; an ack set of that is 125 kB
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrokerSettings:
+    """Settings of one broker; times in ms unless the name says `_s`.
+
+    Args:
+        host: Address to listen on; anything but loopback is the caller's decision.
+        port: 0 takes a free one, kept over an outage.
+        advertised_url: What LOOKUP answers; None answers the address the client connected to.
+        max_message_size: Sent with CONNECTED; frames may be 10 KiB longer.
+        keep_alive_s: PING after so long, closed after twice as long without a byte.
+        liveness_timeout_s: How long a silent holder of an exclusive name may take to answer a PING.
+        token: What token authentication must present; None turns authentication off.
+        namespaces: The ones that exist; None accepts any.
+        auto_create: Topics appear when asked for.
+        auto_create_partitions: So many partitions for those; 0 for none.
+        auto_create_subscriptions: Durable subscriptions appear when subscribed to.
+        require_lookup: SUBSCRIBE and PRODUCER before LOOKUP are refused, as Pulsar does.
+        entries_per_ledger: A ledger is closed when it holds so many.
+        keep_acked: Keep what every subscription has acked; else closed ledgers of it are dropped.
+        record: Keep every command for tests to look at; turn it off to measure speed.
+        record_limit: Oldest commands are forgotten beyond so many.
+
+    The other fields are described at `Rules`.
+
+    Raises:
+        ConfigurationError: A value out of range; names the field.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    advertised_url: str | None = None
+    max_message_size: int = 5 * 1024 * 1024
+    keep_alive_s: float = 30.0
+    liveness_timeout_s: float = 5.0
+    token: str | None = None
+    namespaces: tuple[str, ...] | None = ("public/default",)
+    auto_create: bool = True
+    auto_create_partitions: int = 0
+    auto_create_subscriptions: bool = True
+    require_lookup: bool = False
+    entries_per_ledger: int = 50_000
+    keep_acked: bool = False
+    record: bool = True
+    record_limit: int = 200_000
+    max_unacked_per_consumer: int = 50_000
+    max_unacked_per_subscription: int = 200_000
+    batch_index_ack: bool = True
+    reset_count_on_partial_ack: bool = True
+    delayed_delivery: bool = True
+    delayed_tick_ms: int = 1000
+    delayed_strict: bool = False
+    failover_delay_ms: int = 1000
+    look_ahead: int = 20_000
+
+    def __post_init__(self) -> None:
+        least = {
+            "port": 0,
+            "max_message_size": 1024,
+            "auto_create_partitions": 0,
+            "entries_per_ledger": 1,
+            "record_limit": 1,
+            "max_unacked_per_consumer": 0,
+            "max_unacked_per_subscription": 0,
+            "delayed_tick_ms": 1,
+            "failover_delay_ms": 0,
+            "look_ahead": 1,
+        }
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < bound:
+                raise ConfigurationError(
+                    f"{name} must be an int of at least {bound}, not {value!r}"
+                )
+        if self.port > 65_535:
+            raise ConfigurationError(f"port must be at most 65535, not {self.port}")
+        for name in ("keep_alive_s", "liveness_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigurationError(f"{name} must be more than 0 seconds")
+
+    def rules(self) -> Rules:
+        """The part that subscriptions obey."""
+        return Rules(**{field.name: getattr(self, field.name) for field in fields(Rules)})
