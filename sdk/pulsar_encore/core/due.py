@@ -6,6 +6,7 @@ Invariant: a due time is rounded up, so nothing leaves early, and by less than o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from pulsar_encore.errors import ConfigurationError
 
@@ -57,36 +58,29 @@ def bucket_edge(due_ms: int, bits: int) -> int:
     return -(-due_ms >> bits) << bits
 
 
+@dataclass(slots=True)
 class DueBatch:
     """Keys that came due, grouped so that a redeliver command is cheap to build.
 
     Buckets follow each other in order of their due time; within one bucket, `entries` and
-    `indexes` are each in (ledger, entry) order, as Pulsar's own tracker drains them.
+    `indexes` are each in (ledger, entry) order, as Pulsar's own tracker drains them. Iteration
+    gives the keys of `entries`, then those of `indexes`.
 
     Attributes:
-        entries: (ledger, rising entry ids) of messages that are whole entries.
+        entries: (ledger, rising entry ids) of messages that are whole entries, one for each
+            ledger of a bucket.
         indexes: (ledger, entry, mask) of messages in batches; bit i stands for batch index i.
     """
 
-    __slots__ = ("_size", "entries", "indexes")
-
-    def __init__(self) -> None:
-        self.entries: list[tuple[int, Sequence[int]]] = []
-        self.indexes: list[tuple[int, int, int]] = []
-        self._size = 0
-
-    def append_entries(self, ledger: int, entries: Sequence[int]) -> None:
-        """Add whole entries of one ledger, in rising order."""
-        self.entries.append((ledger, entries))
-        self._size += len(entries)
-
-    def append_indexes(self, ledger: int, entry: int, mask: int) -> None:
-        """Add messages of one entry, one bit each."""
-        self.indexes.append((ledger, entry, mask))
-        self._size += mask.bit_count()
+    entries: list[tuple[int, Sequence[int]]] = field(default_factory=list)
+    indexes: list[tuple[int, int, int]] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return self._size
+        whole = sum(len(entries) for _, entries in self.entries)
+        return whole + sum(mask.bit_count() for _, _, mask in self.indexes)
+
+    def __bool__(self) -> bool:
+        return bool(self.entries or self.indexes)
 
     def __iter__(self) -> Iterator[MessageKey]:
         for ledger, entries in self.entries:
@@ -97,6 +91,3 @@ class DueBatch:
                 lowest = mask & -mask
                 yield ledger, entry, lowest.bit_length() - 1
                 mask ^= lowest
-
-    def __repr__(self) -> str:
-        return f"<DueBatch of {self._size}>"

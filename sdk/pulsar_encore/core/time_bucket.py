@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
 from pyroaring import BitMap64
@@ -262,7 +262,8 @@ class TimeBucketIndex:
         ids = unseal(held) if isinstance(held, bytes) else held
         whole = len(ids) <= limit
         gone = ids if whole else BitMap64()
-        entries: list[tuple[int, range | list[int]]] = []
+        groups = batch.entries
+        before = len(groups)
         masks: dict[tuple[int, int], int] = {}
         left = limit
         for ledger, page, _, lane, shift, numbers in self._keys.split(ids.to_array()):
@@ -271,7 +272,11 @@ class TimeBucketIndex:
                 gone.update(numbers)
             left -= len(numbers)
             if page == WHOLE:
-                _append(entries, ledger, _positions(numbers, shift))
+                positions = _positions(numbers, shift)
+                if len(groups) > before and groups[-1][0] == ledger:
+                    groups[-1] = (ledger, _join(groups[-1][1], positions))
+                else:
+                    groups.append((ledger, positions))
             else:
                 for number in numbers:
                     entry, index = self._keys.entry_and_index(lane, number + shift)
@@ -284,10 +289,8 @@ class TimeBucketIndex:
             self._forget(lane, len(numbers))
             if not left:
                 break
-        for ledger, positions in entries:
-            batch.append_entries(ledger, positions)
         for (ledger, entry), mask in sorted(masks.items()):
-            batch.append_indexes(ledger, entry, mask)
+            batch.indexes.append((ledger, entry, mask))
         if self._members:
             self._members -= gone
         if whole:
@@ -320,24 +323,18 @@ class TimeBucketIndex:
         assert len(self._members) == sum(lane.count for lane in lanes if lane.known)
 
 
-def _positions(numbers: array[int], shift: int) -> range | list[int]:
+def _positions(numbers: array[int], shift: int) -> Sequence[int]:
     first, last = numbers[0], numbers[-1]
     if last - first == len(numbers) - 1:
         return range(first + shift, last + shift + 1)
     return [number + shift for number in numbers]
 
 
-def _append(
-    groups: list[tuple[int, range | list[int]]], ledger: int, positions: range | list[int]
-) -> None:
-    """Add positions to the ledger's group, which is the last one if it has any."""
-    if not groups or groups[-1][0] != ledger:
-        groups.append((ledger, positions))
-        return
-    before = groups[-1][1]
-    if isinstance(before, range) and isinstance(positions, range) and before.stop == positions[0]:
-        groups[-1] = (ledger, range(before.start, positions.stop))
-    elif isinstance(before, list):
-        before.extend(positions)
-    else:
-        groups[-1] = (ledger, [*before, *positions])
+def _join(before: Sequence[int], after: Sequence[int]) -> Sequence[int]:
+    """Two blocks of one ledger as one group."""
+    if isinstance(before, range) and isinstance(after, range) and before.stop == after.start:
+        return range(before.start, after.stop)
+    if isinstance(before, list):
+        before.extend(after)
+        return before
+    return [*before, *after]
