@@ -31,6 +31,7 @@ class Capabilities:
         redeliver_entry_ids: Redelivers exactly the entries named (Shared, Key_Shared).
         ack_unseen_index: Can ack part of a batch that it has not delivered itself.
         ack_sets_delivered: Deliveries tell which indexes the broker already has as acked.
+        rewind_one_source: `redeliver_all` of one source leaves the others alone.
         ordered_rewind: After `redeliver_all` nothing sent before it is delivered any more.
         zero_queue: Can run with receiver_queue_size 0.
         connection_events: True when exact, False when polled.
@@ -42,6 +43,7 @@ class Capabilities:
     redeliver_entry_ids: bool = True
     ack_unseen_index: bool = True
     ack_sets_delivered: bool = True
+    rewind_one_source: bool = True
     ordered_rewind: bool = True
     zero_queue: bool = True
     connection_events: bool = True
@@ -143,6 +145,9 @@ class Sink(Protocol):
     def on_disconnected(self) -> None:
         """Connection lost: acks sent in the last moments may not have arrived."""
 
+    def on_rewound(self) -> None:
+        """A seek took effect: all deliveries before this call are from before it, none after."""
+
     def on_failed(self, error: Exception) -> None:
         """The link is dead for good; pending and later receives get this error."""
 
@@ -159,7 +164,9 @@ class ConsumerLink(Protocol):
     @property
     def consumer_name(self) -> str: ...
     def is_connected(self) -> bool: ...
-    def topic_of(self, source: int) -> str: ...
+    def topic_of(self, source: int) -> tuple[str, int]:
+        """Full topic name and partition number (-1 without partitions) of a source."""
+
     def source_of(self, topic: str, partition: int) -> int | None:
         """The source that an id of `topic` ("" when unknown) and `partition` belongs to."""
 
@@ -180,9 +187,6 @@ class ConsumerLink(Protocol):
             TransportError: Not connected; nothing of the plan was taken, keep it.
         """
 
-    def forget(self, source: int, ledger: int, entry: int) -> None:
-        """The entry is settled or away; drop what is kept for acking it in parts."""
-
     def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
         """Ask for entries again, as (ledger, entry ids) groups. Shared and Key_Shared only."""
 
@@ -190,7 +194,7 @@ class ConsumerLink(Protocol):
         """Ask for everything unacked again, of one source or of all."""
 
     async def seek(self, position: MessageId | int) -> None:
-        """To a message id (inclusive) or a publish time in ms."""
+        """To a message id (inclusive) or a publish time in ms; calls `Sink.on_rewound`."""
 
     async def last_message_id(self) -> MessageId: ...
     async def unsubscribe(self) -> None: ...

@@ -1,0 +1,201 @@
+"""Finding whose message it is, and settling it: the calls an application makes, one step each.
+
+Owns `Settlement`. A message or id is resolved to the record of its entry; the state changes in one
+synchronous step, so a cancelled call has either not begun or is done. What cannot be settled here is
+refused by name: an ack is never widened to siblings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from ..backoff import to_ms
+from ..core.entry import NACKED, Entry, EntryKey
+from ..core.in_flight import InFlight
+from ..errors import ConfigurationError, MessageNotHeldError
+from ..ids import MessageId
+from ..message import Message
+from ..transport.base import ConsumerLink
+from .ack_sender import AckSender
+from .redelivery import Redelivery
+
+Settleable = Message | MessageId | Any
+"""A received message, an id of one, or the stock client's object for either."""
+
+
+class Settlement:
+    """Acks and nacks of one consumer.
+
+    Args:
+        owner: The consumer; other consumers' messages are refused.
+        link: The subscription.
+        home: Gives the state of a source.
+        acks: Sends acks.
+        redelivery: Keeps the due times.
+    """
+
+    def __init__(
+        self,
+        owner: object,
+        link: ConsumerLink,
+        home: Callable[[int], InFlight],
+        acks: AckSender,
+        redelivery: Redelivery,
+    ) -> None:
+        self._owner = owner
+        self._link = link
+        self._home = home
+        self._acks = acks
+        self._redelivery = redelivery
+
+    # Acks
+
+    def ack(self, item: Settleable) -> None:
+        if type(item) is Message:
+            entry = self._own(item)
+            home: InFlight = entry.home
+            if entry.live:
+                if home.ack(entry, item._index):
+                    self._acks.added(home, 1)
+            else:
+                self._ack_late(home, entry, item._index)
+            return
+        home, key, message_id = self._locate(item)
+        entry_here = home.find(key)
+        index = message_id.batch_index()
+        if entry_here is not None and entry_here.batched and index >= 0:
+            self._check_index(entry_here, message_id)
+            if home.ack(entry_here, index):
+                self._acks.added(home, 1)
+        elif index < 0 or message_id.batch_size == 1 or entry_here is not None:
+            self._acks.added(home, home.ack_entry(key))
+        elif not home.acks.covers(key):
+            self._ack_part(home, Entry(home, key, message_id.batch_size, True, 0), index)
+
+    def _ack_late(self, home: InFlight, entry: Entry, index: int) -> None:
+        """Acked before, waiting for its nack, on its way back here, or from before a seek."""
+        current = home.find(entry.key)
+        if current is not None and current.size == entry.size:
+            if home.ack(current, index):
+                self._acks.added(home, 1)
+        elif entry.size == 1:
+            self._acks.added(home, home.ack_entry(entry.key))
+        elif entry.unacked:
+            self._ack_part(home, entry, index)
+
+    def _ack_part(self, home: InFlight, entry: Entry, index: int) -> None:
+        """One index of a batch that no record is kept of."""
+        if not self._link.capabilities.ack_unseen_index:
+            raise MessageNotHeldError(
+                f"entry {entry.key} is a batch that this consumer does not hold (settled, sought "
+                f"over, or received elsewhere), and the {self._link.capabilities.name} transport "
+                "can only ack parts of batches it holds; ack it when it comes again"
+            )
+        if not 0 <= index < entry.size:
+            raise MessageNotHeldError(
+                f"batch index {index} needs the batch's size: use an id from a received message"
+            )
+        home.adopt(entry)
+        if home.ack(entry, index):
+            self._acks.added(home, 1)
+
+    def ack_cumulative(self, item: Settleable) -> None:
+        if type(item) is Message:
+            entry = self._own(item)
+            home: InFlight = entry.home
+            key, index, size = entry.key, item._index, entry.size
+        else:
+            home, key, message_id = self._locate(item)
+            entry_here = home.find(key)
+            index, size = message_id.batch_index(), message_id.batch_size
+            if entry_here is not None and index >= 0:
+                self._check_index(entry_here, message_id)
+                size = entry_here.size
+            if index >= max(size, 1):
+                raise MessageNotHeldError(
+                    f"batch index {index} needs the batch's size: use an id from a received message"
+                )
+        settled = home.ack_cumulative(key, index, size)
+        if len(home.acks):
+            self._acks.added(home, settled)
+
+    # Nacks
+
+    def nack(self, item: Settleable, delay: float | timedelta | None) -> None:
+        delay_ms = None if delay is None else to_ms(delay, "delay")
+        if type(item) is Message:
+            entry = self._own(item)
+            home: InFlight = entry.home
+            if entry.live:
+                if entry.redelivery_count(item._index) == item._count:
+                    self._nack(home, entry, item._index, delay_ms)
+                # Else this look is over: the message came back and someone holds it anew.
+            elif entry.state[0] == NACKED and entry.size == 1:
+                self._nack_again(home, entry, item._count, delay_ms)
+            return
+        home, key, message_id = self._locate(item)
+        entry_here = home.find(key)
+        if entry_here is None:
+            due, bits = self._redelivery.nack_due(0, delay_ms)
+            home.nack_unseen(key, due, bits)
+            self._redelivery.nacked(home)
+            return
+        index = message_id.batch_index()
+        if entry_here.size > 1 and index >= 0:
+            self._check_index(entry_here, message_id)
+            self._nack(home, entry_here, index, delay_ms)
+        else:
+            for each in range(entry_here.size):
+                self._nack(home, entry_here, each, delay_ms)
+
+    def _nack(self, home: InFlight, entry: Entry, index: int, delay_ms: int | None) -> None:
+        due, bits = self._redelivery.nack_due(entry.redelivery_count(index), delay_ms)
+        if home.nack(entry, index, due, bits):
+            self._redelivery.nacked(home)
+
+    def _nack_again(self, home: InFlight, entry: Entry, count: int, delay_ms: int | None) -> None:
+        """A plain message nacked before: move it, unless it was released in the meantime."""
+        if (*entry.key, -1) in home.nacks:
+            due, bits = self._redelivery.nack_due(count, delay_ms)
+            home.nack_unseen(entry.key, due, bits)
+            self._redelivery.nacked(home)
+
+    # Whose message is it?
+
+    def _own(self, message: Message) -> Entry:
+        entry = message._entry
+        if entry is None:
+            raise MessageNotHeldError("a reader's message has nothing to settle")
+        if entry.home.owner is not self._owner:
+            raise MessageNotHeldError(
+                "the message was received by another consumer; settle it there, or by "
+                "message.message_id() if both read the same subscription"
+            )
+        return entry
+
+    def _locate(self, item: Settleable) -> tuple[InFlight, EntryKey, MessageId]:
+        if hasattr(item, "message_id"):  # stock's Message
+            raise MessageNotHeldError(
+                f"{type(item).__module__}.{type(item).__name__} was not received here; "
+                "pass a message of this consumer, or an id"
+            )
+        message_id = MessageId.wrap(item)
+        ledger, number = message_id.ledger_id(), message_id.entry_id()
+        if ledger < 0 or number < 0:
+            raise MessageNotHeldError(f"{message_id!r} is a position, not the id of a message")
+        source = self._link.source_of(message_id.topic, message_id.partition())
+        if source is None:
+            raise MessageNotHeldError(
+                f"{message_id!r} of topic {message_id.topic!r} is not of a topic this consumer "
+                "reads; with several topics give it: MessageId.deserialize(data, topic)"
+            )
+        return self._home(source), (ledger, number), message_id
+
+    @staticmethod
+    def _check_index(entry: Entry, message_id: MessageId) -> None:
+        if not 0 <= message_id.batch_index() < entry.size:
+            raise ConfigurationError(
+                f"{message_id!r}: the entry holds {entry.size} messages, there is no such index"
+            )

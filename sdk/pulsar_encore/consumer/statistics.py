@@ -1,0 +1,33 @@
+"""A snapshot of a consumer: what is here, what waits, how full the broker's window is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Statistics:
+    """Counts of messages, all at one moment.
+
+    Attributes:
+        queued: Received, not yet handed to the application.
+        in_flight: Handed over, not settled.
+        nacked: Waiting here for their redelivery time.
+        unsent_acks: Entries whose ack was made and not yet sent.
+        unacked: queued + in_flight + nacked: what counts against the broker's window.
+        unacked_window: `max_unacked_messages`; at that many the broker stops delivering.
+        connected: Whether the subscription is connected.
+    """
+
+    queued: int
+    in_flight: int
+    nacked: int
+    unsent_acks: int
+    unacked: int
+    unacked_window: int
+    connected: bool
+
+    @property
+    def window_share(self) -> float:
+        """How full the broker's unacked window is, 0 to 1 (and above, when prefetched past it)."""
+        return self.unacked / self.unacked_window

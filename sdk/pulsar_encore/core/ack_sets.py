@@ -1,0 +1,162 @@
+"""Acks waiting to be sent: whole entries, parts of batches, a cumulative position.
+
+Owns `AckTracker`, one per source. Invariant: what is acked is in one place until the transport took
+it: `whole` (the entry is done), `dirty` (part of it is), or the cumulative position; and what was
+taken in the last moments before a connection is lost is remembered, because it may not have arrived
+(a broker answers before it persists, consumer-semantics notes 6.6). A part of a batch is always sent
+as the entry's set of remaining indexes, never as an id alone, so an ack cannot cover a sibling.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from .entry import Entry, EntryKey
+
+# Sent acks are remembered this long: one cursor write a second is the broker's default limit.
+UNCERTAIN_MS: Final = 1_000
+_MAX_UNCERTAIN: Final = 100_000
+
+
+class Cumulative(NamedTuple):
+    """Everything up to `key` is acked; `mask` -1: all of that entry, else bit 1 = still unacked."""
+
+    key: EntryKey
+    size: int
+    mask: int
+
+
+class Unsent(NamedTuple):
+    """What one flush sends."""
+
+    cumulative: Cumulative | None
+    whole: list[EntryKey]
+    parts: list[Entry]
+
+
+class AckTracker:
+    """What one source has acked and not yet sent, and what it sent a moment ago."""
+
+    __slots__ = (
+        "_cumulative",
+        "_cumulative_due",
+        "_dirty",
+        "_sent",
+        "_sent_count",
+        "_suspecting",
+        "_suspects",
+        "_whole",
+    )
+
+    def __init__(self) -> None:
+        self._whole: dict[EntryKey, None] = {}
+        self._dirty: list[Entry] = []
+        self._cumulative: Cumulative | None = None
+        self._cumulative_due = False
+        self._sent: deque[tuple[int, list[EntryKey]]] = deque()
+        self._sent_count = 0
+        self._suspects: dict[EntryKey, None] = {}
+        self._suspecting = False
+
+    def __len__(self) -> int:
+        """Entries that the next flush would name."""
+        return len(self._whole) + len(self._dirty) + self._cumulative_due
+
+    def add_whole(self, key: EntryKey) -> None:
+        self._whole[key] = None
+
+    def add_part(self, entry: Entry) -> None:
+        if not entry.dirty:
+            entry.dirty = True
+            self._dirty.append(entry)
+
+    def advance(self, key: EntryKey, size: int, mask: int) -> bool:
+        """Ack everything up to `key`; False when that was acked cumulatively before."""
+        last = self._cumulative
+        if last is not None and key <= last.key:
+            if key < last.key or last.mask == -1:
+                return False
+            if mask != -1:
+                mask &= last.mask
+                if mask == last.mask:
+                    return False
+        self._cumulative = Cumulative(key, size, mask)
+        self._cumulative_due = True
+        return True
+
+    def covers(self, key: EntryKey) -> bool:
+        """True when the entry is acked, that may not have arrived, and so it may come again.
+
+        Acks sent long ago do not count: an entry that comes again after those was rewound on
+        purpose (an operator's cursor reset), and swallowing it would lose it.
+        """
+        if key in self._whole or (self._suspecting and key in self._suspects):
+            return True
+        last = self._cumulative
+        if last is None or not (self._cumulative_due or self._suspecting):
+            return False
+        return key < last.key or (key == last.key and last.mask == -1)
+
+    def take(self, now_ms: int) -> Unsent:
+        """All there is to send; what the transport then refuses goes back by `put_back`."""
+        cumulative = self._cumulative if self._cumulative_due else None
+        whole = list(self._whole)
+        parts = [entry for entry in self._dirty if entry.unacked]
+        for entry in self._dirty:
+            entry.dirty = False
+        self._cumulative_due = False
+        self._whole.clear()
+        self._dirty.clear()
+        if whole:
+            self._remember(now_ms, whole)
+        return Unsent(cumulative, whole, parts)
+
+    def put_back(self, unsent: Unsent) -> None:
+        self._whole.update(dict.fromkeys(unsent.whole))
+        for entry in unsent.parts:
+            self.add_part(entry)
+        if unsent.cumulative is not None:
+            self._cumulative_due = True
+
+    def _remember(self, now_ms: int, keys: list[EntryKey]) -> None:
+        sent = self._sent
+        sent.append((now_ms, keys))
+        self._sent_count += len(keys)
+        while sent and (sent[0][0] < now_ms - UNCERTAIN_MS or self._sent_count > _MAX_UNCERTAIN):
+            self._sent_count -= len(sent.popleft()[1])
+
+    def disconnected(self, now_ms: int) -> None:
+        """What was sent in the last moments becomes suspect."""
+        self._suspecting = True
+        for at, keys in self._sent:
+            if at >= now_ms - UNCERTAIN_MS:
+                self._suspects.update(dict.fromkeys(keys))
+        self._sent.clear()
+        self._sent_count = 0
+
+    def reconnected(self, unfinished: Iterable[Entry]) -> None:
+        """Make due again: suspects, the cumulative position, the sets of unfinished entries."""
+        self._whole.update(self._suspects)
+        self._cumulative_due = self._cumulative is not None
+        for entry in unfinished:
+            if entry.unacked < entry.size:
+                self.add_part(entry)
+
+    def trust(self) -> None:
+        """Long enough after the reconnect: what comes now is not a leftover of the loss."""
+        self._suspecting = False
+        self._suspects.clear()
+
+    def clear(self) -> None:
+        """After a seek: what was acked may rightly come again."""
+        for entry in self._dirty:
+            entry.dirty = False
+        self._whole.clear()
+        self._dirty.clear()
+        self._sent.clear()
+        self._sent_count = 0
+        self._cumulative = None
+        self._cumulative_due = False
+        self.trust()

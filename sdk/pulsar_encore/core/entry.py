@@ -1,0 +1,104 @@
+"""One broker entry that something is going on with: the state of each of its messages.
+
+Owns `Entry`. State is kept per entry, one byte for each message of a batch, because acks, redelivery
+and permits are entries' business on the wire; a message is an (entry, index) pair. Rules about what
+may follow what live in `in_flight`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+EntryKey = tuple[int, int]
+"""(ledger, entry)."""
+
+AWAY: Final = 0  # with the broker, or on its way here
+QUEUED: Final = 1  # here, not yet handed to the application
+HELD: Final = 2  # handed over, not settled
+NACKED: Final = 3  # waiting here for its due time
+ACKED: Final = 4
+
+_UNACKED_DIGITS: Final = bytes(0x30 if state == ACKED else 0x31 for state in range(256))
+
+
+class Entry:
+    """State of the messages of one entry.
+
+    Attributes:
+        home: The `InFlight` this entry belongs to.
+        key: (ledger, entry).
+        size: Messages in the entry, 1 for a message that is no batch.
+        batched: True when the messages have a batch index (also in a batch of one).
+        state: One state for each index.
+        unacked: Indexes not ACKED.
+        active: Indexes QUEUED, HELD or NACKED.
+        base: The broker's redelivery count when this record was made.
+        looks: Times each index was handed over and came back since, where not 0.
+        live: False once the record is out of use; the ids it gave out then go by key.
+        dirty: A partial ack waits to be sent.
+        first_chunk: (ledger, entry) of the first chunk of a chunked message, else None.
+    """
+
+    __slots__ = (
+        "active",
+        "base",
+        "batched",
+        "dirty",
+        "first_chunk",
+        "home",
+        "key",
+        "live",
+        "looks",
+        "size",
+        "state",
+        "unacked",
+    )
+
+    def __init__(
+        self,
+        home: Any,
+        key: EntryKey,
+        size: int,
+        batched: bool,
+        base: int,
+        first_chunk: EntryKey | None = None,
+    ) -> None:
+        self.home = home
+        self.key = key
+        self.size = size
+        self.batched = batched
+        self.state = bytearray(size)
+        self.unacked = size
+        self.active = 0
+        self.base = base
+        self.looks: dict[int, int] | None = None
+        self.live = True
+        self.dirty = False
+        self.first_chunk = first_chunk
+
+    def redelivery_count(self, index: int) -> int:
+        """How often this very message came back: the broker's count at first sight, and ours since.
+
+        The broker counts entries, and starts again at every partial ack (consumer-semantics 3.8);
+        counting by index keeps siblings out of each other's backoff.
+        """
+        looks = self.looks
+        if looks is None:
+            return self.base
+        if self.size == 1:
+            return max(self.base, looks.get(0, 0))
+        return self.base + looks.get(index, 0)
+
+    def count_look(self, index: int) -> None:
+        looks = self.looks
+        if looks is None:
+            looks = self.looks = {}
+        looks[index] = looks.get(index, 0) + 1
+
+    def remaining(self) -> int:
+        """The ack set as a bit mask: bit i is 1 while index i is unacked (wire notes 5.4)."""
+        return int(self.state[::-1].translate(_UNACKED_DIGITS), 2)
+
+    def due_key(self, index: int) -> tuple[int, int, int]:
+        """The `DueIndex` key of a message: without an index where the message is the entry."""
+        return (*self.key, index if self.size > 1 else -1)

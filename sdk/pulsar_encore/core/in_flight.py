@@ -1,0 +1,380 @@
+"""Who holds what, for one source: from arrival to settled, every message has one owner.
+
+Owns `InFlight`. A message is AWAY (with the broker), QUEUED here, HELD by the application, NACKED
+(waiting for its due time) or ACKED; every public method is one step of that machine, synchronous, and
+returns what the shell has to do. Rules:
+- a message QUEUED, HELD or NACKED is not handed out again when its entry is redelivered, so siblings in
+  a batch do not disturb each other, and a reconnect does not repeat what the application still has;
+- ACKED indexes of an unfinished entry are remembered, filtered when they come again, and sent again;
+- a wholly nacked plain entry keeps no record here: only its key waits, in the `DueIndex`;
+- on Exclusive and Failover the broker cannot redeliver single entries: `release` gives them all back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from .ack_sets import AckTracker
+from .due_index import DueBatch, DueIndex, TimeBucketIndex
+from .entry import ACKED, AWAY, HELD, NACKED, QUEUED, Entry, EntryKey
+
+# Unfinished entries that left (redelivered, perhaps to another consumer) are remembered up to here;
+# forgetting one costs a duplicate at most.
+_MAX_AWAY: Final = 10_000
+
+
+class InFlight:
+    """State of one topic or partition.
+
+    Args:
+        owner: The consumer; compared by identity to tell its messages from others'.
+        source: The transport's number for the topic.
+        topic: Full name; of the partition, if any.
+        partition: Partition number or -1.
+        shared: Shared and Key_Shared, where single entries are redelivered.
+    """
+
+    def __init__(
+        self, owner: object, source: int, topic: str, partition: int, *, shared: bool
+    ) -> None:
+        self.owner = owner
+        self.source = source
+        self.topic = topic
+        self.partition = partition
+        self.shared = shared
+        self.volatile = topic.startswith("non-persistent://")
+        self.acks = AckTracker()
+        self.nacks: DueIndex = TimeBucketIndex()
+        self.timeouts: DueIndex = TimeBucketIndex()
+        self.unacked = 0  # QUEUED, HELD or NACKED: what fills the broker's unacked window
+        self._entries: dict[EntryKey, Entry] = {}
+        self._away: dict[EntryKey, Entry] = {}
+
+    # Arrival
+
+    def arrive(
+        self,
+        key: EntryKey,
+        batch_size: int,
+        redelivery_count: int,
+        indexes: Sequence[int],
+        ack_set: int = -1,
+        first_chunk: EntryKey | None = None,
+    ) -> tuple[Entry | None, Sequence[int]]:
+        """A delivery: its record, and which of `indexes` to queue (positions in `indexes`).
+
+        Returns:
+            (None, ()) when nothing of it is wanted; else the entry and the positions to queue.
+        """
+        if self.volatile:
+            # Every id there is the same and acks mean nothing: no memory from one to the next.
+            entry = Entry(self, key, batch_size or 1, batch_size > 0, 0)
+            return entry, self._admit(entry, indexes)
+        entry = self._entries.get(key)
+        if entry is None:
+            if self.acks.covers(key):
+                self.acks.add_whole(key)
+                return None, ()
+            if batch_size <= 1 and first_chunk is None and self._still_waits((*key, -1)):
+                return None, ()
+            size = batch_size or 1
+            entry = Entry(self, key, size, batch_size > 0, redelivery_count, first_chunk)
+            self._entries[key] = entry
+            if ack_set != -1:
+                self._learn_acked(entry, ack_set)
+            count = len(indexes)
+            if count == size and entry.unacked == size:
+                entry.state = bytearray(b"\x01") * size
+                entry.active = size
+                self.unacked += size
+                return entry, range(count)
+        else:
+            self._away.pop(key, None)
+            if entry.size == 1 and redelivery_count > entry.base:
+                entry.base = redelivery_count
+            if ack_set != -1:
+                self._learn_acked(entry, ack_set)
+        return entry, self._admit(entry, indexes)
+
+    def _still_waits(self, due_key: tuple[int, int, int]) -> bool:
+        """A nacked message came before it is due: it keeps waiting, or (Java) comes at once."""
+        if not len(self.nacks) or due_key not in self.nacks:
+            return False
+        if self.shared:
+            return True
+        self.nacks.discard(due_key)
+        self.unacked -= 1
+        return False
+
+    def _learn_acked(self, entry: Entry, ack_set: int) -> None:
+        """The broker says which indexes are acked; only what we do not hold is taken from it."""
+        for index, state in enumerate(entry.state):
+            if state == AWAY and not ack_set >> index & 1:
+                entry.state[index] = ACKED
+                entry.unacked -= 1
+
+    def _admit(self, entry: Entry, indexes: Sequence[int]) -> Sequence[int]:
+        state = entry.state
+        wanted = []
+        for position, index in enumerate(indexes):
+            now = state[index]
+            if now == NACKED and not self.shared:
+                self.nacks.discard(entry.due_key(index))
+                entry.active -= 1
+                self.unacked -= 1
+                now = AWAY
+            if now == AWAY:
+                state[index] = QUEUED
+                entry.active += 1
+                self.unacked += 1
+                wanted.append(position)
+            elif now == ACKED:
+                self.acks.add_part(entry)  # the broker forgot: tell it again
+        return wanted
+
+    def adopt(self, entry: Entry) -> None:
+        """Keep a record again of a batch that is not here, to ack a part of it."""
+        for index, state in enumerate(entry.state):
+            if state != ACKED:
+                entry.state[index] = AWAY
+        entry.active = 0
+        entry.live = True
+        self._entries[entry.key] = entry
+
+    # Settling
+
+    def find(self, key: EntryKey) -> Entry | None:
+        return self._entries.get(key)
+
+    def ack(self, entry: Entry, index: int) -> bool:
+        """Any state -> ACKED. False when it was acked before. `entry` must be live."""
+        state = entry.state
+        before = state[index]
+        if before == ACKED:
+            return False
+        if before == NACKED:
+            self.nacks.discard(entry.due_key(index))
+        elif len(self.timeouts):
+            self.timeouts.discard(entry.due_key(index))
+        state[index] = ACKED
+        if before != AWAY:
+            entry.active -= 1
+            self.unacked -= 1
+        entry.unacked -= 1
+        if self.volatile:
+            return True
+        if entry.unacked == 0:
+            self._drop(entry)
+            self.acks.add_whole(entry.key)
+        else:
+            self.acks.add_part(entry)
+            if entry.active == 0:
+                self._park_away(entry)
+        return True
+
+    def ack_entry(self, key: EntryKey) -> int:
+        """The whole entry is acked, seen or not; returns how many messages that settled here."""
+        waiting = self.nacks.discard_entry(*key)
+        self.timeouts.discard_entry(*key)
+        entry = self._entries.get(key)
+        self.acks.add_whole(key)
+        if entry is None:
+            self.unacked -= waiting
+            return 1
+        if entry.size > 1:  # a nack of the whole entry from before it was known to be a batch
+            self.unacked -= waiting - entry.state.count(NACKED)
+        return self._settle_entry(entry)
+
+    def ack_cumulative(self, key: EntryKey, index: int, size: int) -> int:
+        """Everything up to (key, index) is acked; index -1 or the last one covers the entry.
+
+        Returns how many messages held or waiting here that settled.
+        """
+        partial = 0 <= index < size - 1
+        mask = ((1 << size) - 1) >> (index + 1) << (index + 1) if partial else -1
+        if not self.acks.advance(key, size, mask):
+            return 0
+        settled = recorded = 0
+        for entry in [e for k, e in self._entries.items() if k < key or (k == key and not partial)]:
+            recorded += entry.state.count(NACKED)
+            settled += self._settle_entry(entry)
+        through = key[1] - 1 if partial else key[1]
+        self.unacked -= self.nacks.discard_through(key[0], through) - recorded
+        self.timeouts.discard_through(key[0], through)
+        rest = self._entries.get(key) if partial else None
+        if rest is not None:
+            was_dirty = rest.dirty
+            rest.dirty = True  # the cumulative ack says it: no second ack for the same indexes
+            settled += sum(self.ack(rest, each) for each in range(index + 1))
+            rest.dirty = was_dirty
+        return settled
+
+    def _settle_entry(self, entry: Entry) -> int:
+        settled = entry.unacked
+        self.unacked -= entry.active
+        entry.state = bytearray([ACKED]) * entry.size
+        entry.unacked = entry.active = 0
+        self._drop(entry)
+        return settled
+
+    def nack(self, entry: Entry, index: int, due_ms: int, bits: int) -> bool:
+        """HELD or NACKED -> NACKED until `due_ms`; False when there is nothing to wait for."""
+        before = entry.state[index]
+        if self.volatile:
+            return False
+        due_key = entry.due_key(index)
+        if before == NACKED:
+            self.nacks.move(due_key, due_ms, bits)
+            return True
+        if before not in (HELD, QUEUED):
+            return False
+        if len(self.timeouts):
+            self.timeouts.discard(due_key)
+        entry.state[index] = NACKED
+        self.nacks.add(due_key, due_ms, bits)
+        if entry.size == 1 and entry.first_chunk is None:
+            self._drop(entry)  # the key in `nacks` is all that is needed
+        return True
+
+    def nack_unseen(self, key: EntryKey, due_ms: int, bits: int) -> None:
+        """Nack of a plain entry that has no record here: by id, or nacked before."""
+        if not self.nacks.move((*key, -1), due_ms, bits):
+            self.unacked += 1
+
+    # Giving back
+
+    def release(self, due: DueBatch) -> list[tuple[int, list[int]]]:
+        """Due nacks or timeouts -> AWAY; returns the entries to ask for, by ledger, in order."""
+        groups: list[tuple[int, list[int]]] = []
+        for ledger, entries in due.entries:
+            groups.append((ledger, self._release_plain(ledger, entries)))
+        for ledger, number, mask in due.indexes:
+            entry = self._entries.get((ledger, number))
+            if entry is not None and self._release_indexes(entry, mask):
+                groups.append((ledger, [number]))
+        return [group for group in groups if group[1]]
+
+    def _release_plain(self, ledger: int, entries: Sequence[int]) -> list[int]:
+        wanted = list(entries)
+        self.unacked -= len(wanted)
+        if self._entries:
+            for number in entries:
+                entry = self._entries.get((ledger, number))
+                if entry is not None and entry.size == 1:
+                    self.unacked += self._release_indexes(entry, 1)
+                    if entry.first_chunk is not None:
+                        wanted.extend(self._chunks(entry))
+        return wanted
+
+    def _chunks(self, entry: Entry) -> Iterator[int]:
+        """The other chunks of a message, as far as ids tell: its ledger's range, less what we hold.
+
+        Redelivering one chunk alone may wedge the subscription (wire notes 6.4).
+        """
+        ledger, last = entry.key
+        assert entry.first_chunk is not None
+        first_ledger, first = entry.first_chunk
+        start = first if first_ledger == ledger else last
+        return (n for n in range(start, last) if (ledger, n) not in self._entries)
+
+    def _release_indexes(self, entry: Entry, mask: int) -> int:
+        released = 0
+        for index in range(entry.size):
+            if mask >> index & 1 and entry.state[index] in (HELD, NACKED):
+                entry.count_look(index)
+                entry.state[index] = AWAY
+                released += 1
+        entry.active -= released
+        self.unacked -= released
+        if released and entry.active == 0:
+            self._park_away(entry)
+        return released
+
+    def release_all(self) -> int:
+        """Everything not acked -> AWAY, nacks included; returns how many were QUEUED."""
+        queued = 0
+        for entry in list(self._entries.values()):
+            for index, state in enumerate(entry.state):
+                if state == QUEUED:
+                    queued += 1
+                elif state in (HELD, NACKED) and self.shared:
+                    entry.count_look(index)
+                if state != ACKED:
+                    entry.state[index] = AWAY
+            entry.active = 0
+            self._park_away(entry)
+        self.nacks.clear()
+        self.timeouts.clear()
+        self.unacked = 0
+        return queued
+
+    def drop_queued(self) -> int:
+        """A connection with exact events is gone: what it queued comes again. Returns how many."""
+        queued = 0
+        for entry in list(self._entries.values()):
+            for index, state in enumerate(entry.state):
+                if state == QUEUED:
+                    entry.state[index] = AWAY
+                    entry.active -= 1
+                    self.unacked -= 1
+                    queued += 1
+            if entry.active == 0:
+                self._park_away(entry)
+        return queued
+
+    def reset(self) -> None:
+        """After a seek: nothing from before counts any more."""
+        for entry in self._entries.values():
+            entry.live = False
+        self._entries.clear()
+        self._away.clear()
+        self.nacks.clear()
+        self.timeouts.clear()
+        self.acks.clear()
+        self.unacked = 0
+
+    def reconnected(self) -> None:
+        self.acks.reconnected(self._entries.values())
+
+    # Book-keeping
+
+    def _drop(self, entry: Entry) -> None:
+        entry.live = False
+        self._entries.pop(entry.key, None)
+        self._away.pop(entry.key, None)
+
+    def _park_away(self, entry: Entry) -> None:
+        """Nothing of it is here: remember its acked indexes and counts, within bounds."""
+        if entry.size == 1 or (entry.unacked == entry.size and entry.looks is None):
+            self._drop(entry)
+            return
+        self._away[entry.key] = entry
+        if len(self._away) > _MAX_AWAY:
+            self._drop(next(iter(self._away.values())))
+
+    def entries(self) -> Iterable[Entry]:
+        return self._entries.values()
+
+    def counts(self) -> tuple[int, int, int]:
+        """(queued, held, nacked) messages. Walks what is in flight: for statistics."""
+        queued = sum(entry.state.count(QUEUED) for entry in self._entries.values())
+        held = sum(entry.state.count(HELD) for entry in self._entries.values())
+        return queued, held, len(self.nacks)
+
+    def _check(self) -> None:
+        """Walk every invariant; for tests."""
+        for key, entry in self._entries.items():
+            assert entry.key == key and entry.live, key
+            assert entry.unacked == entry.size - entry.state.count(ACKED), key
+            active = sum(entry.state.count(each) for each in (QUEUED, HELD, NACKED))
+            assert entry.active == active, key
+            assert entry.unacked > 0, key
+            worth_keeping = entry.unacked < entry.size or entry.looks is not None
+            assert active > 0 or (key in self._away and worth_keeping), key
+            for index, state in enumerate(entry.state):
+                assert (entry.due_key(index) in self.nacks) == (state == NACKED), (key, index)
+        recorded = sum(entry.state.count(NACKED) for entry in self._entries.values())
+        total = sum(entry.active for entry in self._entries.values()) + len(self.nacks) - recorded
+        assert self.unacked == total, (self.unacked, total)
+        assert len(self._away) <= _MAX_AWAY

@@ -1,0 +1,122 @@
+"""A received message: a light view that decodes on access.
+
+Owns `Message`. It carries no payload of its own: the transport's raw message decodes what is asked for,
+and the settlement state lives in the entry's record.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .ids import MessageId
+
+if TYPE_CHECKING:
+    from .core.entry import Entry
+    from .transport.base import RawMessage
+
+
+class Message:
+    """One message, as received by a consumer or a reader.
+
+    The methods are stock's. `redelivery_count` counts this message, also inside a batch, where the
+    broker only counts the entry.
+    """
+
+    __slots__ = ("_count", "_entry", "_id", "_index", "_raw", "_schema")
+
+    def __init__(
+        self, raw: RawMessage, schema: Any, entry: Entry | None, index: int, count: int
+    ) -> None:
+        self._raw = raw
+        self._schema = schema
+        self._entry = entry
+        self._index = index
+        self._count = count
+
+    @classmethod
+    def of_reader(
+        cls, raw: RawMessage, schema: Any, message_id: MessageId, redelivery_count: int = 0
+    ) -> Message:
+        """A message that nobody has to settle."""
+        message = cls(raw, schema, None, message_id.batch_index(), redelivery_count)
+        message._id = message_id
+        return message
+
+    def data(self) -> bytes:
+        """The payload."""
+        return self._raw.data()
+
+    def value(self) -> Any:
+        """The payload decoded by the schema of the subscription; bytes without one."""
+        schema = self._schema
+        return self._raw.data() if schema is None else schema.decode_message(self._raw)
+
+    def properties(self) -> dict[str, str]:
+        return self._raw.properties()
+
+    def partition_key(self) -> str:
+        """The key, "" when absent."""
+        return self._raw.partition_key()
+
+    def ordering_key(self) -> str:
+        """The ordering key, "" when absent."""
+        return self._raw.ordering_key()
+
+    def publish_timestamp(self) -> int:
+        """When the producer published it, ms since the epoch."""
+        return self._raw.publish_timestamp()
+
+    def event_timestamp(self) -> int:
+        """The application's own time, ms since the epoch; 0 when absent."""
+        return self._raw.event_timestamp()
+
+    def message_id(self) -> MessageId:
+        try:
+            return self._id
+        except AttributeError:
+            self._id: MessageId = self._make_id()
+            return self._id
+
+    def _make_id(self) -> MessageId:
+        entry = self._entry
+        assert entry is not None  # `of_reader` sets the id
+        home = entry.home
+        chunk = entry.first_chunk
+        return MessageId(
+            home.partition,
+            entry.key[0],
+            entry.key[1],
+            self._index if entry.batched else -1,
+            batch_size=entry.size if entry.batched else 0,
+            topic=home.topic,
+            first_chunk=chunk and MessageId(home.partition, *chunk, topic=home.topic),
+        )
+
+    def topic_name(self) -> str:
+        """Full name of the topic, or of the partition."""
+        return self._raw.topic_name()
+
+    def redelivery_count(self) -> int:
+        """How often this message came back before this look; 0 the first time."""
+        return self._count
+
+    def schema_version(self) -> str:
+        return self._raw.schema_version()
+
+    def int_schema_version(self) -> int:
+        """The schema version as a number, -1 or less when the message has none."""
+        return self._raw.int_schema_version()
+
+    def producer_name(self) -> str:
+        return self._raw.producer_name()
+
+    def has_null_value(self) -> bool:
+        """True for a tombstone."""
+        return self._raw.has_null_value()
+
+    def encryption_context(self) -> Any:
+        """How it was encrypted, or None."""
+        return self._raw.encryption_context()
+
+    def __repr__(self) -> str:
+        return f"<Message {self.message_id()} of {self._raw.length()} bytes>"

@@ -1,0 +1,57 @@
+"""One alarm for everything that waits: it sleeps until the head is due, and re-arms when the head moves.
+
+Owns `Alarm`. A later due time never postpones an earlier one (the stock client's fault: every nack
+re-arms its only timer), and with nothing due nothing runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+def now_ms(loop: asyncio.AbstractEventLoop) -> int:
+    """The loop's monotonic clock in ms."""
+    return int(loop.time() * 1000)
+
+
+class Alarm:
+    """Calls `fire(now_ms)` when the earliest due time is reached.
+
+    Args:
+        loop: Where it runs.
+        fire: Does what is due and returns the next due time in ms, or None when nothing waits.
+        lead_ms: Fire that much earlier than due, because handing over takes that long.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        fire: Callable[[int], int | None],
+        lead_ms: int = 0,
+    ) -> None:
+        self._loop = loop
+        self._fire = fire
+        self._lead_ms = lead_ms
+        self._handle: asyncio.TimerHandle | None = None
+        self._due_ms = 0
+
+    def at(self, due_ms: int | None) -> None:
+        """Something is due at `due_ms`; a no-op when the alarm already rings by then."""
+        if due_ms is None or (self._handle is not None and self._due_ms <= due_ms):
+            return
+        if self._handle is not None:
+            self._handle.cancel()
+        self._due_ms = due_ms
+        # One ms more: the loop's clock is read in whole ms, and early is not an option.
+        when = (due_ms - self._lead_ms + 1) / 1000
+        self._handle = self._loop.call_at(max(when, self._loop.time()), self._ring)
+
+    def _ring(self) -> None:
+        self._handle = None
+        self.at(self._fire(now_ms(self._loop) + self._lead_ms))
+
+    def cancel(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None

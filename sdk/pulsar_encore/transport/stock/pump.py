@@ -1,0 +1,156 @@
+"""The one thread of a stock consumer: it takes messages out of the native queue, and never loses one.
+
+Owns `Pump`. The native receive cannot be cancelled without losing a message, so nobody but this thread
+receives, into a bounded buffer. It takes single messages while traffic is thin (no waiting) and batches
+while it is thick (one native call and one wake-up of the loop for hundreds). It ends by itself when
+the loop is closed or the main thread is over, so it can neither hang the process nor abort it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import _pulsar
+import pulsar
+
+from .results import Mailbox
+
+_IDLE_MS: Final = 100  # longest native wait: how soon a stop or a command is noticed
+_POLL_S: Final = 0.025  # how often the connection is looked at; a reconnect takes 100 ms or more
+_THIN: Final = 16  # a batch smaller than this means traffic is thin
+_QUICK_S: Final = 0.001  # singles closer than this mean it is thick
+_QUICK_COUNT: Final = 4
+
+
+class Pump:
+    """Receives from `native` until stopped.
+
+    Args:
+        native: The native consumer, with a batch receive policy of a few ms.
+        mailbox: Where to hand over, on the loop.
+        room: Messages the buffer may hold.
+        deliver: Called on this thread with a list of messages; returns what is posted to `arrived`.
+        arrived: Called on the loop with what `deliver` returned.
+        connection: Called on the loop with True or False when the connection comes or goes.
+        ended: Called on the loop once the thread is over, with the error that ended it or None.
+    """
+
+    def __init__(
+        self,
+        native: _pulsar.Consumer,
+        mailbox: Mailbox,
+        room: int,
+        deliver: Callable[[list[Any]], Any],
+        arrived: Callable[[Any], None],
+        connection: Callable[[bool], None],
+        ended: Callable[[Exception | None], None],
+    ) -> None:
+        self._native = native
+        self._mailbox = mailbox
+        self._room = room
+        self._deliver = deliver
+        self._arrived = arrived
+        self._connection = connection
+        self._ended = ended
+        # Two counters with one writer each, so that no lock is needed.
+        self._posted = 0  # this thread
+        self._taken = 0  # the loop
+        self._commands: deque[Callable[[], object]] = deque()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._paused = False
+        self._connected = True
+        self._polled = 0.0
+        self._thick = False
+        self._quick = 0
+        self._thread = threading.Thread(target=self._run, name="pulsar-encore-pump")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    # From the loop
+
+    def taken(self, messages: int) -> None:
+        """That many left the buffer."""
+        self._taken += messages
+        self._wake.set()
+
+    def pause(self, paused: bool) -> None:
+        self._paused = paused
+        self._wake.set()
+
+    def call(self, command: Callable[[], object]) -> None:
+        """Run `command` on the thread, between two receives."""
+        self._commands.append(command)
+        self._wake.set()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wake.set()
+
+    # On the thread
+
+    def drain(self) -> None:
+        """Throw away what the native queue holds now. For a command; it all comes again."""
+        while self._native.batch_receive():
+            pass
+
+    def _run(self) -> None:
+        error: Exception | None = None
+        try:
+            while not self._stopping and threading.main_thread().is_alive():
+                if not self._step():
+                    break
+        except pulsar.AlreadyClosed:
+            pass
+        except Exception as unexpected:
+            error = unexpected
+        self._mailbox.post(self._ended, error)
+
+    def _step(self) -> bool:
+        """One turn; False when there is nobody left to hand over to."""
+        while self._commands:
+            self._commands.popleft()()
+        if not self._watch_connection():
+            return False
+        if self._paused or self._posted - self._taken >= self._room:
+            self._wake.clear()
+            if self._paused or self._posted - self._taken >= self._room:
+                self._wake.wait(_IDLE_MS / 1000)
+            return True
+        messages = self._receive()
+        if not messages:
+            return True
+        self._posted += len(messages)
+        return self._mailbox.post(self._arrived, self._deliver(messages))
+
+    def _receive(self) -> list[Any]:
+        if self._thick:
+            messages: list[Any] = self._native.batch_receive()
+            if len(messages) < _THIN:
+                self._thick, self._quick = False, 0
+            return messages
+        began = time.monotonic()
+        try:
+            message = self._native.receive(_IDLE_MS)
+        except pulsar.Timeout:
+            self._quick = 0
+            return []
+        self._quick = self._quick + 1 if time.monotonic() - began < _QUICK_S else 0
+        self._thick = self._quick >= _QUICK_COUNT
+        return [message]
+
+    def _watch_connection(self) -> bool:
+        now = time.monotonic()
+        if now - self._polled < _POLL_S:
+            return True
+        self._polled = now
+        connected = self._native.is_connected()
+        if connected == self._connected:
+            return not self._mailbox.loop.is_closed()
+        self._connected = connected
+        return self._mailbox.post(self._connection, connected)
