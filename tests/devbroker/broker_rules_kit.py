@@ -1,0 +1,74 @@
+"""A topic and a subscription without a network, for the tests of the pure rules."""
+
+from __future__ import annotations
+
+import itertools
+
+from pulsar_encore.devbroker.consumers import Consumer, Rules, SubscriptionType
+from pulsar_encore.devbroker.subscriptions import Subscription
+from pulsar_encore.devbroker.topics import Entry, Topic
+
+EXCLUSIVE = SubscriptionType.EXCLUSIVE
+SHARED = SubscriptionType.SHARED
+FAILOVER = SubscriptionType.FAILOVER
+KEY_SHARED = SubscriptionType.KEY_SHARED
+
+Got = list[tuple[str, int, int, int | None]]
+"""Consumer name, entry number, redelivery count, mask."""
+
+
+class Bench:
+    """A subscription from the earliest entry, with short ways to drive it."""
+
+    def __init__(
+        self,
+        kind: SubscriptionType = SHARED,
+        *,
+        partition: int = -1,
+        per_ledger: int = 1000,
+        **rules: object,
+    ) -> None:
+        self.kind = kind
+        name = "persistent://public/default/t"
+        ledgers = itertools.count(7).__next__
+        self.topic = Topic(name, ledgers, entries_per_ledger=per_ledger, partition=partition)
+        defaults: dict[str, object] = {"failover_delay_ms": 0, **rules}
+        self.sub = Subscription(self.topic, "s", Rules(**defaults))  # type: ignore[arg-type]
+        self.now_ms = 0
+
+    def publish(self, count: int = 1, **fields: object) -> list[Entry]:
+        """Append entries."""
+        return [
+            self.topic.append(Entry(b"", **fields))  # type: ignore[arg-type]
+            for _ in range(count)
+        ]
+
+    def join(self, name: str, permits: int = 0, **fields: object) -> Consumer:
+        """Connect a consumer."""
+        consumer = Consumer(name, **fields)  # type: ignore[arg-type]
+        self.sub.add_consumer(consumer, self.kind, self.now_ms)
+        if permits:
+            self.sub.flow(consumer, permits)
+        return consumer
+
+    def deliver(self) -> Got:
+        """Everything the subscription sends now."""
+        got: Got = []
+        while True:
+            new = self.sub.dispatch(self.now_ms)
+            if not new:
+                return got
+            got += [(c.name, e.seq, count, mask) for c, e, count, mask in new]
+
+    def id(self, seq: int) -> tuple[int, int]:
+        """The id of an entry by its number."""
+        entry = self.topic.at(seq)
+        return entry.ledger, entry.entry
+
+    def ack(self, seq: int, mask: int | None = None) -> None:
+        """Ack by number."""
+        self.sub.ack(*self.id(seq), mask)
+
+    def nack(self, consumer: Consumer, *seqs: int) -> None:
+        """Ask for entries again."""
+        self.sub.redeliver(consumer, [self.id(seq) for seq in seqs])

@@ -1,0 +1,136 @@
+"""Key_Shared: where a key goes, and that it is never with two consumers."""
+
+from __future__ import annotations
+
+import pytest
+from broker_rules_kit import KEY_SHARED, Bench
+
+from pulsar_encore.devbroker.consumers import Consumer
+from pulsar_encore.devbroker.hashing import AutoSplit, Sticky, murmur3
+from pulsar_encore.devbroker.refusal import Refusal
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", 0),
+        (b"a", 0x3C2569B2),
+        (b"abc", 0xB3DD93FA & 0x7FFFFFFF),
+        (b"hello", 0x248BFA47),
+        (b"hello, world", 0x149BBB7F),
+        (b"The quick brown fox jumps over the lazy dog", 0x2E4FF723),
+    ],
+)
+def test_murmur3_of_published_vectors(data: bytes, expected: int) -> None:
+    assert murmur3(data) == expected
+
+
+def test_a_key_stays_with_one_consumer_and_all_get_some() -> None:
+    bench = Bench(KEY_SHARED)
+    for i in range(400):
+        bench.publish(key=b"k%d" % (i % 40))
+    for name in ("a", "b", "c"):
+        bench.join(name, permits=1000)
+    owners: dict[bytes, set[str]] = {}
+    for name, seq, _, _ in bench.deliver():
+        owners.setdefault(bench.topic.at(seq).key, set()).add(name)
+    assert all(len(names) == 1 for names in owners.values())
+    assert set().union(*owners.values()) == {"a", "b", "c"}
+    assert len(owners) == 40
+
+
+def test_a_key_waits_for_its_consumer_while_others_go_on() -> None:
+    bench = Bench(KEY_SHARED)
+    for i in range(100):
+        bench.publish(key=b"k%d" % i)
+    a = bench.join("a")
+    bench.join("b", permits=1000)
+    first = bench.deliver()
+    assert {got[0] for got in first} == {"b"}
+    bench.sub.flow(a, 1000)
+    second = bench.deliver()
+    assert {got[0] for got in second} == {"a"}
+    assert len(first) + len(second) == 100
+
+
+def test_a_key_moves_only_when_its_old_holder_has_settled_it() -> None:
+    bench = Bench(KEY_SHARED)
+    for _ in range(2):
+        for i in range(50):
+            bench.publish(key=b"k%d" % i)
+    a = bench.join("a", permits=50)
+    held = [seq for _, seq, _, _ in bench.deliver()]
+    bench.join("b", permits=1000)
+    a.permits = 1000
+    moved_early = {bench.topic.at(seq).key for name, seq, *_ in bench.deliver() if name == "b"}
+    assert moved_early == set()
+    for seq in held:
+        bench.ack(seq)
+    moved = [seq for name, seq, *_ in bench.deliver() if name == "b"]
+    assert moved and min(moved) >= 50
+
+
+def test_leaving_consumer_hands_its_keys_over_in_order() -> None:
+    bench = Bench(KEY_SHARED)
+    for i in range(60):
+        bench.publish(key=b"k%d" % (i % 6))
+    a = bench.join("a", permits=10)
+    bench.join("b", permits=1000)
+    bench.deliver()
+    bench.sub.remove_consumer(a, 0)
+    seqs = [seq for _, seq, *_ in bench.deliver()]
+    assert seqs == sorted(seqs)
+    assert bench.sub.consumers[0].unacked == 60
+
+
+def test_sticky_ranges_decide_and_an_uncovered_key_waits() -> None:
+    bench = Bench(KEY_SHARED)
+    low = Consumer("low", ranges=[(0, 20_000)])
+    bench.sub.add_consumer(low, KEY_SHARED, 0, sticky=True)
+    bench.sub.flow(low, 1000)
+    for i in range(50):
+        bench.publish(key=b"k%d" % i)
+    got = bench.deliver()
+    assert 0 < len(got) < 50
+    assert all(Sticky.slot(bench.topic.at(seq).key_hash) <= 20_000 for _, seq, *_ in got)
+    high = Consumer("high", ranges=[(20_001, 65_535)])
+    bench.sub.add_consumer(high, KEY_SHARED, 0, sticky=True)
+    bench.sub.flow(high, 1000)
+    rest = bench.deliver()
+    assert len(got) + len(rest) == 50
+    assert {name for name, *_ in rest} == {"high"}
+
+
+@pytest.mark.parametrize("ranges", [[], [(5, 4)], [(0, 70_000)], [(100, 300)], [(0, 5), (5, 9)]])
+def test_bad_sticky_ranges_are_refused(ranges: list[tuple[int, int]]) -> None:
+    bench = Bench(KEY_SHARED)
+    first = Consumer("a", ranges=[(200, 400)])
+    bench.sub.add_consumer(first, KEY_SHARED, 0, sticky=True)
+    with pytest.raises(Refusal, match="ConsumerAssignError"):
+        bench.sub.add_consumer(Consumer("b", ranges=ranges), KEY_SHARED, 0, sticky=True)
+
+
+def test_modes_do_not_mix() -> None:
+    bench = Bench(KEY_SHARED)
+    bench.sub.add_consumer(Consumer("a", ranges=[(0, 9)]), KEY_SHARED, 0, sticky=True)
+    with pytest.raises(Refusal, match="ConsumerBusy"):
+        bench.join("b")
+
+
+def test_equal_names_share_the_ring() -> None:
+    layout = AutoSplit([Consumer("same"), Consumer("same")])
+    owners = {id(layout.owner(slot)) for slot in range(1, 65_535, 97)}
+    assert len(owners) == 2
+
+
+def test_reading_ahead_is_bounded() -> None:
+    bench = Bench(KEY_SHARED, look_ahead=50)
+    for _ in range(500):
+        bench.publish(key=b"one")
+    bench.join("a")
+    bench.join("b")
+    owner = AutoSplit(bench.sub.consumers).owner(AutoSplit.slot(murmur3(b"one")))
+    other = next(c for c in bench.sub.consumers if c is not owner)
+    bench.sub.flow(other, 100)
+    assert bench.deliver() == []
+    assert owner is not None and len(owner.queue) == 50
