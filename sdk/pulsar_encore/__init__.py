@@ -1,0 +1,111 @@
+"""An asyncio consumer SDK for Apache Pulsar whose acks and negative acks are right."""
+
+from importlib.metadata import version as _version
+
+from . import schema
+from .backoff import Backoff
+from .client import Client
+from .consumer import Consumer
+from .errors import (
+    ClosedError,
+    ConfigurationError,
+    EncoreError,
+    MessageNotHeldError,
+    NotSupportedError,
+    ProtocolError,
+    ReceiveTimeout,
+    StoreError,
+    TransportError,
+)
+from .errors import TransportError as PulsarException
+from .ids import MessageId
+from .message import Message
+from .options import (
+    BatchingType,
+    BatchReceivePolicy,
+    CompressionType,
+    ConsumerCryptoFailureAction,
+    ConsumerType,
+    InitialPosition,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+    RegexSubscriptionMode,
+)
+from .options import BatchReceivePolicy as ConsumerBatchReceivePolicy
+from .producer import ContentError, Producer
+from .reader import Reader
+from .transport.stock.names import (
+    Authentication,
+    AuthenticationAthenz,
+    AuthenticationBasic,
+    AuthenticationOauth2,
+    AuthenticationTLS,
+    AuthenticationToken,
+    AutoClusterFailover,
+    ConsoleLogger,
+    ConsumerDeadLetterPolicy,
+    ConsumerKeySharedPolicy,
+    CryptoKeyReader,
+    EncryptionContext,
+    EncryptionKey,
+    FileLogger,
+    KeySharedMode,
+    LoggerLevel,
+    Result,
+    ServiceInfo,
+    ServiceInfoProvider,
+)
+
+__version__ = _version("pulsar-encore")
+
+__all__ = [
+    "Authentication",
+    "AuthenticationAthenz",
+    "AuthenticationBasic",
+    "AuthenticationOauth2",
+    "AuthenticationTLS",
+    "AuthenticationToken",
+    "AutoClusterFailover",
+    "Backoff",
+    "BatchReceivePolicy",
+    "BatchingType",
+    "Client",
+    "ClosedError",
+    "CompressionType",
+    "ConfigurationError",
+    "ConsoleLogger",
+    "Consumer",
+    "ConsumerBatchReceivePolicy",
+    "ConsumerCryptoFailureAction",
+    "ConsumerDeadLetterPolicy",
+    "ConsumerKeySharedPolicy",
+    "ConsumerType",
+    "ContentError",
+    "CryptoKeyReader",
+    "EncoreError",
+    "EncryptionContext",
+    "EncryptionKey",
+    "FileLogger",
+    "InitialPosition",
+    "KeySharedMode",
+    "LoggerLevel",
+    "Message",
+    "MessageId",
+    "MessageNotHeldError",
+    "NotSupportedError",
+    "PartitionsRoutingMode",
+    "Producer",
+    "ProducerAccessMode",
+    "ProtocolError",
+    "PulsarException",
+    "Reader",
+    "ReceiveTimeout",
+    "RegexSubscriptionMode",
+    "Result",
+    "ServiceInfo",
+    "ServiceInfoProvider",
+    "StoreError",
+    "TransportError",
+    "__version__",
+    "schema",
+]

@@ -1,5 +1,6 @@
 """What the caller may choose, validated before anything connects."""
 
+from .client import ClientOptions
 from .consumer import (
     DEFAULT_UNACKED_WINDOW,
     BatchReceivePolicy,
@@ -16,11 +17,14 @@ from .enums import (
     ProducerAccessMode,
     RegexSubscriptionMode,
 )
+from .producer import ProducerOptions
+from .reader import ReaderOptions
 
 __all__ = [
     "DEFAULT_UNACKED_WINDOW",
     "BatchReceivePolicy",
     "BatchingType",
+    "ClientOptions",
     "CompressionType",
     "ConsumerCryptoFailureAction",
     "ConsumerOptions",
@@ -28,6 +32,8 @@ __all__ = [
     "InitialPosition",
     "PartitionsRoutingMode",
     "ProducerAccessMode",
+    "ProducerOptions",
+    "ReaderOptions",
     "RegexSubscriptionMode",
     "parse_topics",
 ]

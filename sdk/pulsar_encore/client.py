@@ -1,0 +1,389 @@
+"""The entry point: one client, its producers, consumers and readers.
+
+Owns `Client` and what closes with it. Every keyword is checked before anything connects, and after
+`close` every method fails by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from .backoff import Backoff
+from .closing import CloseOnce
+from .consumer import Consumer
+from .errors import ClosedError
+from .ids import MessageId
+from .options import (
+    DEFAULT_UNACKED_WINDOW,
+    BatchingType,
+    BatchReceivePolicy,
+    ClientOptions,
+    CompressionType,
+    ConsumerCryptoFailureAction,
+    ConsumerOptions,
+    ConsumerType,
+    InitialPosition,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+    ProducerOptions,
+    ReaderOptions,
+    RegexSubscriptionMode,
+    parse_topics,
+)
+from .options.checks import boolean, text
+from .producer import Producer
+from .reader import Reader
+from .transport.base import ConsumerLink, ProducerLink, ReaderLink, Transport
+
+
+class Client:
+    """A connection to a Pulsar cluster, shared by everything made from it.
+
+    Args:
+        service_url: Such as ``pulsar://localhost:6650`` or ``pulsar+ssl://host:6651``, or an
+            `AutoClusterFailover` or `ServiceInfoProvider`.
+        authentication: One of the Authentication classes.
+        operation_timeout_seconds: Longest wait for the broker when creating and closing, in s.
+        io_threads: Network threads of the engine.
+        message_listener_threads: Delivery threads of the engine.
+        concurrent_lookup_requests: Most lookups under way on one connection.
+        log_conf_file_path: Accepted and without effect, as in stock.
+        stats_interval_in_seconds: How often the engine logs statistics, in s; 0 for never.
+        use_tls: Accepted and without effect, as in stock: the URL's scheme decides.
+        tls_trust_certs_file_path: Trusted certificates; certifi's when None.
+        tls_allow_insecure_connection: Accept any certificate.
+        tls_validate_hostname: Compare the certificate's name with the host's.
+        logger: `ConsoleLogger`, `FileLogger` or a `logging.Logger` (slow: every line of the
+            engine, at any level, crosses into Python). None logs warnings to the console.
+        connection_timeout_ms: Longest wait for a connection in ms.
+        listener_name: Which of the broker's advertised listeners to use.
+        tls_private_key_file_path: Key of a client certificate.
+        tls_certificate_file_path: Client certificate.
+        transport: Another engine; then the options above are checked but not used.
+
+    Raises:
+        ConfigurationError: An option is wrong.
+    """
+
+    def __init__(
+        self,
+        service_url: Any,
+        authentication: Any = None,
+        operation_timeout_seconds: int = 30,
+        io_threads: int = 1,
+        message_listener_threads: int = 1,
+        concurrent_lookup_requests: int = 50000,
+        log_conf_file_path: str | None = None,
+        stats_interval_in_seconds: int = 600,
+        use_tls: bool = False,
+        tls_trust_certs_file_path: str | None = None,
+        tls_allow_insecure_connection: bool = False,
+        tls_validate_hostname: bool = False,
+        logger: Any = None,
+        connection_timeout_ms: int = 10000,
+        listener_name: str | None = None,
+        tls_private_key_file_path: str | None = None,
+        tls_certificate_file_path: str | None = None,
+        *,
+        transport: Transport | None = None,
+    ) -> None:
+        options = ClientOptions(
+            service_url=service_url,
+            authentication=authentication,
+            operation_timeout_seconds=operation_timeout_seconds,
+            io_threads=io_threads,
+            message_listener_threads=message_listener_threads,
+            concurrent_lookup_requests=concurrent_lookup_requests,
+            log_conf_file_path=log_conf_file_path,
+            stats_interval_in_seconds=stats_interval_in_seconds,
+            use_tls=use_tls,
+            tls_trust_certs_file_path=tls_trust_certs_file_path,
+            tls_allow_insecure_connection=tls_allow_insecure_connection,
+            tls_validate_hostname=tls_validate_hostname,
+            logger=logger,
+            connection_timeout_ms=connection_timeout_ms,
+            listener_name=listener_name,
+            tls_private_key_file_path=tls_private_key_file_path,
+            tls_certificate_file_path=tls_certificate_file_path,
+        )
+        self._transport = transport or _default_transport(options)
+        self._open: set[Producer | Consumer | Reader] = set()
+        self._closed = False
+        self._close_once = CloseOnce(self._close)
+
+    async def create_producer(
+        self,
+        topic: str,
+        producer_name: str | None = None,
+        schema: Any = None,
+        initial_sequence_id: int | None = None,
+        send_timeout_millis: int = 30000,
+        compression_type: CompressionType = CompressionType.NONE,
+        max_pending_messages: int = 1000,
+        max_pending_messages_across_partitions: int = 50000,
+        block_if_queue_full: bool = False,
+        batching_enabled: bool = True,
+        batching_max_messages: int = 1000,
+        batching_max_allowed_size_in_bytes: int = 128 * 1024,
+        batching_max_publish_delay_ms: int = 10,
+        chunking_enabled: bool = False,
+        message_routing_mode: PartitionsRoutingMode = (
+            PartitionsRoutingMode.RoundRobinDistribution
+        ),
+        lazy_start_partitioned_producers: bool = False,
+        properties: dict[str, str] | None = None,
+        batching_type: BatchingType = BatchingType.Default,
+        encryption_key: str | None = None,
+        crypto_key_reader: Any = None,
+        access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
+        message_router: Callable[[Any, int], int] | None = None,
+    ) -> Producer:
+        """Create a producer. Keywords, units and defaults are those of `pulsar.asyncio`.
+
+        With `block_if_queue_full`, a send over the limit of `max_pending_messages` (of the whole
+        producer) waits its turn; the event loop is never blocked.
+
+        Raises:
+            ConfigurationError: A keyword is wrong; nothing was connected.
+            ClosedError: The client is or was closed.
+            TransportError: The broker refused, or could not be reached.
+        """
+        self._check_open()
+        options = ProducerOptions(
+            topic=topic,
+            producer_name=producer_name,
+            schema=schema,
+            initial_sequence_id=initial_sequence_id,
+            send_timeout_millis=send_timeout_millis,
+            compression_type=compression_type,
+            max_pending_messages=max_pending_messages,
+            max_pending_messages_across_partitions=max_pending_messages_across_partitions,
+            block_if_queue_full=block_if_queue_full,
+            batching_enabled=batching_enabled,
+            batching_max_messages=batching_max_messages,
+            batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
+            batching_max_publish_delay_ms=batching_max_publish_delay_ms,
+            chunking_enabled=chunking_enabled,
+            message_routing_mode=message_routing_mode,
+            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
+            properties=properties,
+            batching_type=batching_type,
+            encryption_key=encryption_key,
+            crypto_key_reader=crypto_key_reader,
+            access_mode=access_mode,
+            message_router=message_router,
+        )
+        link = await self._transport.create_producer(options)
+        await self._still_open(link)
+        producer = Producer(link, options, on_closed=self._open.discard)
+        self._open.add(producer)
+        return producer
+
+    async def subscribe(
+        self,
+        topic: str | list[str] | Any,
+        subscription_name: str,
+        consumer_type: ConsumerType = ConsumerType.Exclusive,
+        schema: Any = None,
+        receiver_queue_size: int = 1000,
+        max_total_receiver_queue_size_across_partitions: int = 50000,
+        consumer_name: str | None = None,
+        unacked_messages_timeout_ms: int | None = None,
+        broker_consumer_stats_cache_time_ms: int = 30000,
+        negative_ack_redelivery_delay_ms: int = 60000,
+        is_read_compacted: bool = False,
+        properties: dict[str, str] | None = None,
+        initial_position: InitialPosition = InitialPosition.Latest,
+        crypto_key_reader: Any = None,
+        replicate_subscription_state_enabled: bool = False,
+        max_pending_chunked_message: int = 10,
+        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
+        start_message_id_inclusive: bool = False,
+        batch_receive_policy: BatchReceivePolicy | Any = None,
+        key_shared_policy: Any = None,
+        batch_index_ack_enabled: bool = False,
+        regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
+        dead_letter_policy: Any = None,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        is_pattern_topic: bool = False,
+        *,
+        message_listener: Callable[..., Any] | None = None,
+        pattern_auto_discovery_period: int = 60,
+        negative_ack_redelivery_backoff: Backoff | None = None,
+        negative_ack_precision_bit_cnt: int | None = None,
+        ack_timeout_redelivery_backoff: Backoff | None = None,
+        ack_group_time_ms: int = 100,
+        ack_group_max_size: int = 1000,
+        max_unacked_messages: int = DEFAULT_UNACKED_WINDOW,
+    ) -> Consumer:
+        """Subscribe to a topic, a list of topics or a pattern.
+
+        Keywords, units and defaults are those of `pulsar.asyncio`; `message_listener` and
+        `pattern_auto_discovery_period` (s) are the synchronous client's. New here:
+
+        Args:
+            negative_ack_redelivery_backoff: Delay of a negative ack by the message's attempts,
+                instead of the one `negative_ack_redelivery_delay_ms`.
+            negative_ack_precision_bit_cnt: Due times are rounded up to 2**n ms (PIP-393); None
+                lets it follow the delay.
+            ack_timeout_redelivery_backoff: The same for `unacked_messages_timeout_ms`, which
+                takes any value from 1000 ms here.
+            ack_group_time_ms: Acks are sent together, at the latest after so many ms.
+            ack_group_max_size: Acks are sent as soon as there are so many.
+            max_unacked_messages: The broker's `maxUnackedMessagesPerConsumer`, for the warning
+                before the consumer stalls.
+
+        Raises:
+            ConfigurationError: A keyword is wrong; nothing was connected.
+            ClosedError: The client is or was closed.
+            TransportError: The broker refused, or could not be reached.
+        """
+        self._check_open()
+        topics, pattern = parse_topics(topic, boolean(is_pattern_topic, "is_pattern_topic"))
+        options = ConsumerOptions(
+            topics=topics,
+            pattern=pattern,
+            subscription_name=subscription_name,
+            consumer_type=consumer_type,
+            schema=schema,
+            message_listener=message_listener,
+            receiver_queue_size=receiver_queue_size,
+            max_total_receiver_queue_size_across_partitions=(
+                max_total_receiver_queue_size_across_partitions
+            ),
+            consumer_name=consumer_name,
+            unacked_messages_timeout_ms=unacked_messages_timeout_ms,
+            broker_consumer_stats_cache_time_ms=broker_consumer_stats_cache_time_ms,
+            negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
+            is_read_compacted=is_read_compacted,
+            properties=properties,
+            pattern_auto_discovery_period=pattern_auto_discovery_period,
+            initial_position=initial_position,
+            crypto_key_reader=crypto_key_reader,
+            replicate_subscription_state_enabled=replicate_subscription_state_enabled,
+            max_pending_chunked_message=max_pending_chunked_message,
+            auto_ack_oldest_chunked_message_on_queue_full=(
+                auto_ack_oldest_chunked_message_on_queue_full
+            ),
+            start_message_id_inclusive=start_message_id_inclusive,
+            batch_receive_policy=batch_receive_policy,
+            key_shared_policy=key_shared_policy,
+            batch_index_ack_enabled=batch_index_ack_enabled,
+            regex_subscription_mode=regex_subscription_mode,
+            dead_letter_policy=dead_letter_policy,
+            crypto_failure_action=crypto_failure_action,
+            negative_ack_redelivery_backoff=negative_ack_redelivery_backoff,
+            negative_ack_precision_bit_cnt=negative_ack_precision_bit_cnt,
+            ack_timeout_redelivery_backoff=ack_timeout_redelivery_backoff,
+            ack_group_time_ms=ack_group_time_ms,
+            ack_group_max_size=ack_group_max_size,
+            max_unacked_messages=max_unacked_messages,
+        )
+        link = await self._transport.subscribe(options)
+        await self._still_open(link)
+        consumer = Consumer(link, options, on_closed=self._open.discard)
+        self._open.add(consumer)
+        return consumer
+
+    async def create_reader(
+        self,
+        topic: str,
+        start_message_id: MessageId | Any,
+        schema: Any = None,
+        receiver_queue_size: int = 1000,
+        reader_name: str | None = None,
+        subscription_role_prefix: str | None = None,
+        is_read_compacted: bool = False,
+        crypto_key_reader: Any = None,
+        start_message_id_inclusive: bool = False,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+    ) -> Reader:
+        """Create a reader. Keywords, units and defaults are those of `pulsar.asyncio`.
+
+        Raises:
+            ConfigurationError: A keyword is wrong; nothing was connected.
+            ClosedError: The client is or was closed.
+            TransportError: The broker refused, or could not be reached.
+        """
+        self._check_open()
+        options = ReaderOptions(
+            topic=topic,
+            start_message_id=start_message_id,
+            schema=schema,
+            receiver_queue_size=receiver_queue_size,
+            reader_name=reader_name,
+            subscription_role_prefix=subscription_role_prefix,
+            is_read_compacted=is_read_compacted,
+            crypto_key_reader=crypto_key_reader,
+            start_message_id_inclusive=start_message_id_inclusive,
+            crypto_failure_action=crypto_failure_action,
+        )
+        link = await self._transport.create_reader(options)
+        await self._still_open(link)
+        reader = Reader(link, options, on_closed=self._open.discard)
+        self._open.add(reader)
+        return reader
+
+    async def get_topic_partitions(self, topic: str) -> list[str]:
+        """Names of a topic's partitions; the topic's own full name when it has none.
+
+        Raises:
+            ConfigurationError: `topic` is not a name.
+            ClosedError: The client is or was closed.
+            TransportError: The broker refused, or could not be reached.
+        """
+        self._check_open()
+        return await self._transport.topic_partitions(text(topic, "topic"))
+
+    def shutdown(self) -> None:
+        """Drop everything at once: nothing is waited for and nothing is flushed."""
+        self._closed = True
+        self._transport.shutdown()
+
+    async def close(self) -> None:
+        """Close every producer, consumer and reader, then the connections. Again does nothing.
+
+        Consumers send their acks first. Cancelling the call does not stop the closing.
+        """
+        await self._close_once()
+
+    async def _close(self) -> None:
+        self._closed = True
+        failures = await asyncio.gather(
+            *(each.close() for each in self._open), return_exceptions=True
+        )
+        await self._transport.close()
+        for failure in failures:
+            if isinstance(failure, BaseException) and not isinstance(failure, ClosedError):
+                raise failure
+
+    async def _still_open(self, link: ProducerLink | ConsumerLink | ReaderLink) -> None:
+        """The client may have been closed while the link was made: then it must not stay."""
+        if self._closed:
+            await link.close()
+            raise ClosedError("the client was closed meanwhile: create another")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the client is closed: create another")
+
+    async def __aenter__(self) -> Self:
+        self._check_open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def _default_transport(options: ClientOptions) -> Transport:
+    from .transport.stock import StockTransport
+
+    return StockTransport(options)

@@ -1,0 +1,25 @@
+"""Closing once: every caller waits for the same close, and none can stop it half-way.
+
+Owns `CloseOnce`, which the client, its producers and its readers share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+
+class CloseOnce:
+    """Runs a close at most once; cancelling a caller leaves it running."""
+
+    __slots__ = ("_close", "_task")
+
+    def __init__(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._close = close
+        self._task: asyncio.Task[None] | None = None
+
+    async def __call__(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._task)

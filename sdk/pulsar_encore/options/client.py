@@ -1,0 +1,95 @@
+"""Options of a client: stock's keywords and defaults, checked before anything connects.
+
+Owns `ClientOptions`. What only an engine can know (whether a token is valid, whether a certificate
+can be read) is left to the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..errors import ConfigurationError
+from .checks import boolean, integer, optional_text
+
+_URL: Final = re.compile(r"(pulsar|pulsar\+ssl|http|https)://[^\s/,]+(,[^\s/,]+)*/?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientOptions:
+    """A checked connection. Fields have the names and units of stock's `Client`."""
+
+    service_url: Any
+    authentication: Any = None
+    operation_timeout_seconds: int = 30
+    io_threads: int = 1
+    message_listener_threads: int = 1
+    concurrent_lookup_requests: int = 50_000
+    log_conf_file_path: str | None = None  # accepted and without effect, as in stock
+    stats_interval_in_seconds: int = 600
+    use_tls: bool = False  # accepted and without effect, as in stock: the URL's scheme decides
+    tls_trust_certs_file_path: str | None = None
+    tls_allow_insecure_connection: bool = False
+    tls_validate_hostname: bool = False
+    logger: Any = None
+    connection_timeout_ms: int = 10_000
+    listener_name: str | None = None
+    tls_private_key_file_path: str | None = None
+    tls_certificate_file_path: str | None = None
+
+    def __post_init__(self) -> None:
+        self._check_url()
+        for name, unit in (
+            ("operation_timeout_seconds", "s"),
+            ("connection_timeout_ms", "ms"),
+            ("io_threads", ""),
+            ("message_listener_threads", ""),
+            ("concurrent_lookup_requests", ""),
+        ):
+            integer(getattr(self, name), name, low=1, unit=unit)
+        integer(self.stats_interval_in_seconds, "stats_interval_in_seconds", low=0, unit="s")
+        for name in ("use_tls", "tls_allow_insecure_connection", "tls_validate_hostname"):
+            boolean(getattr(self, name), name)
+        for name in (
+            "log_conf_file_path",
+            "tls_trust_certs_file_path",
+            "listener_name",
+            "tls_private_key_file_path",
+            "tls_certificate_file_path",
+        ):
+            optional_text(getattr(self, name), name)
+        if self.authentication is not None and not hasattr(self.authentication, "auth"):
+            raise ConfigurationError(
+                "authentication must be one of the Authentication classes, such as "
+                f"AuthenticationToken, got {type(self.authentication).__name__}"
+            )
+        if self.logger is not None and not (
+            isinstance(self.logger, logging.Logger) or hasattr(self.logger, "log_level")
+        ):
+            raise ConfigurationError(
+                "logger must be a ConsoleLogger, a FileLogger, a logging.Logger or None, "
+                f"got {type(self.logger).__name__}"
+            )
+
+    def _check_url(self) -> None:
+        url = self.service_url
+        if isinstance(url, str):
+            if not _URL.fullmatch(url):
+                raise ConfigurationError(
+                    "service_url must look like pulsar://host:6650 or pulsar+ssl://host:6651 "
+                    f"(several hosts separated by commas), got {url!r}"
+                )
+            return
+        # The stock package's AutoClusterFailover, or a provider with these methods.
+        if not (hasattr(url, "primary") or hasattr(url, "initial_service_info")):
+            raise ConfigurationError(
+                "service_url must be a str, an AutoClusterFailover or a ServiceInfoProvider, "
+                f"got {type(url).__name__}"
+            )
+        for name in ("authentication", "tls_trust_certs_file_path"):
+            if getattr(self, name) is not None:
+                raise ConfigurationError(
+                    f"{name} belongs into each ServiceInfo when service_url is not a str"
+                )

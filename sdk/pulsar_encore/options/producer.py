@@ -1,0 +1,129 @@
+"""Options of a producer: stock's keywords and defaults, checked before anything connects.
+
+Owns `ProducerOptions`. The rest of the package takes one as given and right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ConfigurationError
+from .checks import boolean, integer, optional_text, string_map, text
+from .enums import (
+    BatchingType,
+    CompressionType,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+    coerce,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProducerOptions:
+    """A checked producer. Fields have the names and units of `Client.create_producer`."""
+
+    topic: str
+    producer_name: str | None = None
+    schema: Any = None
+    initial_sequence_id: int | None = None
+    send_timeout_millis: int = 30_000
+    compression_type: CompressionType = CompressionType.NONE
+    max_pending_messages: int = 1000
+    max_pending_messages_across_partitions: int = 50_000
+    block_if_queue_full: bool = False
+    batching_enabled: bool = True
+    batching_max_messages: int = 1000
+    batching_max_allowed_size_in_bytes: int = 128 * 1024
+    batching_max_publish_delay_ms: int = 10
+    chunking_enabled: bool = False
+    message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution
+    lazy_start_partitioned_producers: bool = False
+    properties: dict[str, str] | None = None
+    batching_type: BatchingType = BatchingType.Default
+    encryption_key: str | None = None
+    crypto_key_reader: Any = None
+    access_mode: ProducerAccessMode = ProducerAccessMode.Shared
+    message_router: Callable[[Any, int], int] | None = None
+
+    def __post_init__(self) -> None:
+        text(self.topic, "topic")
+        optional_text(self.producer_name, "producer_name")
+        optional_text(self.encryption_key, "encryption_key")
+        check_schema(self.schema)
+        for name, kind in (
+            ("compression_type", CompressionType),
+            ("message_routing_mode", PartitionsRoutingMode),
+            ("batching_type", BatchingType),
+            ("access_mode", ProducerAccessMode),
+        ):
+            object.__setattr__(self, name, coerce(kind, getattr(self, name), name))
+        for name, low, unit in (
+            ("send_timeout_millis", 0, "ms"),
+            ("max_pending_messages", 0, ""),
+            ("max_pending_messages_across_partitions", 0, ""),
+            ("batching_max_messages", 2, ""),  # the engine's own floor
+            ("batching_max_allowed_size_in_bytes", 1, "bytes"),
+            ("batching_max_publish_delay_ms", 1, "ms"),
+        ):
+            integer(getattr(self, name), name, low=low, high=2**31 - 1, unit=unit)
+        if self.initial_sequence_id is not None:
+            integer(self.initial_sequence_id, "initial_sequence_id", low=-1, high=2**63 - 1)
+        for name in (
+            "block_if_queue_full",
+            "batching_enabled",
+            "chunking_enabled",
+            "lazy_start_partitioned_producers",
+        ):
+            boolean(getattr(self, name), name)
+        object.__setattr__(self, "properties", string_map(self.properties, "properties"))
+        check_crypto_key_reader(self.crypto_key_reader)
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        if self.batching_enabled and self.chunking_enabled:
+            raise ConfigurationError("chunking_enabled needs batching_enabled=False")
+        if self.message_router is not None and not callable(self.message_router):
+            raise ConfigurationError("message_router must be callable")
+        if (
+            self.message_routing_mode is PartitionsRoutingMode.CustomPartition
+            and self.message_router is None
+        ):
+            raise ConfigurationError(
+                "message_routing_mode=PartitionsRoutingMode.CustomPartition needs a message_router"
+            )
+        if self.encryption_key is not None and self.crypto_key_reader is None:
+            raise ConfigurationError("encryption_key needs a crypto_key_reader")
+
+
+def check_schema(schema: Any) -> None:
+    """A schema object of the stock package (or one like it), or None for bytes.
+
+    Raises:
+        ConfigurationError: It lacks a method that is needed; a class was given, not an instance.
+    """
+    if schema is None:
+        return
+    if isinstance(schema, type):
+        raise ConfigurationError(
+            f"schema must be an instance: write {schema.__name__}(...), not {schema.__name__}"
+        )
+    for method in ("encode", "decode_message", "schema_info"):
+        if not callable(getattr(schema, method, None)):
+            raise ConfigurationError(
+                "schema must be a schema object such as StringSchema() or JsonSchema(Order); "
+                f"{type(schema).__name__} has no {method}()"
+            )
+
+
+def check_crypto_key_reader(reader: Any) -> None:
+    """Stock's CryptoKeyReader, or None.
+
+    Raises:
+        ConfigurationError: Something else.
+    """
+    if reader is not None and not hasattr(reader, "cryptoKeyReader"):
+        raise ConfigurationError(
+            f"crypto_key_reader must be a CryptoKeyReader, got {type(reader).__name__}"
+        )

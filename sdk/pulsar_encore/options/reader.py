@@ -1,0 +1,53 @@
+"""Options of a reader: stock's keywords and defaults, checked before anything connects.
+
+Owns `ReaderOptions`. A start position of any kind becomes this package's `MessageId` here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ConfigurationError
+from ..ids import MessageId
+from .checks import boolean, integer, optional_text, text
+from .enums import ConsumerCryptoFailureAction, coerce
+from .producer import check_crypto_key_reader, check_schema
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReaderOptions:
+    """A checked reader. Fields have the names and units of `Client.create_reader`."""
+
+    topic: str
+    start_message_id: MessageId
+    schema: Any = None
+    receiver_queue_size: int = 1000
+    reader_name: str | None = None
+    subscription_role_prefix: str | None = None
+    is_read_compacted: bool = False
+    crypto_key_reader: Any = None
+    start_message_id_inclusive: bool = False
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
+
+    def __post_init__(self) -> None:
+        text(self.topic, "topic")
+        try:
+            start = MessageId.wrap(self.start_message_id)
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                "start_message_id must be a MessageId, such as MessageId.earliest or "
+                f"MessageId.latest, got {type(self.start_message_id).__name__}"
+            ) from error
+        object.__setattr__(self, "start_message_id", start)
+        check_schema(self.schema)
+        integer(self.receiver_queue_size, "receiver_queue_size", low=0, high=2**31 - 1)
+        optional_text(self.reader_name, "reader_name")
+        optional_text(self.subscription_role_prefix, "subscription_role_prefix")
+        boolean(self.is_read_compacted, "is_read_compacted")
+        boolean(self.start_message_id_inclusive, "start_message_id_inclusive")
+        check_crypto_key_reader(self.crypto_key_reader)
+        action = coerce(
+            ConsumerCryptoFailureAction, self.crypto_failure_action, "crypto_failure_action"
+        )
+        object.__setattr__(self, "crypto_failure_action", action)

@@ -1,0 +1,197 @@
+"""Publishing: arguments checked by name, content encoded by the schema, sent in call order.
+
+Owns `Producer`. Nothing is handed to the transport before every argument is known to be right.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Final, Self
+
+from .closing import CloseOnce
+from .errors import ClosedError, ConfigurationError
+from .ids import MessageId
+from .options import ProducerOptions
+from .options.checks import boolean, integer, string_map
+from .transport.base import Outgoing, ProducerLink
+
+_MAX_MS: Final = 2**63 - 1
+
+
+class ContentError(ConfigurationError, TypeError):
+    """The content does not fit the producer's schema (also a TypeError, as in stock)."""
+
+
+class Producer:
+    """Publishes to one topic; made by `Client.create_producer`."""
+
+    def __init__(
+        self,
+        link: ProducerLink,
+        options: ProducerOptions,
+        *,
+        on_closed: Callable[[Producer], None] | None = None,
+    ) -> None:
+        self._link = link
+        self._schema = options.schema
+        self._on_closed = on_closed
+        self._closed = False
+        self._close_once = CloseOnce(self._close)
+
+    async def send(
+        self,
+        content: Any,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool | None = None,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> MessageId:
+        """Send a message and wait until the broker has stored it.
+
+        Several sends may be under way at once; they are stored in the order of the calls. When
+        cancelled, the message may or may not be stored.
+
+        Args:
+            content: What the schema encodes, bytes without a schema; None publishes a tombstone.
+            properties: Application properties, strings to strings.
+            partition_key: Chooses the partition, and is the key for KeyShared and compaction.
+            ordering_key: Overrides `partition_key` for KeyShared.
+            sequence_id: Own sequence id instead of the producer's.
+            replication_clusters: Clusters to replicate to, instead of the namespace's.
+            disable_replication: Do not replicate this message.
+            event_timestamp: The application's own time, ms since the epoch.
+            deliver_at: Not to be delivered (Shared, KeyShared) before, ms since the epoch.
+            deliver_after: The same, from now.
+
+        Raises:
+            ConfigurationError: An argument is wrong; nothing was sent.
+            ClosedError: The producer is or was closed.
+            TransportError: The broker refused, or did not answer in `send_timeout_millis`.
+        """
+        self._check_open()
+        outgoing = Outgoing(
+            payload=self._encode(content),
+            properties=string_map(properties, "properties") or None,
+            partition_key=_key(partition_key, "partition_key"),
+            ordering_key=_key(ordering_key, "ordering_key"),
+            sequence_id=_number(sequence_id, "sequence_id"),
+            replication_clusters=_clusters(replication_clusters),
+            disable_replication=disable_replication is not None
+            and boolean(disable_replication, "disable_replication"),
+            event_timestamp=_number(event_timestamp, "event_timestamp"),
+            deliver_at=_due(deliver_at, deliver_after),
+        )
+        return await self._link.publish(outgoing)
+
+    def _encode(self, content: Any) -> bytes | None:
+        if content is None:
+            return None
+        if self._schema is None:
+            if isinstance(content, bytes):
+                return content
+            raise ContentError(
+                f"content must be bytes, got {type(content).__name__}: encode it, or create the "
+                "producer with a schema such as schema.StringSchema()"
+            )
+        try:
+            data = self._schema.encode(content)
+        except Exception as error:
+            raise ContentError(f"content does not fit {self._schema}: {error}") from error
+        if not isinstance(data, bytes):
+            raise ContentError(f"{self._schema} must encode to bytes, gave {type(data).__name__}")
+        return data
+
+    async def flush(self) -> None:
+        """Send what is being batched now, and wait until all of it is stored.
+
+        Raises:
+            ClosedError: The producer is closed.
+            TransportError: Something could not be stored.
+        """
+        self._check_open()
+        await self._link.flush()
+
+    async def close(self) -> None:
+        """Close the producer; sends under way fail with `ClosedError`. Again does nothing."""
+        await self._close_once()
+
+    async def _close(self) -> None:
+        self._closed = True
+        try:
+            await self._link.close()
+        finally:
+            if self._on_closed is not None:
+                self._on_closed(self)
+
+    def topic(self) -> str:
+        """Full name of the topic it publishes to."""
+        return self._link.topic
+
+    def producer_name(self) -> str:
+        """The name given, or the one the broker chose."""
+        return self._link.producer_name
+
+    def last_sequence_id(self) -> int:
+        """Sequence id of the last message stored, also by an earlier producer of this name; -1
+        when there is none."""
+        return self._link.last_sequence_id
+
+    def is_connected(self) -> bool:
+        """True while the broker holds the producer."""
+        return not self._closed and self._link.is_connected()
+
+    async def __aenter__(self) -> Self:
+        self._check_open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the producer is closed: create another")
+
+
+def _key(value: Any, name: str) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ConfigurationError(f"{name} must be a str or None, got {type(value).__name__}")
+    return value
+
+
+def _number(value: Any, name: str) -> int | None:
+    return None if value is None else integer(value, name, low=0, high=_MAX_MS)
+
+
+def _clusters(value: Any) -> list[str] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
+        raise ConfigurationError("replication_clusters must be a list of cluster names")
+    return list(value)
+
+
+def _due(deliver_at: Any, deliver_after: Any) -> int | None:
+    if deliver_after is None:
+        return _number(deliver_at, "deliver_at")
+    if deliver_at is not None:
+        raise ConfigurationError("give deliver_at or deliver_after, not both")
+    if not isinstance(deliver_after, timedelta):
+        raise ConfigurationError(
+            f"deliver_after must be a timedelta, got {type(deliver_after).__name__}"
+        )
+    if deliver_after < timedelta(0):
+        raise ConfigurationError(f"deliver_after must not be negative, got {deliver_after}")
+    return time.time_ns() // 1_000_000 + deliver_after // timedelta(milliseconds=1)

@@ -1,0 +1,184 @@
+"""The transport over the stock client: creates and closes, nothing else.
+
+Owns `StockTransport` and the one native client in it. Native calls that block never run on the
+loop. At the interpreter's end whatever is still open is closed first: a native thread that comes
+back with a result after that would end the process with an abort.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import threading
+from functools import partial
+from typing import Any, Final
+from weakref import WeakSet
+
+import _pulsar
+import pulsar
+
+from ...errors import ClosedError, ConfigurationError, TransportError
+from ...options import ClientOptions, ConsumerOptions, ProducerOptions, ReaderOptions
+from ..base import ConsumerLink, ProducerLink, ReaderLink
+from .consumer import STOCK, StockConsumer
+from .consumer_config import consumer_configuration, subscribed_topics
+from .native_ids import to_native
+from .producer import StockProducer
+from .producer_config import producer_configuration
+from .reader import StockReader
+from .results import Calls, close_quietly
+from .schemas import attach, schema_info
+
+# Without a logger of the user's: problems are seen, the chatter of every connection is not.
+_DEFAULT_LEVEL: Final = pulsar.LoggerLevel.Warn
+_EXIT_WAIT_S: Final = 1.0
+
+_open: WeakSet[StockTransport] = WeakSet()
+
+
+class StockTransport:
+    """One stock client (`Transport`).
+
+    Args:
+        options: Checked; the native client is created at once and connects on first use.
+
+    Raises:
+        ConfigurationError: The library refuses a value.
+    """
+
+    capabilities = STOCK
+
+    def __init__(self, options: ClientOptions) -> None:
+        self._options = options
+        self._native = _native_client(options)
+        self._calls = Calls()
+        self._links: WeakSet[StockProducer | StockReader] = WeakSet()
+        self._closed = False
+        _open.add(self)
+
+    @property
+    def native(self) -> Any:
+        """The `_pulsar.Client`, for what this package does not wrap."""
+        return self._native
+
+    async def subscribe(self, options: ConsumerOptions) -> ConsumerLink:
+        conf = consumer_configuration(options)
+        topics = subscribed_topics(options)
+        name = options.subscription_name
+        attach(options.schema, self._native)
+        native = await self._create(
+            lambda done: self._native.subscribe_async_v2(topics, name, conf, done),
+            f"subscribe {name!r} to {options.pattern or ', '.join(options.topics)}",
+        )
+        return StockConsumer(native, options)
+
+    async def create_producer(self, options: ProducerOptions) -> ProducerLink:
+        conf, router = producer_configuration(options)
+        attach(options.schema, self._native)
+        native = await self._create(
+            lambda done: self._native.create_producer_async_v2(options.topic, conf, done),
+            f"create a producer on {options.topic}",
+        )
+        producer = StockProducer(native, options, router)
+        self._links.add(producer)
+        return producer
+
+    async def create_reader(self, options: ReaderOptions) -> ReaderLink:
+        conf = _pulsar.ReaderConfiguration()
+        conf.receiver_queue_size(max(1, options.receiver_queue_size))
+        if options.reader_name is not None:
+            conf.reader_name(options.reader_name)
+        if options.subscription_role_prefix is not None:
+            conf.subscription_role_prefix(options.subscription_role_prefix)
+        conf.schema(schema_info(options.schema))
+        conf.read_compacted(options.is_read_compacted)
+        if options.crypto_key_reader is not None:
+            conf.crypto_key_reader(options.crypto_key_reader.cryptoKeyReader)
+        conf.start_message_id_inclusive(options.start_message_id_inclusive)
+        conf.crypto_failure_action(
+            getattr(_pulsar.ConsumerCryptoFailureAction, options.crypto_failure_action.name)
+        )
+        start = to_native(options.start_message_id)
+        attach(options.schema, self._native)
+        native = await self._create(
+            lambda done: self._native.create_reader_async_v2(options.topic, start, conf, done),
+            f"create a reader on {options.topic}",
+        )
+        reader = StockReader(native)
+        self._links.add(reader)
+        return reader
+
+    async def topic_partitions(self, topic: str) -> list[str]:
+        partitions = await self._calls.run(
+            partial(self._native.get_topic_partitions_async, topic), f"partitions of {topic}"
+        )
+        return [str(each) for each in partitions]
+
+    async def _create(self, start: Any, doing: str) -> Any:
+        return await self._calls.run(start, doing, discard=close_quietly)
+
+    def shutdown(self) -> None:
+        # Not the native shutdown: it keeps the GIL while it waits for threads that may want it.
+        if not self._closed:
+            close_quietly(self._native)
+            self._gone()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(ClosedError, TransportError, TimeoutError):
+            async with asyncio.timeout(self._options.operation_timeout_seconds):
+                await self._calls.run(self._native.close_async, "close the client")
+        self._gone()
+
+    def _gone(self) -> None:
+        self._closed = True
+        _open.discard(self)
+        self._calls.abandon()
+        for link in self._links:
+            link.abandon()
+
+
+def _native_client(options: ClientOptions) -> Any:
+    logger = options.logger
+    try:
+        client = pulsar.Client(
+            options.service_url,
+            authentication=options.authentication,
+            operation_timeout_seconds=options.operation_timeout_seconds,
+            io_threads=options.io_threads,
+            message_listener_threads=options.message_listener_threads,
+            concurrent_lookup_requests=options.concurrent_lookup_requests,
+            log_conf_file_path=options.log_conf_file_path,
+            stats_interval_in_seconds=options.stats_interval_in_seconds,
+            use_tls=options.use_tls,
+            tls_trust_certs_file_path=options.tls_trust_certs_file_path,
+            tls_allow_insecure_connection=options.tls_allow_insecure_connection,
+            tls_validate_hostname=options.tls_validate_hostname,
+            logger=pulsar.ConsoleLogger(_DEFAULT_LEVEL) if logger is None else logger,
+            connection_timeout_ms=options.connection_timeout_ms,
+            listener_name=options.listener_name,
+            tls_private_key_file_path=options.tls_private_key_file_path,
+            tls_certificate_file_path=options.tls_certificate_file_path,
+        )
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ConfigurationError(f"the client cannot be created: {error}") from error
+    return client._client
+
+
+@atexit.register
+def _close_all_at_exit() -> None:
+    waiting = []
+    for transport in list(_open):
+        ended = threading.Event()
+
+        def done(*_outcome: Any, ended: threading.Event = ended) -> None:
+            ended.set()
+
+        with contextlib.suppress(BaseException):
+            transport.native.close_async(done)
+            waiting.append(ended)
+    for ended in waiting:
+        ended.wait(_EXIT_WAIT_S)

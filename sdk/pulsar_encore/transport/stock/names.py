@@ -1,0 +1,49 @@
+"""What of the stock package users of this one need under the same names.
+
+Owns the list. They are the stock package's own objects, so that code and libraries that build them
+keep working when the import changes.
+"""
+
+from pulsar import (
+    Authentication,
+    AuthenticationAthenz,
+    AuthenticationBasic,
+    AuthenticationOauth2,
+    AuthenticationTLS,
+    AuthenticationToken,
+    AutoClusterFailover,
+    ConsoleLogger,
+    ConsumerDeadLetterPolicy,
+    ConsumerKeySharedPolicy,
+    CryptoKeyReader,
+    EncryptionContext,
+    EncryptionKey,
+    FileLogger,
+    KeySharedMode,
+    LoggerLevel,
+    Result,
+    ServiceInfo,
+    ServiceInfoProvider,
+)
+
+__all__ = [
+    "Authentication",
+    "AuthenticationAthenz",
+    "AuthenticationBasic",
+    "AuthenticationOauth2",
+    "AuthenticationTLS",
+    "AuthenticationToken",
+    "AutoClusterFailover",
+    "ConsoleLogger",
+    "ConsumerDeadLetterPolicy",
+    "ConsumerKeySharedPolicy",
+    "CryptoKeyReader",
+    "EncryptionContext",
+    "EncryptionKey",
+    "FileLogger",
+    "KeySharedMode",
+    "LoggerLevel",
+    "Result",
+    "ServiceInfo",
+    "ServiceInfoProvider",
+]

@@ -1,0 +1,33 @@
+"""Message ids across the border to the native library.
+
+Owns both directions. Ids go over as bytes, which keeps the batch size and the first chunk.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import _pulsar
+
+from ...ids import MessageId
+
+
+def to_native(message_id: MessageId) -> Any:
+    """The `_pulsar.MessageId` of an id, for seeking and for a reader's start.
+
+    Never hand the result to an ack: it lacks the batch's shared state, and the library would ack
+    the whole entry (stock-client notes, section 3).
+    """
+    if message_id == MessageId.earliest:
+        return _pulsar.MessageId.earliest
+    if message_id == MessageId.latest:
+        return _pulsar.MessageId.latest
+    native = _pulsar.MessageId.deserialize(message_id.serialize())
+    if message_id.topic:
+        native.topic_name(message_id.topic)
+    return native
+
+
+def from_native(native: Any, topic: str = "") -> MessageId:
+    """The `MessageId` of a `_pulsar.MessageId`, known to be of `topic`."""
+    return MessageId.deserialize(native.serialize(), topic)

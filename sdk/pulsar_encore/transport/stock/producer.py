@@ -1,0 +1,171 @@
+"""A producer over the stock library: a future for each message, and no blocking.
+
+Owns `StockProducer`. With `block_if_queue_full` the library would block its caller, which is the
+event loop; messages over the limit wait here instead, in order, and the library never blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable
+from functools import partial
+from typing import Any
+
+import _pulsar
+
+from ...closing import CloseOnce
+from ...errors import ClosedError, ConfigurationError, TransportError
+from ...ids import MessageId
+from ...options import ProducerOptions
+from ..base import Outgoing
+from .failures import failure, raised
+from .native_ids import from_native
+from .producer_config import Router
+from .results import Calls, Mailbox, in_thread
+
+
+class StockProducer:
+    """One producer (`ProducerLink`). All methods on the loop that created it."""
+
+    def __init__(self, native: Any, options: ProducerOptions, router: Router | None) -> None:
+        self._native = native
+        self._topic: str = native.topic()
+        self._router = router
+        self._chunked = options.chunking_enabled
+        self._limit = options.max_pending_messages if options.block_if_queue_full else 0
+        self._mail = Mailbox(asyncio.get_running_loop())
+        self._under_way: set[asyncio.Future[MessageId]] = set()
+        self._waiting: deque[tuple[Any, asyncio.Future[MessageId]]] = deque()
+        self._calls = Calls()
+        self._closed = False
+        self._close_once = CloseOnce(self._close)
+
+    @property
+    def topic(self) -> str:
+        return self._topic
+
+    @property
+    def producer_name(self) -> str:
+        return str(self._native.producer_name())
+
+    @property
+    def last_sequence_id(self) -> int:
+        return int(self._native.last_sequence_id())
+
+    def is_connected(self) -> bool:
+        return not self._closed and bool(self._native.is_connected())
+
+    def publish(self, message: Outgoing) -> Awaitable[MessageId]:
+        if self._closed:
+            raise ClosedError("the producer is closed: create another")
+        native = build(message)
+        future: asyncio.Future[MessageId] = self._mail.loop.create_future()
+        if self._limit and (self._waiting or len(self._under_way) >= self._limit):
+            self._waiting.append((native, future))
+        else:
+            self._send(native, future)
+        return future
+
+    def _send(self, native: Any, future: asyncio.Future[MessageId]) -> None:
+        # Before the call: the library may call back at once.
+        self._under_way.add(future)
+        try:
+            self._native.send_async(native, partial(self._mail.post, self._sent, future))
+        except Exception as error:
+            self._under_way.discard(future)
+            future.set_exception(raised(error, "send"))
+        if self._router is not None and self._router.failed is not None:
+            refused, self._router.failed = self._router.failed, None
+            self._under_way.discard(future)
+            if not future.done():
+                future.set_exception(refused)
+
+    def _sent(self, future: asyncio.Future[MessageId], result: Any, native_id: Any) -> None:
+        self._under_way.discard(future)
+        if not future.done():
+            if result == _pulsar.Result.Ok:
+                future.set_result(self._id_of(native_id))
+            else:
+                future.set_exception(failure(result, f"send to {self._topic}"))
+        while self._waiting and len(self._under_way) < self._limit:
+            native, waiting = self._waiting.popleft()
+            if not waiting.done():  # its caller is still there
+                self._send(native, waiting)
+
+    def _id_of(self, native_id: Any) -> MessageId:
+        if self._chunked:
+            return from_native(native_id, self._topic)
+        partition = native_id.partition()
+        topic = self._topic
+        if partition >= 0 and not topic.endswith(f"-partition-{partition}"):
+            topic = f"{topic}-partition-{partition}"
+        return MessageId(
+            partition,
+            native_id.ledger_id(),
+            native_id.entry_id(),
+            native_id.batch_index(),
+            topic=topic,
+        )
+
+    async def flush(self) -> None:
+        if self._closed:
+            raise ClosedError("the producer is closed: create another")
+        queued = [future for _, future in self._waiting]
+        # Not flush_async: it keeps the GIL, which a callback may be waiting for.
+        await in_thread(self._native.flush, f"flush {self._topic}")
+        if queued:
+            await asyncio.wait(queued)
+
+    async def close(self) -> None:
+        await self._close_once()
+
+    async def _close(self) -> None:
+        self._closed = True
+        with contextlib.suppress(ClosedError, TransportError):
+            await self._calls.run(self._native.close_async, "close the producer")
+        self.abandon()
+
+    def abandon(self) -> None:
+        """The library's side is gone: nothing more will be called back."""
+        self._closed = True
+        self._calls.abandon()
+        queued = [future for _, future in self._waiting]
+        self._waiting.clear()
+        for future in (*self._under_way, *queued):
+            if not future.done():
+                future.set_exception(ClosedError("the producer was closed before the send ended"))
+
+
+def build(message: Outgoing) -> Any:
+    """The `_pulsar.Message` to send.
+
+    Raises:
+        ConfigurationError: The library refuses a value.
+    """
+    builder = _pulsar.MessageBuilder()
+    try:
+        if message.payload is None:
+            builder.set_null_value()
+        else:
+            builder.content(message.payload)
+        for key, value in (message.properties or {}).items():
+            builder.property(key, value)
+        if message.partition_key is not None:
+            builder.partition_key(message.partition_key)
+        if message.ordering_key is not None:
+            builder.ordering_key(message.ordering_key)
+        if message.sequence_id is not None:
+            builder.sequence_id(message.sequence_id)
+        if message.replication_clusters is not None:
+            builder.replication_clusters(message.replication_clusters)
+        if message.disable_replication:
+            builder.disable_replication(True)
+        if message.event_timestamp is not None:
+            builder.event_timestamp(message.event_timestamp)
+        if message.deliver_at is not None:
+            builder.deliver_at(message.deliver_at)
+    except TypeError as error:
+        raise ConfigurationError(f"the message cannot be sent: {error}") from error
+    return builder.build()

@@ -1,0 +1,85 @@
+"""A producer's options as the stock library takes them, and the guard around a message router.
+
+Owns `Router`: it is called by the library in the middle of a send, where an exception must not
+pass, so the exception is kept for the producer and the library gets a partition that cannot be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import _pulsar
+
+from ...errors import ConfigurationError
+from ...ids import MessageId
+from ...message import Message
+from ...options import ProducerOptions
+from .schemas import schema_info
+
+# So that the per-partition limit is max_pending_messages when this package does the waiting.
+_NO_LIMIT_ACROSS: Final = 2**31 - 1
+
+
+class Router:
+    """A user's `message_router(message, partitions)` made safe for the library."""
+
+    def __init__(self, route: Callable[[Any, int], int], schema: Any) -> None:
+        self._route = route
+        self._schema = schema
+        self.failed: ConfigurationError | None = None
+
+    def __call__(self, native: Any, partitions: int) -> int:
+        try:
+            message = Message.of_reader(native, self._schema, MessageId())
+            chosen = self._route(message, partitions)
+            if not 0 <= chosen < partitions:
+                raise ValueError(f"it chose {chosen} of {partitions} partitions")
+            return int(chosen)
+        except BaseException as error:
+            self.failed = ConfigurationError(
+                f"message_router failed and nothing was sent: {type(error).__name__}: {error}"
+            )
+            self.failed.__cause__ = error
+            return partitions  # one past the last: the library refuses it
+
+
+def producer_configuration(options: ProducerOptions) -> tuple[Any, Router | None]:
+    """The `_pulsar.ProducerConfiguration` for `options`, and the router in it."""
+    conf = _pulsar.ProducerConfiguration()
+    if options.producer_name is not None:
+        conf.producer_name(options.producer_name)
+    conf.schema(schema_info(options.schema))
+    if options.initial_sequence_id is not None:
+        conf.initial_sequence_id(options.initial_sequence_id)
+    conf.send_timeout_millis(options.send_timeout_millis)
+    conf.compression_type(getattr(_pulsar.CompressionType, options.compression_type.name))
+    conf.max_pending_messages(options.max_pending_messages)
+    conf.max_pending_messages_across_partitions(
+        _NO_LIMIT_ACROSS
+        if options.block_if_queue_full
+        else options.max_pending_messages_across_partitions
+    )
+    conf.block_if_queue_full(False)  # it would block the event loop
+    conf.batching_enabled(options.batching_enabled)
+    conf.batching_max_messages(options.batching_max_messages)
+    conf.batching_max_allowed_size_in_bytes(options.batching_max_allowed_size_in_bytes)
+    conf.batching_max_publish_delay_ms(options.batching_max_publish_delay_ms)
+    conf.chunking_enabled(options.chunking_enabled)
+    conf.partitions_routing_mode(
+        getattr(_pulsar.PartitionsRoutingMode, options.message_routing_mode.name)
+    )
+    conf.lazy_start_partitioned_producers(options.lazy_start_partitioned_producers)
+    for key, value in (options.properties or {}).items():
+        conf.property(key, value)
+    conf.batching_type(getattr(_pulsar.BatchingType, options.batching_type.name))
+    if options.encryption_key is not None:
+        conf.encryption_key(options.encryption_key)
+    if options.crypto_key_reader is not None:
+        conf.crypto_key_reader(options.crypto_key_reader.cryptoKeyReader)
+    conf.access_mode(getattr(_pulsar.ProducerAccessMode, options.access_mode.name))
+    router = None
+    if options.message_router is not None:
+        router = Router(options.message_router, options.schema)
+        conf.message_router(router)
+    return conf, router

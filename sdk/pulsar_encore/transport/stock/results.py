@@ -1,0 +1,164 @@
+"""From native callbacks to awaitables: nothing thrown, nothing lost, nothing left hanging.
+
+Owns the only functions handed to the native library as callbacks. They run on its threads, where an
+exception ends the process (stock-client notes, section 6), so they swallow everything and never
+block. An object that arrives after its caller was cancelled is closed, not orphaned. The library
+forgets some callbacks when it closes; `Calls.abandon` settles those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import _pulsar
+
+from ...errors import ClosedError, EncoreError
+from .failures import failure, raised
+
+#: Begins a native operation: called with the callback to hand over.
+Start = Callable[[Callable[..., None]], Any]
+
+
+class Mailbox:
+    """Hands work from any thread to one loop, with a single wake-up for all that waits."""
+
+    __slots__ = ("_items", "_woken", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._items: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._woken = False
+
+    def post(self, action: Callable[..., None], *args: Any) -> bool:
+        """Run `action(*args)` on the loop. Never raises; False when the loop is closed."""
+        self._items.append((action, args))
+        if self._woken:  # the drain that is scheduled has not begun: it takes this one too
+            return True
+        self._woken = True
+        try:
+            self.loop.call_soon_threadsafe(self._drain)
+        except RuntimeError:
+            return False
+        return True
+
+    def _drain(self) -> None:
+        self._woken = False
+        for _ in range(len(self._items)):
+            action, args = self._items.popleft()
+            try:
+                action(*args)
+            except Exception as error:
+                self.loop.call_exception_handler(
+                    {"message": "pulsar_encore: a result was not handled", "exception": error}
+                )
+
+
+def ignore(*_outcome: Any) -> None:
+    """The callback for operations whose end nobody waits for."""
+
+
+def close_quietly(native: Any) -> None:
+    """Close a native producer, consumer, reader or client that nobody has; never raises."""
+    with contextlib.suppress(BaseException):
+        native.close_async(ignore)
+
+
+class Calls:
+    """The native operations under way for one object."""
+
+    def __init__(self) -> None:
+        self._under_way: set[asyncio.Future[Any]] = set()
+        self._abandoned = False
+
+    async def run(
+        self, start: Start, doing: str, *, discard: Callable[[Any], None] | None = None
+    ) -> Any:
+        """Begin an operation and wait for its result.
+
+        Args:
+            start: Takes the callback.
+            doing: What is being done, for the text of an error.
+            discard: Called with a result that nobody waits for any more, on any thread.
+
+        Raises:
+            ClosedError: Closed before or meanwhile.
+            TransportError: It failed.
+        """
+        if self._abandoned:
+            raise ClosedError(f"{doing}: it is closed")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def done(*outcome: Any) -> None:
+            try:
+                loop.call_soon_threadsafe(_settle, future, outcome, discard)
+            except BaseException:  # the loop is closed: nobody can wait for this any more
+                _drop(outcome, discard)
+
+        try:
+            start(done)
+        except Exception as error:
+            raise raised(error, doing) from error
+        self._under_way.add(future)
+        try:
+            return _result_of(await future, doing)
+        except asyncio.CancelledError:
+            # Cancelled in the very turn in which the result came: `_settle` saw nobody gone.
+            if future.done() and not future.cancelled() and future.exception() is None:
+                _drop(future.result(), discard)
+            raise
+        finally:
+            self._under_way.discard(future)
+
+    def abandon(self) -> None:
+        """Fail what is under way, and what comes later, with `ClosedError`. On the loop."""
+        self._abandoned = True
+        for future in self._under_way:
+            if not future.done():
+                future.set_exception(ClosedError("closed while the call was under way"))
+
+
+def _settle(
+    future: asyncio.Future[Any], outcome: tuple[Any, ...], discard: Callable[[Any], None] | None
+) -> None:
+    if future.done():
+        _drop(outcome, discard)
+    else:
+        future.set_result(outcome)
+
+
+def _drop(outcome: tuple[Any, ...], discard: Callable[[Any], None] | None) -> None:
+    if discard is None:
+        return
+    with contextlib.suppress(BaseException):
+        discard(_result_of(outcome, ""))
+
+
+def _result_of(outcome: tuple[Any, ...], doing: str) -> Any:
+    """Native calls answer (Result), (Result, value), or (value or Error)."""
+    first = outcome[0]
+    if isinstance(first, _pulsar.Error):
+        raise failure(first.error, doing, first.message)
+    if isinstance(first, _pulsar.Result):
+        if first != _pulsar.Result.Ok:
+            raise failure(first, doing)
+        return outcome[1] if len(outcome) > 1 else None
+    return first
+
+
+async def in_thread(blocking: Callable[[], Any], doing: str) -> Any:
+    """Run a native call that blocks, on another thread.
+
+    Raises:
+        TransportError: It failed.
+    """
+    try:
+        return await asyncio.to_thread(blocking)
+    except EncoreError:
+        raise
+    except Exception as error:
+        raise raised(error, doing) from error
