@@ -1,4 +1,4 @@
-"""Random operations against a naive model: nothing lost, nothing given to two, permits conserved."""
+"""Random operations against a naive model: nothing lost, nothing with two, permits conserved."""
 
 from __future__ import annotations
 
@@ -184,5 +184,5 @@ class Model(RuleBasedStateMachine):
 def test_model(kind: SubscriptionType) -> None:
     machine = type("Machine", (Model,), {"kind": kind})
     test = machine.TestCase
-    test.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+    test.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
     test("runTest").runTest()

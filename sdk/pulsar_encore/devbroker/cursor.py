@@ -62,11 +62,12 @@ class Cursor:
         """
         if self.is_acked(seq):
             return None
-        left = self._partial.get(seq, (1 << size) - 1) & mask
-        if left:
-            self._partial[seq] = left
-        else:
+        full = (1 << size) - 1
+        left = self._partial.get(seq, full) & mask
+        if not left:
             self.ack(seq)
+        elif left != full:
+            self._partial[seq] = left
         return left
 
     def ack_below(self, seq: int) -> None:
