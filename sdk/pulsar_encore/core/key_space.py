@@ -50,11 +50,12 @@ class KeySpace:
     """Interns lanes and blocks.
 
     Args:
-        block_bits: A slot stands for ``2**block_bits`` positions.
+        block_bits: A slot stands for ``2**block_bits`` positions. At 13, scattered keys of 64
+            ledgers take 9 bytes (14: 10, 16: 28), dense ledgers 7 slots each (12: 13).
         page_bits: A page holds ``2**page_bits`` batch indexes of each entry.
     """
 
-    def __init__(self, block_bits: int = 12, page_bits: int = 8) -> None:
+    def __init__(self, block_bits: int = 13, page_bits: int = 8) -> None:
         self._block_bits = block_bits
         self._block_mask = (1 << block_bits) - 1
         self._page_bits = page_bits

@@ -33,7 +33,7 @@ class TimeBucketIndex:
         page_bits: See `KeySpace`.
     """
 
-    def __init__(self, *, open_buckets: int = 2, block_bits: int = 12, page_bits: int = 8) -> None:
+    def __init__(self, *, open_buckets: int = 2, block_bits: int = 13, page_bits: int = 8) -> None:
         self._open_buckets = open_buckets
         self._shape = (block_bits, page_bits)
         self.clear()
@@ -235,8 +235,9 @@ class TimeBucketIndex:
             ids.remove(number)
 
     def _strip(self, lane: Lane, doomed: BitMap64) -> int:
-        if lane.known:
-            doomed &= self._members
+        if not lane.known:
+            self._learn(lane)
+        doomed &= self._members
         if not doomed:
             return 0
         removed = 0
