@@ -1,16 +1,13 @@
 """The transport over the stock client: creates and closes, nothing else.
 
 Owns `StockTransport` and the one native client in it. Native calls that block never run on the
-loop. At the interpreter's end whatever is still open is closed first: a native thread that comes
-back with a result after that would end the process with an abort.
+loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
-import threading
 from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
@@ -23,6 +20,7 @@ from ...options import ClientOptions, ConsumerOptions, ProducerOptions, ReaderOp
 from ..base import ConsumerLink, ProducerLink, ReaderLink
 from .consumer import STOCK, StockConsumer
 from .consumer_config import consumer_configuration, subscribed_topics
+from .ending import end, watch
 from .native_ids import to_native
 from .producer import StockProducer
 from .producer_config import producer_configuration
@@ -32,9 +30,6 @@ from .schemas import attach, schema_info
 
 # Without a logger of the user's: problems are seen, the chatter of every connection is not.
 _DEFAULT_LEVEL: Final = pulsar.LoggerLevel.Warn
-_EXIT_WAIT_S: Final = 1.0
-
-_open: WeakSet[StockTransport] = WeakSet()
 
 
 class StockTransport:
@@ -55,7 +50,7 @@ class StockTransport:
         self._calls = Calls()
         self._links: WeakSet[StockProducer | StockReader] = WeakSet()
         self._closed = False
-        _open.add(self)
+        watch(self, self._native)
 
     @property
     def native(self) -> Any:
@@ -121,7 +116,7 @@ class StockTransport:
     def shutdown(self) -> None:
         # Not the native shutdown: it keeps the GIL while it waits for threads that may want it.
         if not self._closed:
-            close_quietly(self._native)
+            end(self._native)
             self._gone()
 
     async def close(self) -> None:
@@ -130,12 +125,11 @@ class StockTransport:
         self._closed = True
         with contextlib.suppress(ClosedError, TransportError, TimeoutError):
             async with asyncio.timeout(self._options.operation_timeout_seconds):
-                await self._calls.run(self._native.close_async, "close the client")
+                await self._calls.run(partial(end, self._native), "close the client")
         self._gone()
 
     def _gone(self) -> None:
         self._closed = True
-        _open.discard(self)
         self._calls.abandon()
         for link in self._links:
             link.abandon()
@@ -166,19 +160,3 @@ def _native_client(options: ClientOptions) -> Any:
     except (ValueError, TypeError, RuntimeError) as error:
         raise ConfigurationError(f"the client cannot be created: {error}") from error
     return client._client
-
-
-@atexit.register
-def _close_all_at_exit() -> None:
-    waiting = []
-    for transport in list(_open):
-        ended = threading.Event()
-
-        def done(*_outcome: Any, ended: threading.Event = ended) -> None:
-            ended.set()
-
-        with contextlib.suppress(BaseException):
-            transport.native.close_async(done)
-            waiting.append(ended)
-    for ended in waiting:
-        ended.wait(_EXIT_WAIT_S)
