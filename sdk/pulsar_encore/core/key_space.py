@@ -43,6 +43,7 @@ Part = tuple[int, int, int, Lane, int, "array[int]"]
 """Ledger, page, block, lane, what to add to a number to get its position, the numbers."""
 
 _VACANT = Lane(-1, WHOLE)
+_NONE: dict[int, Lane] = {}
 _ORDER = itemgetter(0, 1, 2)
 
 
@@ -119,26 +120,52 @@ class KeySpace:
             self._owners[slot] = _VACANT
             self._free.append(slot)
 
-    def covering_entry(self, ledger: int, entry: int) -> Iterator[tuple[Lane, BitMap64]]:
-        """Lanes that may hold keys of the entry, with the numbers that those keys have."""
-        self.resolve((ledger, entry, WHOLE))  # for its checks
-        for lane in list(self._lanes.get(ledger, {}).values()):
+    def of_entry(self, ledger: int, entry: int) -> list[tuple[Lane, int, int]]:
+        """Lanes that may hold keys of the entry, with its positions: from, and up to.
+
+        Raises:
+            ConfigurationError: `ledger` or `entry` is out of range.
+        """
+        self.resolve((ledger, entry, WHOLE))
+        found = []
+        for lane in self._lanes.get(ledger, _NONE).values():
             shift = 0 if lane.page == WHOLE else self._page_bits
             if entry << shift <= lane.high:
-                yield lane, self._numbers(lane, entry << shift, (entry + 1) << shift)
+                found.append((lane, entry << shift, (entry + 1) << shift))
+        return found
 
-    def covering_through(self, ledger: int, entry: int) -> Iterator[tuple[Lane, BitMap64]]:
-        """The same for the entry and all before it, in any ledger."""
+    def through(self, ledger: int, entry: int) -> list[tuple[Lane, int]]:
+        """Lanes that may hold keys of the entry or of any before it, and up to which position.
+
+        Raises:
+            ConfigurationError: `ledger` or `entry` is out of range.
+        """
         self.resolve((ledger, entry, WHOLE))
-        for other in [known for known in self._lanes if known <= ledger]:
-            for lane in list(self._lanes[other].values()):
+        found = []
+        for other, lanes in self._lanes.items():
+            if other > ledger:
+                continue
+            for lane in lanes.values():
                 shift = 0 if lane.page == WHOLE else self._page_bits
-                stop = (entry + 1) << shift if other == ledger else lane.high + 1
-                yield lane, self._numbers(lane, 0, stop)
+                found.append((lane, lane.high + 1 if other < ledger else (entry + 1) << shift))
+        return found
 
-    def numbers(self, lane: Lane) -> BitMap64:
-        """Every number that a key of this lane could have."""
-        return self._numbers(lane, 0, lane.high + 1)
+    def numbers(self, lane: Lane, start: int, stop: int) -> BitMap64:
+        """Every number that keys of the lane in these positions could have."""
+        bits = self._block_bits
+        found = BitMap64()
+        first, last = start >> bits, (stop - 1) >> bits
+        # Whichever is shorter: the blocks asked for, or those in use.
+        blocks = range(first, last + 1) if last - first < len(lane.blocks) else lane.blocks
+        for block in blocks:
+            slot = lane.blocks.get(block)
+            if slot is None:
+                continue
+            low = max(start - (block << bits), 0)
+            high = min(stop - (block << bits), 1 << bits)
+            if low < high:
+                found.add_range((slot << bits) + low, (slot << bits) + high)
+        return found
 
     def split(self, numbers: array[int]) -> list[Part]:
         """Cut rising numbers into blocks, in order of ledger, page and position."""
@@ -192,19 +219,3 @@ class KeySpace:
             self._starts.append(block)
         lane.blocks[block] = slot
         return slot
-
-    def _numbers(self, lane: Lane, start: int, stop: int) -> BitMap64:
-        bits = self._block_bits
-        found = BitMap64()
-        first, last = start >> bits, (stop - 1) >> bits
-        # Whichever is shorter: the blocks asked for, or those in use.
-        blocks = range(first, last + 1) if last - first < len(lane.blocks) else lane.blocks
-        for block in blocks:
-            slot = lane.blocks.get(block)
-            if slot is None:
-                continue
-            low = max(start - (block << bits), 0)
-            high = min(stop - (block << bits), 1 << bits)
-            if low < high:
-                found.add_range((slot << bits) + low, (slot << bits) + high)
-        return found

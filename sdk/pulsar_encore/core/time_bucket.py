@@ -109,9 +109,7 @@ class TimeBucketIndex:
         number = self._tracked(lane, position)
         if number < 0:
             return False
-        self._take(self._where(lane, number), number)
-        self._members.remove(number)
-        self._forget(lane, 1)
+        self._drop(lane, number)
         return True
 
     def discard_entry(self, ledger: int, entry: int) -> int:
@@ -120,7 +118,14 @@ class TimeBucketIndex:
         Raises:
             ConfigurationError: `ledger` or `entry` is out of range.
         """
-        return sum(self._strip(*found) for found in self._keys.covering_entry(ledger, entry))
+        removed = 0
+        for lane, start, stop in self._keys.of_entry(ledger, entry):
+            if lane.page != WHOLE:
+                removed += self._strip(lane, self._keys.numbers(lane, start, stop))
+            elif (number := self._tracked(lane, start)) >= 0:
+                self._drop(lane, number)
+                removed += 1
+        return removed
 
     def discard_through(self, ledger: int, entry: int) -> int:
         """Forget every key of this entry and of all before it; returns how many there were.
@@ -128,7 +133,10 @@ class TimeBucketIndex:
         Raises:
             ConfigurationError: `ledger` or `entry` is out of range.
         """
-        return sum(self._strip(*found) for found in self._keys.covering_through(ledger, entry))
+        return sum(
+            self._strip(lane, self._keys.numbers(lane, 0, stop))
+            for lane, stop in self._keys.through(ledger, entry)
+        )
 
     def next_due(self) -> int | None:
         """The earliest time at which `pop_due` hands anything over; None when nothing waits."""
@@ -167,7 +175,7 @@ class TimeBucketIndex:
         return number if number in self._members else -1
 
     def _learn(self, lane: Lane) -> None:
-        mask = self._keys.numbers(lane)
+        mask = self._keys.numbers(lane, 0, lane.high + 1)
         for _, ids in self._holding(lane):
             self._members |= ids & mask
         self._members.run_optimize()
@@ -233,6 +241,11 @@ class TimeBucketIndex:
             self._buckets[edge] = seal(loose)
         else:
             ids.remove(number)
+
+    def _drop(self, lane: Lane, number: int) -> None:
+        self._take(self._where(lane, number), number)
+        self._members.remove(number)
+        self._forget(lane, 1)
 
     def _strip(self, lane: Lane, doomed: BitMap64) -> int:
         if not lane.known:
@@ -314,11 +327,13 @@ class TimeBucketIndex:
                 held[number] = edge
         lanes = list(self._keys.lanes())
         for lane in lanes:
-            own = [number for number in self._keys.numbers(lane) if number in held]
+            own = [
+                number for number in self._keys.numbers(lane, 0, lane.high + 1) if number in held
+            ]
             assert len(own) == lane.count > 0
             assert all(held[number] in lane.edges for number in own)
             assert lane.edge == -1 or lane.edge in lane.edges
-            known = self._keys.numbers(lane) & self._members
+            known = self._keys.numbers(lane, 0, lane.high + 1) & self._members
             assert list(known) == (own if lane.known else [])
         assert self._len == len(held) == sum(lane.count for lane in lanes)
         assert len(self._members) == sum(lane.count for lane in lanes if lane.known)
