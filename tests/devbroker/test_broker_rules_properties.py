@@ -149,6 +149,9 @@ class Model(RuleBasedStateMachine):
     @invariant()
     def books_balance(self) -> None:
         assert self.bench.sub.backlog == sum(1 for left in self.left.values() if left)
+        mark = self.bench.sub.cursor.mark
+        assert not any(left for seq, left in self.left.items() if seq < mark)
+        assert mark == len(self.left) or self.left[mark], "the mark stopped at an acked entry"
         for consumer, held in self.held.items():
             assert consumer.permits == self.permits[consumer]
             if self.shares:

@@ -213,6 +213,17 @@ def test_round_robin_takes_twenty_entries_a_turn() -> None:
     assert names == ["a"] * 20 + ["b"] * 20 + ["a"] * 20
 
 
+def test_single_entries_take_turns_too() -> None:
+    bench = Bench()
+    bench.join("a", permits=100)
+    bench.join("b", permits=100)
+    names = []
+    for _ in range(6):
+        bench.publish()
+        names += [got[0] for got in bench.deliver()]
+    assert names == ["a", "b"] * 3
+
+
 def test_lower_priority_gets_what_the_higher_has_no_permits_for() -> None:
     bench = Bench()
     bench.publish(30)

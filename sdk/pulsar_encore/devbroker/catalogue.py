@@ -106,6 +106,14 @@ class Catalogue:
                 if known.durable and state is not first:
                     self.subscription(state, known.name, start=0)
 
+    def create(self, topic: str) -> None:
+        """Create a topic without partitions, whatever the settings say of automatic creation.
+
+        Raises:
+            Refusal: InvalidTopicName, TopicNotFound for an unknown namespace.
+        """
+        self._create(self.name(topic))
+
     def _create(self, name: TopicName) -> TopicState:
         state = self.topics.get(name.full)
         if state is None:

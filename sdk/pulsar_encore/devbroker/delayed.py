@@ -54,7 +54,3 @@ class Delayed:
         head = self._heap[0][0]
         shift = self._tick_ms - 1 if self._strict else self._tick_ms // 2
         return (head + shift) // self._tick_ms * self._tick_ms
-
-    def clear(self) -> None:
-        """Forget all; a rewind reads them again."""
-        self._heap.clear()

@@ -27,7 +27,6 @@ class Dispatcher(Protocol):
 
     def add(self, consumer: Consumer, wall_now_ms: int) -> None: ...
     def remove(self, consumer: Consumer, wall_now_ms: int) -> None: ...
-    def rewind(self) -> None: ...
     def settled(self, seq: int) -> None: ...
     def partly_settled(self, seq: int, left: int) -> None: ...
     def redeliver(self, consumer: Consumer, seqs: list[int] | None) -> None: ...
@@ -55,6 +54,7 @@ class Shared:
         self._unacked = 0
         self._blocked = False
         self._turn = 0
+        self._next_turn = 0
 
     def add(self, consumer: Consumer, wall_now_ms: int) -> None:
         """A consumer joins; the list stays ordered by priority."""
@@ -64,25 +64,9 @@ class Shared:
     def remove(self, consumer: Consumer, wall_now_ms: int) -> None:
         """A consumer leaves: what it held goes to the others, counts unchanged."""
         self.consumers.remove(consumer)
-        if not self.consumers:
-            # The last one takes the counts with it (consumer-semantics.md 3.8).
-            self._drop_held(consumer)
-            self.rewind()
-            return
         for seq in self._drop_held(consumer):
             self._again(seq)
         self._unblock_total()
-
-    def rewind(self) -> None:
-        """Start again at the cursor's mark, with no counts."""
-        for consumer in self.consumers:
-            self._drop_held(consumer)
-        self._read = self._cursor.mark
-        self._replay.clear()
-        self._delayed.clear()
-        self._counts.clear()
-        self._unacked = 0
-        self._blocked = False
 
     def settled(self, seq: int) -> None:
         """A whole entry was acked, by whichever consumer."""
@@ -131,6 +115,7 @@ class Shared:
                 consumer, min(TURN, limit - len(out)), wall_now_ms, out
             ):
                 break
+            self._turn = self._next_turn
         return out
 
     def wake_ms(self, wall_now_ms: int) -> int | None:
@@ -148,7 +133,7 @@ class Shared:
                 best = (consumer, self._turn + step + 1)
         if best is None:
             return None
-        self._turn = best[1] % count
+        self._next_turn = best[1] % count
         return best[0]
 
     def _serve(self, consumer: Consumer, limit: int, wall_now_ms: int, out: list[Delivery]) -> int:

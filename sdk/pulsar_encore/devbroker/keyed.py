@@ -56,19 +56,9 @@ class KeyShared(Shared):
     def remove(self, consumer: Consumer, wall_now_ms: int) -> None:
         """A consumer leaves; its slots and what it held go to the others."""
         super().remove(consumer, wall_now_ms)
-        if self.consumers:
-            self._replay.extend(consumer.queue)
+        self._replay.extend(consumer.queue)
         consumer.queue.clear()
         self._deal()
-
-    def rewind(self) -> None:
-        """Start again at the cursor's mark."""
-        super().rewind()
-        for consumer in self.consumers:
-            consumer.queue.clear()
-        self._parked.clear()
-        self._holding.clear()
-        self._waiting = 0
 
     def _deal(self) -> None:
         """Give all that waits to the present owners."""

@@ -164,7 +164,7 @@ class Broker:
 
     def create_topic(self, topic: str) -> None:
         """Create a topic without partitions."""
-        self.hub.catalogue.topic(topic)
+        self.hub.catalogue.create(topic)
 
     def create_partitioned_topic(self, topic: str, partitions: int) -> None:
         """Create a partitioned topic, or let one grow."""

@@ -127,6 +127,9 @@ class Subscription:
             return []
         before = self.active
         rule.remove(consumer, wall_now_ms)
+        if not rule.consumers:
+            # The last one takes the redelivery counts with it (consumer-semantics.md 3.8).
+            self._dispatcher = None
         return self._changes(before, None)
 
     def _changes(self, before: Consumer | None, newcomer: Consumer | None) -> list[Notice]:
@@ -223,8 +226,8 @@ class Subscription:
         self.cursor.reset(max(seq, self.topic.base))
         if mask is not None and self.topic.base <= seq < self.topic.end:
             self.cursor.ack_indexes(seq, self.topic.at(seq).messages, mask)
-        if rule is not None:
-            rule.rewind()
+        if isinstance(rule, SingleActive):
+            rule.rewind()  # for the standby that has just become active
         return closed, notices
 
     def unload(self) -> list[Consumer]:
