@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from ..errors import ConfigurationError
 from ..wire import pulsar_pb2 as pb
@@ -50,6 +50,8 @@ class Fault:
     topic: str | None = None
 
     def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ConfigurationError(f"kind must be one of {', '.join(get_args(Kind))}")
         if self.command not in pb.BaseCommand.Type.keys():
             raise ConfigurationError(f"command {self.command!r} is no command of the protocol")
         if self.nth < 1 or self.times < 1:
