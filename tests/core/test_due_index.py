@@ -12,7 +12,13 @@ from pyroaring import BitMap64
 from test_due_index_model import ENGINES
 
 from pulsar_encore.core.due import MAX_BATCH_INDEX
-from pulsar_encore.core.due_index import DueIndex, MessageKey, bucket_edge, precision_bits
+from pulsar_encore.core.due_index import (
+    DueIndex,
+    MessageKey,
+    TimeBucketIndex,
+    bucket_edge,
+    precision_bits,
+)
 from pulsar_encore.core.sealed import seal, unseal
 from pulsar_encore.errors import ConfigurationError
 
@@ -123,6 +129,32 @@ def test_messages_of_a_batch_come_as_one_mask(index: DueIndex) -> None:
     assert batch.indexes == [(2, 5, 0b10), (2, 6, 1 | 1 << 3 | 1 << 999)]
     assert len(batch) == 5
     assert list(batch) == [(2, 6, -1), (2, 5, 1), (2, 6, 0), (2, 6, 3), (2, 6, 999)]
+
+
+def test_entries_of_batches_come_in_order_whatever_their_size(index: DueIndex) -> None:
+    for key in ((2, 7, 0), (2, 6, 700), (2, 7, 700), (1, 9, 1)):
+        index.add(key, 10, 0)
+    assert [(ledger, entry) for ledger, entry, _ in index.pop_due(10).indexes] == [
+        (1, 9),
+        (2, 6),
+        (2, 7),
+    ]
+
+
+@pytest.mark.parametrize("emptied_by", ["drain", "discard"])
+def test_a_bucket_may_come_again(index: DueIndex, emptied_by: str) -> None:
+    index.add((1, 9, -1), 10, 0)
+    index.add((1, 8, -1), 10, 0)
+    index.add((1, 1, -1), 5, 0)
+    if emptied_by == "drain":
+        index.pop_due(5)
+    else:
+        index.discard((1, 1, -1))
+    assert index.discard((1, 8, -1))
+    index.add((1, 3, -1), 5, 0)
+    index._check()
+    assert index.discard((1, 3, -1))
+    assert list(index.pop_due(10)) == [(1, 9, -1)]
 
 
 def test_two_messages_of_one_entry_keep_their_own_times(index: DueIndex) -> None:
@@ -239,6 +271,20 @@ far = st.sets(st.integers(0, 2**63 - 1), max_size=9)
 @given(ids=st.builds(set.union, near, runs, far) | near | runs)
 def test_a_sealed_bucket_opens_to_the_same_ids(ids: set[int]) -> None:
     assert set(unseal(seal(BitMap64(ids)))) == ids
+
+
+def test_buckets_that_stopped_growing_are_sealed_and_still_change() -> None:
+    index = TimeBucketIndex()
+    for entry in range(20_000):
+        index.add((1, entry, -1), entry, 10)
+    sealed = [ids for ids in index._buckets.values() if isinstance(ids, bytes)]
+    assert len(sealed) >= 16
+    assert sum(map(len, sealed)) < 64 * len(sealed)
+    assert index.add((2, 0, -1), 1000, 10)
+    assert index.discard((1, 1500, -1))
+    index._check()
+    keys = [(1, entry, -1) for entry in range(2049) if entry != 1500]
+    assert sorted(index.pop_due(2048)) == [*keys, (2, 0, -1)]
 
 
 def test_sealing_takes_the_smaller_form() -> None:

@@ -206,6 +206,7 @@ class KeySpace:
                 used.add(slot)
         assert len(self._free) == len(set(self._free))
         assert used.isdisjoint(self._free)
+        assert all(self._owners[slot] is _VACANT for slot in self._free)
         assert len(used) + len(self._free) == len(self._owners) == len(self._starts)
 
     def _claim(self, lane: Lane, block: int) -> int:
