@@ -1,4 +1,4 @@
-"""Delays that grow with the redelivery count. Pure: the caller gives the count and the random source."""
+"""Delays that grow with the redelivery count. Pure: the caller gives count and random source."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ class Backoff:
     """Exponential delay by redelivery count, as Java's MultiplierRedeliveryBackoff (PIP-106).
 
     Args:
-        min_delay: Delay of the first redelivery. Seconds or timedelta.
-        max_delay: No delay is longer. Seconds or timedelta.
-        multiplier: Growth per redelivery, more than 1.
-        jitter: Share of each delay, 0 to 1, that is taken off at random, so that messages that failed
+        min_delay: Delay of the first redelivery. Seconds or timedelta. max_delay: No delay is
+        longer. Seconds or timedelta. multiplier: Growth per redelivery, more than 1. jitter: Share
+        of each delay, 0 to 1, that is taken off at random, so that messages that failed
             together do not return together. Never below `min_delay`.
 
     Raises:

@@ -142,6 +142,11 @@ class MessageId:
             )
         return _parse(serialize(), "")
 
+    @staticmethod
+    def wrap_bytes(data: bytes) -> MessageId:
+        """`deserialize` without a copy, for `bytes` from the engine."""
+        return _parse(data, "")
+
     def with_topic(self, topic: str) -> MessageId:
         """The same id, known to be of `topic`."""
         return MessageId(

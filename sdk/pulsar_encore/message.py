@@ -1,7 +1,7 @@
 """A received message: a light view that decodes on access.
 
-Owns `Message`. It carries no payload of its own: the transport's raw message decodes what is asked for,
-and the settlement state lives in the entry's record.
+Owns `Message`. It carries no payload of its own: the transport's raw message decodes what is asked
+for, and the settlement state lives in the entry's record.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One alarm for everything that waits: it sleeps until the head is due, and re-arms when the head moves.
+"""One alarm for everything that waits: sleeps until the head is due, re-arms when the head moves.
 
 Owns `Alarm`. A later due time never postpones an earlier one (the stock client's fault: every nack
 re-arms its only timer), and with nothing due nothing runs.

@@ -1,8 +1,8 @@
 """When acks leave: grouped by time, by entries, and by messages; held while disconnected.
 
 Owns `AckSender`. By messages, because a broker stops delivering at its unacked window: grouping by
-time alone caps a consumer at one window per group time. A flush that the transport refuses is put back
-and tried again, so an ack made while disconnected is sent after the reconnect.
+time alone caps a consumer at one window per group time. A flush that the transport refuses is put
+back and tried again, so an ack made while disconnected is sent after the reconnect.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class AckSender:
         self._trust_timer: asyncio.TimerHandle | None = None
 
     def added(self, home: InFlight, messages: int) -> None:
-        """`messages` more were acked in `home`."""
+        """An ack of `messages` more waits in `home`."""
+        if not messages:
+            return
         self._unsent += messages
         if (
             self._unsent >= self._most_messages

@@ -1,7 +1,7 @@
 """A message listener: the loop that calls it, and its pause switch.
 
-Owns `Listener`. The callback may be a plain function or a coroutine function; one call at a time, in
-order. A callback that raises has failed: the message is nacked and comes back.
+Owns `Listener`. The callback may be a plain function or a coroutine function; one call at a time,
+in order. A callback that raises has failed: the message is nacked and comes back.
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ from typing import Any, Protocol
 
 from ..errors import EncoreError
 from ..message import Message
+from .receive_queue import ReceiveQueue
 
 logger = logging.getLogger(__name__)
 
 
-class _Receiver(Protocol):
-    async def receive(self) -> Message: ...
+class _Nacker(Protocol):
     async def negative_acknowledge(self, message: Message) -> None: ...
 
 
 class Listener:
-    """Feeds messages of `consumer` to `callback(consumer, message)` until closed."""
+    """Feeds messages of `queue` to `callback(consumer, message)` until closed."""
 
-    def __init__(self, consumer: _Receiver, callback: Callable[..., Any]) -> None:
+    def __init__(
+        self, consumer: _Nacker, queue: ReceiveQueue, callback: Callable[..., Any]
+    ) -> None:
         self._consumer = consumer
+        self._queue = queue
         self._callback = callback
         self._running = asyncio.Event()
         self._running.set()
@@ -44,7 +47,7 @@ class Listener:
         while True:
             await self._running.wait()
             try:
-                message = await consumer.receive()
+                message = await self._queue.get(None)
             except EncoreError:
                 return  # closed, or dead for good: both are reported where they happened
             try:

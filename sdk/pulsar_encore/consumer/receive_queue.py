@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..core.entry import HELD, QUEUED, Entry
@@ -51,38 +51,43 @@ class ReceiveQueue:
         self._consumed = consumed
         self._handed_over = handed_over
         self._cursors: deque[_Cursor] = deque()
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters: deque[tuple[asyncio.Future[None], bool]] = deque()
         self._error: Exception | None = None
-        self._count = 0
+        self._head: Iterator[Message] = iter(())
 
     def __len__(self) -> int:
         """Messages queued, those settled while queued included."""
-        return self._count
+        return sum(cursor.end - cursor.at for cursor in self._cursors)
 
     def push(self, entry: Entry, indexes: Sequence[int], messages: Sequence[RawMessage]) -> None:
         self._cursors.append(_Cursor(entry, indexes, messages))
-        self._count += len(messages)
 
     def take(self) -> Message | None:
         """The next message, QUEUED -> HELD, or None when nothing is here."""
-        cursors = self._cursors
-        while cursors:
-            cursor = cursors[0]
-            at = cursor.at
-            cursor.at = at + 1
-            self._count -= 1
-            if at + 1 == cursor.end:
-                cursors.popleft()
-                self._consumed(cursor.end)
-            entry = cursor.entry
-            index = cursor.indexes[at]
+        for message in self._head:
+            return message
+        while self._cursors:
+            self._head = self._walk(self._cursors[0])
+            for message in self._head:
+                return message
+        return None
+
+    def _walk(self, cursor: _Cursor) -> Iterator[Message]:
+        """The messages of one cursor, each handed over as it is asked for.
+
+        A generator, because its locals are what makes taking a message cheap.
+        """
+        entry, schema, handed_over = cursor.entry, self._schema, self._handed_over
+        for index, raw in zip(cursor.indexes, cursor.messages, strict=True):
+            cursor.at += 1
             if entry.state[index] == QUEUED and entry.live:
                 entry.state[index] = HELD
-                if self._handed_over is not None:
-                    self._handed_over(entry, index)
+                if handed_over is not None:
+                    handed_over(entry, index)
                 count = entry.base if entry.looks is None else entry.redelivery_count(index)
-                return Message(cursor.messages[at], self._schema, entry, index, count)
-        return None
+                yield Message(raw, schema, entry, index, count)
+        self._cursors.popleft()
+        self._consumed(cursor.end)
 
     def peek_sizes(self, most: int) -> list[int]:
         """Payload sizes of up to `most` messages from the head, in bytes."""
@@ -108,15 +113,21 @@ class ReceiveQueue:
             if not await self.wait(deadline):
                 raise ReceiveTimeout(f"no message within {timeout_s} s")
 
-    async def wait(self, deadline: float | None) -> bool:
-        """Suspend until something arrives (True) or the loop's clock reaches `deadline` (False)."""
+    async def wait(self, deadline: float | None, *, takes: bool = True) -> bool:
+        """Suspend until something arrives (True) or the loop's clock reaches `deadline` (False).
+
+        Args:
+            deadline: On the loop's clock, or None. takes: A message is taken at once when woken.
+            Who may leave it and wait for more is woken
+                beside those who take, or a message would lie there while they sleep.
+        """
         if self._error is not None:
             raise self._error
         loop = asyncio.get_running_loop()
         if deadline is not None and deadline <= loop.time():
             return False
         waiter: asyncio.Future[None] = loop.create_future()
-        self._waiters.append(waiter)
+        self._waiters.append((waiter, takes))
         timer = None
         if deadline is not None:
             timer = loop.call_at(deadline, _expire, waiter)
@@ -131,34 +142,34 @@ class ReceiveQueue:
         finally:
             if timer is not None:
                 timer.cancel()
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+            if (waiter, takes) in self._waiters:
+                self._waiters.remove((waiter, takes))
         return True
 
     def wake(self, waiters: int) -> None:
-        """Let up to `waiters` of those waiting try again."""
+        """Let up to `waiters` of those who take try again, and those in line before them."""
         while waiters > 0 and self._waiters:
-            waiter = self._waiters.popleft()
+            waiter, takes = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
-                waiters -= 1
+                waiters -= takes
 
     def drop(self, home: object | None = None) -> None:
-        """Forget what is queued, of one source or of all; their states are the caller's to change."""
-        kept: deque[_Cursor] = deque()
-        for cursor in self._cursors:
-            if home is None or cursor.entry.home is home:
-                self._count -= cursor.end - cursor.at
-                self._consumed(cursor.end)
-            else:
-                kept.append(cursor)
-        self._cursors = kept
+        """Forget what is queued, of one source or of all; the states are the caller's to change."""
+        gone = [each for each in self._cursors if home is None or each.entry.home is home]
+        if not gone:
+            return
+        if self._cursors[0] is gone[0]:
+            self._head = iter(())
+        self._cursors = deque(each for each in self._cursors if each not in gone)
+        for cursor in gone:
+            self._consumed(cursor.end)
 
     def fail(self, error: Exception) -> None:
         """Waiters, present and future, get `error` once nothing is queued."""
         self._error = error
         while self._waiters:
-            waiter = self._waiters.popleft()
+            waiter, _ = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_exception(error)
 

@@ -1,8 +1,8 @@
 """What comes back and when: due nacks and ack timeouts become redeliver commands.
 
-Owns `Redelivery`: one alarm over all sources. On Shared and Key_Shared single entries are asked for;
-on Exclusive and Failover a due message gives back everything unacked of its source, because those
-subscriptions only know a rewind (PIP-84; as Java's client).
+Owns `Redelivery`: one alarm over all sources. On Shared and Key_Shared single entries are asked
+for; on Exclusive and Failover a due message gives back everything unacked of its source, because
+those subscriptions only know a rewind (PIP-84; as Java's client).
 """
 
 from __future__ import annotations

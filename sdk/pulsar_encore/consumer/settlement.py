@@ -1,8 +1,8 @@
 """Finding whose message it is, and settling it: the calls an application makes, one step each.
 
 Owns `Settlement`. A message or id is resolved to the record of its entry; the state changes in one
-synchronous step, so a cancelled call has either not begun or is done. What cannot be settled here is
-refused by name: an ack is never widened to siblings.
+synchronous step, so a cancelled call has either not begun or is done. What cannot be settled here
+is refused by name: an ack is never widened to siblings.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ class Settlement:
             entry = self._own(item)
             home: InFlight = entry.home
             if entry.live:
-                if home.ack(entry, item._index):
-                    self._acks.added(home, 1)
+                self._acks.added(home, home.ack(entry, item._index))
             else:
                 self._ack_late(home, entry, item._index)
             return
@@ -67,8 +66,7 @@ class Settlement:
         index = message_id.batch_index()
         if entry_here is not None and entry_here.batched and index >= 0:
             self._check_index(entry_here, message_id)
-            if home.ack(entry_here, index):
-                self._acks.added(home, 1)
+            self._acks.added(home, home.ack(entry_here, index))
         elif index < 0 or message_id.batch_size == 1 or entry_here is not None:
             self._acks.added(home, home.ack_entry(key))
         elif not home.acks.covers(key):
@@ -78,8 +76,7 @@ class Settlement:
         """Acked before, waiting for its nack, on its way back here, or from before a seek."""
         current = home.find(entry.key)
         if current is not None and current.size == entry.size:
-            if home.ack(current, index):
-                self._acks.added(home, 1)
+            self._acks.added(home, home.ack(current, index))
         elif entry.size == 1:
             self._acks.added(home, home.ack_entry(entry.key))
         elif entry.unacked:
@@ -98,8 +95,7 @@ class Settlement:
                 f"batch index {index} needs the batch's size: use an id from a received message"
             )
         home.adopt(entry)
-        if home.ack(entry, index):
-            self._acks.added(home, 1)
+        self._acks.added(home, home.ack(entry, index))
 
     def ack_cumulative(self, item: Settleable) -> None:
         if type(item) is Message:

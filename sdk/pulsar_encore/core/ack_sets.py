@@ -3,8 +3,9 @@
 Owns `AckTracker`, one per source. Invariant: what is acked is in one place until the transport took
 it: `whole` (the entry is done), `dirty` (part of it is), or the cumulative position; and what was
 taken in the last moments before a connection is lost is remembered, because it may not have arrived
-(a broker answers before it persists, consumer-semantics notes 6.6). A part of a batch is always sent
-as the entry's set of remaining indexes, never as an id alone, so an ack cannot cover a sibling.
+(a broker answers before it persists, consumer-semantics notes 6.6). A part of a batch is always
+sent as the entry's set of remaining indexes, never as an id alone, so an ack cannot cover a
+sibling.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One broker entry that something is going on with: the state of each of its messages.
 
-Owns `Entry`. State is kept per entry, one byte for each message of a batch, because acks, redelivery
-and permits are entries' business on the wire; a message is an (entry, index) pair. Rules about what
-may follow what live in `in_flight`.
+Owns `Entry`. State is kept per entry, one byte for each message of a batch, because acks,
+redelivery and permits are entries' business on the wire; a message is an (entry, index) pair. Rules
+about what may follow what live in `in_flight`.
 """
 
 from __future__ import annotations

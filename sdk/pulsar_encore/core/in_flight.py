@@ -1,13 +1,16 @@
 """Who holds what, for one source: from arrival to settled, every message has one owner.
 
 Owns `InFlight`. A message is AWAY (with the broker), QUEUED here, HELD by the application, NACKED
-(waiting for its due time) or ACKED; every public method is one step of that machine, synchronous, and
-returns what the shell has to do. Rules:
-- a message QUEUED, HELD or NACKED is not handed out again when its entry is redelivered, so siblings in
-  a batch do not disturb each other, and a reconnect does not repeat what the application still has;
-- ACKED indexes of an unfinished entry are remembered, filtered when they come again, and sent again;
+(waiting for its due time) or ACKED; every public method is one step of that machine, synchronous,
+and returns what the shell has to do. Rules:
+- a message QUEUED, HELD or NACKED is not handed out again when its entry is redelivered, so
+  siblings in a batch do not disturb each other, and a reconnect does not repeat what the
+  application still has;
+- ACKED indexes of an unfinished entry are remembered, filtered when they come again, and sent
+  again;
 - a wholly nacked plain entry keeps no record here: only its key waits, in the `DueIndex`;
-- on Exclusive and Failover the broker cannot redeliver single entries: `release` gives them all back.
+- on Exclusive and Failover the broker cannot redeliver single entries: `release` gives them all
+  back.
 """
 
 from __future__ import annotations
@@ -147,12 +150,17 @@ class InFlight:
     def find(self, key: EntryKey) -> Entry | None:
         return self._entries.get(key)
 
-    def ack(self, entry: Entry, index: int) -> bool:
-        """Any state -> ACKED. False when it was acked before. `entry` must be live."""
+    def ack(self, entry: Entry, index: int) -> int:
+        """Any state -> ACKED. `entry` must be live.
+
+        Returns:
+            How many messages `acks` has more to send than before: all of an entry that is done, one
+            for an entry partly acked anew, 0 where an ack of the entry waits already.
+        """
         state = entry.state
         before = state[index]
         if before == ACKED:
-            return False
+            return 0
         if before == NACKED:
             self.nacks.discard(entry.due_key(index))
         elif len(self.timeouts):
@@ -163,15 +171,17 @@ class InFlight:
             self.unacked -= 1
         entry.unacked -= 1
         if self.volatile:
-            return True
+            return 0
         if entry.unacked == 0:
             self._drop(entry)
             self.acks.add_whole(entry.key)
-        else:
-            self.acks.add_part(entry)
-            if entry.active == 0:
-                self._park_away(entry)
-        return True
+            return entry.size
+        if entry.active == 0:
+            self._park_away(entry)
+        if entry.dirty:
+            return 0
+        self.acks.add_part(entry)
+        return 1
 
     def ack_entry(self, key: EntryKey) -> int:
         """The whole entry is acked, seen or not; returns how many messages that settled here."""
@@ -206,7 +216,9 @@ class InFlight:
         if rest is not None:
             was_dirty = rest.dirty
             rest.dirty = True  # the cumulative ack says it: no second ack for the same indexes
-            settled += sum(self.ack(rest, each) for each in range(index + 1))
+            for each in range(index + 1):
+                self.ack(rest, each)
+            settled += index + 1
             rest.dirty = was_dirty
         return settled
 

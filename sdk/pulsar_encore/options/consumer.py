@@ -183,7 +183,7 @@ def _policy_of(stock: Any) -> BatchReceivePolicy:
         )
     except AttributeError as error:
         raise ConfigurationError(
-            "batch_receive_policy must be a BatchReceivePolicy or stock's ConsumerBatchReceivePolicy"
+            "batch_receive_policy must be a BatchReceivePolicy (or ConsumerBatchReceivePolicy)"
         ) from error
 
 

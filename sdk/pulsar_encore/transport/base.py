@@ -2,8 +2,9 @@
 
 Its shape is the protocol's (entries, ack sets, redelivery by id, connection events), not the stock
 client's. A transport declares in `Capabilities` what it cannot do; asking for it anyway is a
-`NotSupportedError` before anything is sent. Everything here runs on the event loop: a transport with
-threads of its own hands over with `call_soon_threadsafe` and never calls a `Sink` from elsewhere.
+`NotSupportedError` before anything is sent. Everything here runs on the event loop: a transport
+with threads of its own hands over with `call_soon_threadsafe` and never calls a `Sink` from
+elsewhere.
 
 Sources: one consumer may read several topics or partitions; each is a *source*, a small integer
 that the link hands out, so that hot paths carry no strings. `link.topic_of(source)` names it.

@@ -1,9 +1,9 @@
 """A subscription on the stock client: the nearest it allows to the seam.
 
-Owns `StockConsumer`. By stock-client notes section 13: acks go through the native ids of the last delivery
-(an id rebuilt from parts acks its whole batch), and are refused while disconnected, when the native
-client would lose them; redelivery goes through the native nack timer at its floor, fed in bursts that
-are far enough apart not to starve it.
+Owns `StockConsumer`. By stock-client notes section 13: acks go through the native ids of the last
+delivery (an id rebuilt from parts acks its whole batch), and are refused while disconnected, when
+the native client would lose them; redelivery goes through the native nack timer at its floor, fed
+in bursts that are far enough apart not to starve it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -21,19 +22,21 @@ from ...errors import EncoreError, TransportError
 from ...ids import MessageId
 from ...options import ConsumerOptions
 from ..base import AckPlan, Capabilities, Delivery, Sink
-from .deliveries import Grouper, Sources, StockDelivery, full_name
+from .deliveries import Grouper, Sources, full_name
 from .native_ids import to_native
 from .pump import Pump
 from .results import Calls, Mailbox
 
 logger = logging.getLogger(__name__)
 
-# The nack timer of the native client runs every 33 ms at its floor of 100 ms: an id handed over comes
-# out at the fourth tick. Each hand-over restarts the timer; two bursts need more than a tick between.
+# The nack timer of the native client runs every 33 ms at its floor of 100 ms: an id handed over
+# comes out at the fourth tick. Each hand-over restarts the timer; two bursts need more than a tick
+# between.
 _LEAD_MS: Final = 132
 _BURST_GAP_S: Final = 0.050
 _BURST: Final = 10_000  # ids a burst: 3 us each, on the loop
 _CLOSE_S: Final = 5.0
+_PAYLOAD_S: Final = 1.0  # an entry unfinished for longer keeps its ids, not its payload
 _MAX_ORIGINALS: Final = 50_000
 
 STOCK: Final = Capabilities(
@@ -50,14 +53,35 @@ STOCK: Final = Capabilities(
 
 
 class _Originals:
-    """The native ids of an unfinished batch (or the one of a chunked message), by index."""
+    """What acks parts of an unfinished batch, or a chunked message: natives or their ids."""
 
-    __slots__ = ("chunked", "ids", "sent")
+    __slots__ = ("_natives", "chunked", "kept_at", "sent")
 
-    def __init__(self, size: int, chunked: bool) -> None:
-        self.ids: list[Any] = [None] * size
+    def __init__(self, size: int, chunked: bool, now: float) -> None:
+        self._natives: list[Any] = [None] * size
         self.sent = 0
         self.chunked = chunked
+        self.kept_at = now
+
+    def put(self, indexes: Sequence[int], natives: Sequence[Any]) -> None:
+        if len(natives) == len(self._natives):
+            self._natives = list(natives)
+            self.sent = 0
+            return
+        for index, native in zip(indexes, natives, strict=True):
+            self._natives[index] = native
+            self.sent &= ~(1 << index)
+
+    def id_of(self, index: int) -> _pulsar.MessageId | None:
+        native = self._natives[index]
+        return native.message_id() if isinstance(native, _pulsar.Message) else native
+
+    def compact(self) -> None:
+        """Keep the ids only, so that a long wait does not pin the payload."""
+        self._natives = [self.id_of(index) for index in range(len(self._natives))]
+
+    def __len__(self) -> int:
+        return len(self._natives)
 
 
 class StockConsumer:
@@ -72,9 +96,11 @@ class StockConsumer:
         self._mailbox = Mailbox(self._loop)
         self._calls = Calls()
         self._sources = Sources(options.topics)
-        self._grouper = Grouper(self._sources)
         self._many = options.pattern is not None or len(options.topics) > 1
+        one_queue = options.shared and not self._many
+        self._grouper = Grouper(self._sources, one_queue=one_queue)
         self._originals: dict[tuple[int, int, int], _Originals] = {}
+        self._fresh: deque[tuple[tuple[int, int, int], _Originals]] = deque()
         self._due: list[tuple[int, int, int]] = []
         self._last_burst = 0.0
         self._burst_timer: asyncio.TimerHandle | None = None
@@ -130,23 +156,30 @@ class StockConsumer:
     def _arrived(self, deliveries: list[Delivery]) -> None:
         if self._sink is None or self._closed:
             return
+        now = self._loop.time()
         for delivery in deliveries:
             if delivery.batch_size > 1 or delivery.first_chunk is not None:
-                self._keep_originals(delivery)
+                self._keep_originals(delivery, now)
+        self._compact(now)
         self._sink.on_deliveries(deliveries)
 
-    def _keep_originals(self, delivery: Delivery) -> None:
-        assert isinstance(delivery, StockDelivery)
+    def _keep_originals(self, delivery: Delivery, now: float) -> None:
         key = (delivery.source, delivery.ledger, delivery.entry)
         kept = self._originals.get(key)
         if kept is None:
-            kept = _Originals(max(1, delivery.batch_size), delivery.first_chunk is not None)
-            self._originals[key] = kept
+            size, chunked = max(1, delivery.batch_size), delivery.first_chunk is not None
+            kept = self._originals[key] = _Originals(size, chunked, now)
+            self._fresh.append((key, kept))
             if len(self._originals) > _MAX_ORIGINALS:
                 del self._originals[next(iter(self._originals))]
-        for index, native_id in zip(delivery.indexes, delivery.ids, strict=True):
-            kept.ids[index] = native_id
-            kept.sent &= ~(1 << index)
+        kept.put(delivery.indexes, delivery.messages)
+
+    def _compact(self, now: float) -> None:
+        fresh = self._fresh
+        while fresh and fresh[0][1].kept_at < now - _PAYLOAD_S:
+            key, kept = fresh.popleft()
+            if self._originals.get(key) is kept:
+                kept.compact()
 
     def _connection(self, connected: bool) -> None:
         if self._sink is None or self._closed:
@@ -176,7 +209,7 @@ class StockConsumer:
         for ledger, entry in plan.entries:
             kept = self._originals.pop((plan.source, ledger, entry), None)
             if kept is not None and kept.chunked:
-                self._acknowledge(kept.ids[0])
+                self._acknowledge(kept.id_of(0))
             else:
                 self._acknowledge(self._native_id(plan.source, ledger, entry))
         for ledger, entry, _, mask in plan.partial:
@@ -195,22 +228,24 @@ class StockConsumer:
         kept = self._originals.get((source, ledger, entry))
         if kept is None:
             return  # from before a seek: what is unacked there comes again
-        for index, native_id in enumerate(kept.ids):
+        for index in range(len(kept)):
             bit = 1 << index
-            if native_id is not None and not (mask | kept.sent) & bit:
-                self._acknowledge(native_id)
-                kept.sent |= bit
+            if not (mask | kept.sent) & bit:
+                native_id = kept.id_of(index)
+                if native_id is not None:
+                    self._acknowledge(native_id)
+                    kept.sent |= bit
 
     def _ack_cumulative(self, source: int, ledger: int, entry: int, size: int, mask: int) -> None:
         native_id = self._native_id(source, ledger, entry)
         kept = self._originals.get((source, ledger, entry))
         if mask != -1:
             last = (mask & -mask).bit_length() - 2
-            native_id = kept.ids[last] if kept is not None else None
+            native_id = kept.id_of(last) if kept is not None else None
             if native_id is None:
                 return
         elif kept is not None and kept.chunked:
-            native_id = kept.ids[0]
+            native_id = kept.id_of(0)
         self._native.acknowledge_cumulative(native_id)
         upto = (ledger, entry) if mask == -1 else (ledger, entry - 1)
         for key in [k for k in self._originals if k[0] == source and k[1:] <= upto]:

@@ -1,8 +1,8 @@
 """From lists of native messages to deliveries: which entry, which index, of which topic.
 
-Owns `Grouper`. Reading an id costs four native calls; messages of one batch differ only in one number of
-their serialized id, so the bytes are compared with those of the message before, and parsed only when
-they differ elsewhere. What does not match exactly takes the general parser.
+Owns `Grouper`. Reading an id costs as much as receiving the message. Where the native queue's order
+proves what lies between, only the ends of a run are read; elsewhere the bytes of an id are compared
+with those of the message before, and parsed only when more than the index differs.
 """
 
 from __future__ import annotations
@@ -13,14 +13,6 @@ from ...ids import MessageId
 from ..base import Delivery
 
 _BATCH_INDEX_TAG: Final = 0x20  # field 4, varint
-
-
-class StockDelivery(Delivery):
-    """A delivery with the native ids: only they can ack a part of a batch."""
-
-    __slots__ = ("ids",)
-
-    ids: list[Any]
 
 
 class Sources:
@@ -36,7 +28,7 @@ class Sources:
         return len(self._names)
 
     def of(self, message_id: MessageId, native: Any) -> int:
-        """Source of a native message. Ledgers belong to one topic, so its name is read once each."""
+        """Source of a native message. A ledger is of one topic, so its name is read once each."""
         ledger = message_id.ledger_id()
         source = self._by_ledger.get(ledger)
         if source is None:
@@ -81,54 +73,89 @@ def full_name(topic: str, partition: int) -> str:
 
 
 class Grouper:
-    """Turns native messages, in order, into deliveries; one for each run of one entry."""
+    """Turns native messages, in order, into deliveries; one for each run of one entry.
 
-    def __init__(self, sources: Sources) -> None:
+    Args:
+        sources: Numbers the topics.
+        one_queue: The native consumer has one topic without partitions and a Shared type, so that
+            within one list two messages of an entry, both never redelivered, are of one delivery.
+            Then the ids between two that are as far apart as their indexes need not be read.
+    """
+
+    def __init__(self, sources: Sources, *, one_queue: bool) -> None:
         self._sources = sources
+        self._one_queue = one_queue
 
     def group(self, natives: list[Any]) -> list[Delivery]:
         deliveries: list[Delivery] = []
-        prefix, suffix, at = b"", b"", 0
-        delivery: StockDelivery | None = None
-        indexes: list[int] = []
-        messages: list[Any] = []
-        ids: list[Any] = []
-        for native in natives:
-            native_id = native.message_id()
-            data = native_id.serialize()
-            if delivery is not None and data.startswith(prefix) and data.endswith(suffix):
-                index = data[at]
-                end = at + 1
-                if index > 0x7F:
-                    index = index & 0x7F | data[end] << 7
-                    end += 1
-                if len(data) - end == len(suffix) and index < 0x4000 and index > indexes[-1]:
-                    indexes.append(index)
-                    messages.append(native)
-                    ids.append(native_id)
-                    continue
-            message_id = MessageId.wrap(native_id)
+        at = 0
+        while at < len(natives):
+            native = natives[at]
+            data = native.message_id().serialize()
+            message_id = MessageId.wrap_bytes(data)
             delivery = self._begin(native, message_id)
+            index = max(0, message_id.batch_index())
+            end = self._run_end(natives, at, delivery, index)
+            if end is None:
+                delivery.indexes, end = _matching(natives, at, data, message_id)
+            else:
+                delivery.indexes = range(index, index + end - at)
+            delivery.messages = natives[at:end]
             deliveries.append(delivery)
-            indexes = delivery.indexes = [max(0, message_id.batch_index())]
-            messages = delivery.messages = [native]
-            ids = delivery.ids = [native_id]
-            prefix, suffix, at = _template(data, message_id)
+            at = end
         return deliveries
 
-    def _begin(self, native: Any, message_id: MessageId) -> StockDelivery:
+    def _begin(self, native: Any, message_id: MessageId) -> Delivery:
         first = message_id.first_chunk
-        size = message_id.batch_size if message_id.batch_index() >= 0 else 0
-        return StockDelivery(
+        return Delivery(
             self._sources.of(message_id, native),
             message_id.ledger_id(),
             message_id.entry_id(),
-            size,
+            message_id.batch_size if message_id.batch_index() >= 0 else 0,
             native.redelivery_count(),
             (),
             (),
             first_chunk=None if first is None else (first.ledger_id(), first.entry_id()),
         )
+
+    def _run_end(self, natives: list[Any], at: int, delivery: Delivery, index: int) -> int | None:
+        """Where the entry's run ends, by looking at its last message only; None when unsure."""
+        if not self._one_queue or delivery.redelivery_count or delivery.batch_size < 2:
+            return None
+        last = min(len(natives) - 1, at + delivery.batch_size - 1 - index)
+        if last == at:
+            return at + 1
+        native_id = natives[last].message_id()
+        if (
+            native_id.entry_id() == delivery.entry
+            and native_id.ledger_id() == delivery.ledger
+            and native_id.batch_index() == index + last - at
+            and natives[last].redelivery_count() == 0
+        ):
+            return last + 1
+        return None
+
+
+def _matching(
+    natives: list[Any], at: int, data: bytes, message_id: MessageId
+) -> tuple[list[int], int]:
+    """Indexes of the messages from `at` on that are of the same entry, and where they end."""
+    indexes = [max(0, message_id.batch_index())]
+    prefix, suffix, place = _template(data, message_id)
+    end = at + 1
+    while end < len(natives):
+        data = natives[end].message_id().serialize()
+        if not (data.startswith(prefix) and data.endswith(suffix)):
+            break
+        index, after = data[place], place + 1
+        if index > 0x7F:
+            index = index & 0x7F | data[after] << 7
+            after += 1
+        if len(data) - after != len(suffix) or index >= 0x4000 or index <= indexes[-1]:
+            break
+        indexes.append(index)
+        end += 1
+    return indexes, end
 
 
 def _template(data: bytes, message_id: MessageId) -> tuple[bytes, bytes, int]:

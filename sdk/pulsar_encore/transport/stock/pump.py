@@ -1,9 +1,10 @@
-"""The one thread of a stock consumer: it takes messages out of the native queue, and never loses one.
+"""The one thread of a stock consumer: takes messages out of the native queue, loses none.
 
-Owns `Pump`. The native receive cannot be cancelled without losing a message, so nobody but this thread
-receives, into a bounded buffer. It takes single messages while traffic is thin (no waiting) and batches
-while it is thick (one native call and one wake-up of the loop for hundreds). It ends by itself when
-the loop is closed or the main thread is over, so it can neither hang the process nor abort it.
+Owns `Pump`. The native receive cannot be cancelled without losing a message, so nobody but this
+thread receives, into a bounded buffer. It takes single messages while traffic is thin (no waiting)
+and batches while it is thick (one native call and one wake-up of the loop for hundreds). It ends by
+itself when the loop is closed or the main thread is over, so it can neither hang the process nor
+abort it.
 """
 
 from __future__ import annotations

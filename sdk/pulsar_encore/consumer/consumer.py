@@ -1,0 +1,321 @@
+"""The consumer: stock's methods, and the right behaviour behind them.
+
+Owns `Consumer`, the object an application holds, and the wiring of its parts: `Intake` (what the
+transport says), `ReceiveQueue` (what arrived), `Settlement` (whose is it, settle it), `AckSender`
+(when acks leave), `Redelivery` (what comes back and when). All of it runs on one event loop;
+nothing here blocks it or starts a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import timedelta
+from random import Random
+from typing import Any, TypeVar
+
+from ..core.in_flight import InFlight
+from ..errors import ClosedError, ConfigurationError
+from ..ids import MessageId
+from ..message import Message
+from ..options import BatchReceivePolicy, ConsumerOptions
+from ..transport.base import ConsumerLink
+from .ack_sender import AckSender
+from .batch_receiver import BatchReceiver
+from .intake import Intake
+from .listener import Listener
+from .receive_queue import ReceiveQueue
+from .redelivery import Redelivery
+from .settlement import Settleable, Settlement
+from .statistics import Statistics
+from .window import Window
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+
+class Consumer:
+    """A subscription, made by `Client.subscribe`. Not for use from several event loops.
+
+    Every await can be cancelled or timed out at any point without losing a message. `async with`
+    closes it; `async for` receives until it is closed.
+    """
+
+    def __init__(
+        self,
+        link: ConsumerLink,
+        options: ConsumerOptions,
+        *,
+        on_closed: Callable[[Consumer], None] | None = None,
+    ) -> None:
+        self._link = link
+        self._options = options
+        self._on_closed = on_closed
+        self._loop = loop = asyncio.get_running_loop()
+        self._homes: dict[int, InFlight] = {}
+        self._acks = AckSender(link, self._homes, options, loop)
+        self._redelivery = Redelivery(link, self._homes, options, loop, self._rewound, Random())
+        timed = options.unacked_messages_timeout_ms is not None
+        self._queue = ReceiveQueue(
+            options.schema, link.consumed, self._redelivery.handed_over if timed else None
+        )
+        self._window = Window(link, self._homes, options.max_unacked_messages)
+        self._intake = Intake(
+            self,
+            link,
+            self._homes,
+            self._queue,
+            self._acks,
+            self._window,
+            shared=options.shared,
+        )
+        self._settlement = Settlement(self, link, self._intake.home, self._acks, self._redelivery)
+        # No more than can be queued here, or waiting for a full batch would never end.
+        room = max(1, options.receiver_queue_size // 2)
+        policy = options.batch_receive_policy or BatchReceivePolicy()
+        self._batches = BatchReceiver(self._queue, policy, room)
+        self._background: set[asyncio.Task[Any]] = set()
+        self._closing: asyncio.Task[None] | None = None
+        link.start(self._intake)
+        self._listener: Listener | None = None
+        if options.message_listener is not None:
+            self._listener = Listener(self, self._queue, options.message_listener)
+
+    # Receiving
+
+    async def receive(
+        self, timeout_millis: int | None = None, *, timeout: float | timedelta | None = None
+    ) -> Message:
+        """The next message, waiting for one.
+
+        Args:
+            timeout_millis: Longest wait in ms (the synchronous stock client's name for it).
+            timeout: Longest wait in seconds or as a timedelta.
+
+        Raises:
+            ReceiveTimeout: Nothing came in time. No message was taken.
+            ClosedError: The consumer was closed.
+            ConfigurationError: With a `message_listener`, which does the receiving.
+        """
+        if self._listener is not None:
+            self._check_receiver()
+        if timeout_millis is None and timeout is None:
+            return self._queue.take() or await self._queue.get(None)
+        if timeout is None:
+            timeout = (timeout_millis or 0) / 1000
+        elif timeout_millis is not None:
+            raise ConfigurationError("give timeout or timeout_millis, not both")
+        if isinstance(timeout, timedelta):
+            timeout = timeout.total_seconds()
+        if timeout < 0:
+            raise ConfigurationError(f"timeout must be 0 or more, got {timeout}")
+        return await self._queue.get(timeout)
+
+    async def batch_receive(self) -> list[Message]:
+        """Several messages at once, as the subscription's `batch_receive_policy` says.
+
+        Returns:
+            At least one message, or none when the policy's time ran out.
+        """
+        self._check_receiver()
+        return await self._batches.receive()
+
+    def _check_receiver(self) -> None:
+        if self._listener is not None:
+            raise ConfigurationError("the message_listener receives; do not receive beside it")
+
+    def __aiter__(self) -> Consumer:
+        return self
+
+    async def __anext__(self) -> Message:
+        try:
+            return await self.receive()
+        except ClosedError:
+            raise StopAsyncIteration from None
+
+    # Settling
+
+    async def acknowledge(self, message: Settleable | Sequence[Settleable]) -> None:
+        """The message, or each of a list, is done and need not come again.
+
+        Sent with others within `ack_group_time_ms`; while disconnected it is kept and sent after
+        the reconnect. Acking twice is harmless; acking a nacked message cancels its nack. An id
+        without a batch index names its entry: all of a batch.
+
+        Raises:
+            MessageNotHeldError: Another consumer's, of no topic read here, or part of a batch that
+                this consumer does not hold. Nothing was acked but what precedes it in the list.
+        """
+        if type(message) is Message and self._closing is None:
+            # What nearly every call is; the rules are `Settlement.ack`'s.
+            entry = message._entry
+            if entry is not None and entry.live and entry.home.owner is self:
+                unsent = entry.home.ack(entry, message._index)
+                if unsent:
+                    self._acks.added(entry.home, unsent)
+                return
+        self._check_open()
+        if isinstance(message, (list, tuple)):
+            for each in message:
+                self._settlement.ack(each)
+        else:
+            self._settlement.ack(message)
+
+    async def acknowledge_cumulative(self, message: Settleable) -> None:
+        """The message and all before it, of its topic or partition, are done.
+
+        Raises:
+            ConfigurationError: On Shared and Key_Shared, where other consumers hold the rest.
+        """
+        self._check_open()
+        if self._options.shared:
+            raise ConfigurationError(
+                "acknowledge_cumulative needs an Exclusive or Failover consumer; "
+                f"this one is {self._options.consumer_type.name}: ack the messages one by one"
+            )
+        self._settlement.ack_cumulative(message)
+
+    async def negative_acknowledge(
+        self, message: Settleable, delay: float | timedelta | None = None
+    ) -> None:
+        """The message failed: it comes again after `delay`.
+
+        Per message, also inside a batch: siblings that are acked or still held do not come with it.
+        Nacking again moves it; acking cancels it. On Exclusive and Failover the broker can only
+        rewind: when the delay is over everything unacked of the topic comes again, in order.
+
+        Args:
+            message: A message of this consumer, or an id.
+            delay: Seconds or timedelta until it comes again; None for the subscription's
+                `negative_ack_redelivery_backoff`, else `negative_ack_redelivery_delay_ms`.
+
+        Raises:
+            ConfigurationError: A delay below 0.
+            MessageNotHeldError: Another consumer's, or of no topic read here.
+        """
+        self._check_open()
+        self._settlement.nack(message, delay)
+        self._window.watch()
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        """Everything this consumer has and did not ack comes again now, pending nacks included."""
+        self._check_open()
+        for home in self._homes.values():
+            home.release_all()
+        self._queue.drop()
+        self._link.redeliver_all(None)
+
+    # Position and life
+
+    async def seek(self, messageid: Settleable | int) -> None:
+        """Continue from a message id (inclusive) or a publish time in ms since the epoch.
+
+        What was received before is void: pending nacks are dropped, acks made so far are sent
+        first.
+        """
+        self._check_open()
+        if isinstance(messageid, bool) or (isinstance(messageid, int) and messageid < 0):
+            raise ConfigurationError("seek needs a message id or a time in ms since the epoch")
+        position = messageid if isinstance(messageid, int) else MessageId.wrap(messageid)
+        self._acks.flush()
+        await self._finish(self._link.seek(position))
+
+    async def get_last_message_id(self) -> MessageId:
+        """Id of the last message in the topic. Not for several topics or partitions on stock."""
+        self._check_open()
+        return await self._link.last_message_id()
+
+    async def unsubscribe(self) -> None:
+        """Delete the subscription, with what it holds, and close."""
+        self._check_open()
+        self._acks.flush()
+        await self._finish(self._unsubscribe())
+
+    async def _unsubscribe(self) -> None:
+        await self._link.unsubscribe()
+        await self.close()
+
+    def pause_message_listener(self) -> None:
+        """The listener gets nothing more until resumed; the call under way ends first."""
+        self._need_listener().pause()
+
+    def resume_message_listener(self) -> None:
+        self._need_listener().resume()
+
+    def _need_listener(self) -> Listener:
+        if self._listener is None:
+            raise ConfigurationError("this consumer has no message_listener")
+        return self._listener
+
+    def topic(self) -> str:
+        return self._link.topic
+
+    def subscription_name(self) -> str:
+        return self._link.subscription_name
+
+    def consumer_name(self) -> str:
+        return self._link.consumer_name
+
+    def is_connected(self) -> bool:
+        return self._closing is None and self._link.is_connected()
+
+    def statistics(self) -> Statistics:
+        """Counts of what is here and waits, and how full the broker's unacked window is."""
+        counts = [home.counts() for home in self._homes.values()]
+        queued, held, nacked = (sum(column) for column in zip((0, 0, 0), *counts, strict=True))
+        return Statistics(
+            queued=queued,
+            in_flight=held,
+            nacked=nacked,
+            unsent_acks=self._acks.unsent,
+            unacked=self._window.unacked,
+            unacked_window=self._options.max_unacked_messages,
+            connected=self.is_connected(),
+        )
+
+    async def close(self) -> None:
+        """Send the acks made, give everything else back to the broker. Idempotent."""
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        if self._listener is not None:
+            await self._listener.close()
+        self._redelivery.close()
+        self._acks.flush()
+        self._acks.close()
+        self._queue.drop()
+        self._queue.fail(ClosedError("the consumer was closed"))
+        try:
+            await self._link.close()
+        finally:
+            if self._on_closed is not None:
+                self._on_closed(self)
+
+    async def __aenter__(self) -> Consumer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise ClosedError("the consumer was closed")
+
+    def _rewound(self, home: InFlight) -> None:
+        self._queue.drop(home)
+
+    async def _finish(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Await `work`, which goes on to its end even when the caller is cancelled."""
+        task = self._loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._finished)
+        return await asyncio.shield(task)
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.debug("background call failed: %r", task.exception())

@@ -1,0 +1,104 @@
+"""What the transport tells a consumer: deliveries, connections coming and going, rewinds.
+
+Owns `Intake`, the consumer's `Sink`, and the state of each source it has heard of. Every delivered
+message is either queued or already someone's; what is not queued gives its room back at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..core.in_flight import InFlight
+from ..transport.base import ConsumerLink, Delivery
+from .ack_sender import AckSender
+from .receive_queue import ReceiveQueue
+from .window import Window
+
+
+class Intake:
+    """Feeds `queue` from what `link` delivers.
+
+    Args:
+        owner: The consumer; marks its messages as its own.
+        link: The subscription.
+        homes: The sources, by number; this class adds to it.
+        queue: What the application receives from.
+        acks: Told when something acked has to be acked again.
+        window: Watched while it fills.
+        shared: Shared or Key_Shared.
+    """
+
+    def __init__(
+        self,
+        owner: object,
+        link: ConsumerLink,
+        homes: dict[int, InFlight],
+        queue: ReceiveQueue,
+        acks: AckSender,
+        window: Window,
+        *,
+        shared: bool,
+    ) -> None:
+        self._owner = owner
+        self._link = link
+        self._homes = homes
+        self._queue = queue
+        self._acks = acks
+        self._window = window
+        self._shared = shared
+
+    def home(self, source: int) -> InFlight:
+        """The state of a source, made on first sight."""
+        home = self._homes.get(source)
+        if home is None:
+            topic, partition = self._link.topic_of(source)
+            home = InFlight(self._owner, source, topic, partition, shared=self._shared)
+            self._homes[source] = home
+        return home
+
+    def on_deliveries(self, deliveries: Iterable[Delivery]) -> None:
+        arrived = 0
+        for each in deliveries:
+            home = self.home(each.source)
+            indexes, messages = each.indexes, each.messages
+            entry, positions = home.arrive(
+                (each.ledger, each.entry),
+                each.batch_size,
+                each.redelivery_count,
+                indexes,
+                each.ack_set,
+                each.first_chunk,
+            )
+            count = len(positions)
+            if count < len(indexes):
+                self._link.consumed(len(indexes) - count)
+                indexes = [indexes[at] for at in positions]
+                messages = [messages[at] for at in positions]
+                if len(home.acks):
+                    self._acks.added(home, 1)  # something acked came again
+            if entry is not None and count:
+                self._queue.push(entry, indexes, messages)
+                arrived += count
+        if arrived:
+            self._queue.wake(arrived)
+            self._window.watch()
+
+    def on_connected(self) -> None:
+        self._acks.connected()
+
+    def on_disconnected(self) -> None:
+        self._acks.disconnected()
+        if self._link.capabilities.connection_events:
+            # What is queued comes again, perhaps elsewhere. With polled events some of it may be of
+            # the new connection already, and would not: there it stays, and doubles are recognised.
+            for home in self._homes.values():
+                home.drop_queued()
+            self._queue.drop()
+
+    def on_rewound(self) -> None:
+        for home in self._homes.values():
+            home.reset()
+        self._queue.drop()
+
+    def on_failed(self, error: Exception) -> None:
+        self._queue.fail(error)
