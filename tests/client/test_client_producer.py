@@ -1,0 +1,263 @@
+"""Publishing: arguments named before anything is sent, order kept, nothing left hanging."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import pulsar_encore as encore
+from pulsar_encore.devbroker import BrokerThread, Fault, FaultPlan
+from pulsar_encore.schema import (
+    AvroSchema,
+    BytesSchema,
+    Integer,
+    JsonSchema,
+    Record,
+    String,
+    StringSchema,
+)
+
+EARLIEST = encore.MessageId.earliest
+
+
+class Order(Record):  # type: ignore[misc]
+    name = String()
+    count = Integer()
+
+
+async def read_all(client: encore.Client, topic: str, count: int, **options: Any) -> list[Any]:
+    async with await client.create_reader(topic, EARLIEST, **options) as reader:
+        return [await reader.read_next(3000) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("content", "text"),
+        ("content", 5),
+        ("properties", {"a": 1}),
+        ("properties", "a=1"),
+        ("partition_key", b"key"),
+        ("ordering_key", 3),
+        ("sequence_id", -1),
+        ("sequence_id", "1"),
+        ("replication_clusters", "west"),
+        ("replication_clusters", [1]),
+        ("disable_replication", "no"),
+        ("event_timestamp", 1.5),
+        ("event_timestamp", 2**63),
+        ("deliver_at", -5),
+        ("deliver_after", 3),
+        ("deliver_after", timedelta(seconds=-1)),
+    ],
+)
+async def test_a_wrong_argument_is_named_and_nothing_is_sent(
+    client: encore.Client, topic: str, name: str, value: Any
+) -> None:
+    async with await client.create_producer(topic) as producer:
+        with pytest.raises(encore.ConfigurationError, match=name):
+            await producer.send(**{"content": b"x", name: value})
+        assert producer.last_sequence_id() == -1
+
+
+async def test_deliver_at_and_deliver_after_exclude_each_other(
+    client: encore.Client, topic: str
+) -> None:
+    async with await client.create_producer(topic) as producer:
+        with pytest.raises(encore.ConfigurationError, match="not both"):
+            await producer.send(b"x", deliver_at=1, deliver_after=timedelta(seconds=1))
+
+
+async def test_everything_given_arrives(client: encore.Client, topic: str) -> None:
+    async with await client.create_producer(topic, "namely", properties={"p": "1"}) as producer:
+        await producer.send(
+            b"x",
+            properties={"a": "b"},
+            partition_key="pk",
+            ordering_key="ok",
+            sequence_id=41,
+            disable_replication=False,
+            event_timestamp=1234,
+        )
+        await producer.send(None, partition_key="pk")
+        await producer.flush()
+        assert producer.producer_name() == "namely"
+        assert producer.topic() == f"persistent://public/default/{topic}"
+        assert producer.is_connected()
+        assert producer.last_sequence_id() == 0  # its own counter, after the 41 that was given
+    assert not producer.is_connected()
+    first, tombstone = await read_all(client, topic, 2)
+    assert (first.data(), first.properties()) == (b"x", {"a": "b"})
+    assert (first.partition_key(), first.ordering_key()) == ("pk", "ok")
+    assert (first.event_timestamp(), first.producer_name()) == (1234, "namely")
+    assert not first.has_null_value() and tombstone.has_null_value()
+
+
+async def test_a_delay_is_due_from_now_on(
+    client: encore.Client, topic: str, broker: BrokerThread
+) -> None:
+    async with await client.create_producer(topic) as producer:
+        broker.forget_commands()
+        await producer.send(b"later", deliver_after=timedelta(milliseconds=1))
+        await producer.send(b"then", deliver_at=5)
+        assert len(broker.recorded("SEND", "in")) == 2
+    assert [each.data() for each in await read_all(client, topic, 2)] == [b"later", b"then"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "content"),
+    [
+        (None, b"\x00raw"),
+        (BytesSchema(), b"\x00raw"),
+        (StringSchema(), "grüße"),
+        (JsonSchema(Order), Order(name="a", count=3)),
+        (AvroSchema(Order), Order(name="b", count=4)),
+    ],
+)
+async def test_a_schema_makes_the_round_trip(
+    client: encore.Client, topic: str, schema: Any, content: Any
+) -> None:
+    async with await client.create_producer(topic, schema=schema) as producer:
+        await producer.send(content)
+    (message,) = await read_all(client, topic, 1, schema=schema)
+    got = message.value()
+    if isinstance(content, Order):
+        assert (got.name, got.count) == (content.name, content.count)
+    else:
+        assert got == content
+    async with await client.subscribe(
+        topic, "s", schema=schema, initial_position=encore.InitialPosition.Earliest
+    ) as consumer:
+        received = (await consumer.receive()).value()
+        assert getattr(received, "name", received) == getattr(content, "name", content)
+
+
+@pytest.mark.parametrize("content", [5, b"bytes", {"name": "a"}])
+async def test_content_that_does_not_fit_the_schema_is_named(
+    client: encore.Client, topic: str, content: Any
+) -> None:
+    async with await client.create_producer(topic, schema=JsonSchema(Order)) as producer:
+        with pytest.raises(encore.ContentError, match="does not fit") as raised:
+            await producer.send(content)
+        assert isinstance(raised.value, TypeError)
+
+
+async def test_sends_keep_their_order(client: encore.Client, topic: str) -> None:
+    async with await client.create_producer(topic) as producer:
+        tasks = [asyncio.create_task(producer.send(b"%d" % each)) for each in range(500)]
+        ids = await asyncio.gather(*tasks)
+    assert ids == sorted(ids)
+    assert len(set(ids)) == 500
+
+
+async def test_a_full_queue_is_an_error_that_says_so(client: encore.Client, topic: str) -> None:
+    async with await client.create_producer(topic, max_pending_messages=5) as producer:
+        sends = [asyncio.create_task(producer.send(b"x")) for _ in range(20)]
+        results = await asyncio.gather(*sends, return_exceptions=True)
+        refused = [each for each in results if isinstance(each, encore.TransportError)]
+        assert refused and "block_if_queue_full" in str(refused[0])
+        assert all(each.retryable for each in refused)
+
+
+async def test_a_full_queue_can_be_waited_for_without_blocking_the_loop(
+    client: encore.Client, topic: str, broker: BrokerThread
+) -> None:
+    broker.faults = FaultPlan([Fault(kind="delay", command="SEND", delay_ms=40)])
+    async with await client.create_producer(
+        topic, max_pending_messages=5, block_if_queue_full=True, batching_max_publish_delay_ms=1
+    ) as producer:
+        sends = [asyncio.create_task(producer.send(b"%d" % each)) for each in range(23)]
+        turns = 0
+        while not sends[0].done():
+            await asyncio.sleep(0.001)
+            turns += 1
+        assert turns > 5  # the loop ran while the queue was full
+        sends[20].cancel()
+        await producer.flush()
+        results = await asyncio.gather(*sends, return_exceptions=True)
+    assert isinstance(results.pop(20), asyncio.CancelledError)
+    expected = [b"%d" % each for each in range(23) if each != 20]
+    assert [each.data() for each in await read_all(client, topic, 22)] == expected
+    assert all(isinstance(each, encore.MessageId) for each in results)
+
+
+async def test_closing_ends_sends_that_wait(
+    client: encore.Client, topic: str, broker: BrokerThread
+) -> None:
+    producer = await client.create_producer(
+        topic,
+        max_pending_messages=2,
+        block_if_queue_full=True,
+        batching_max_publish_delay_ms=60_000,
+    )
+    sends = [asyncio.create_task(producer.send(b"x")) for _ in range(6)]
+    await asyncio.sleep(0)
+    await asyncio.gather(producer.close(), producer.close())
+    results = await asyncio.gather(*sends, return_exceptions=True)
+    assert all(isinstance(each, encore.ClosedError) for each in results)
+    for call in (producer.send(b"x"), producer.flush()):
+        with pytest.raises(encore.ClosedError):
+            await call
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_cancelled_send_harms_no_other(
+    client: encore.Client, topic: str, turns: int
+) -> None:
+    async with await client.create_producer(topic, batching_max_publish_delay_ms=1) as producer:
+        cancelled = asyncio.create_task(producer.send(b"cancelled"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        flushing = asyncio.create_task(producer.flush())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        flushing.cancel()
+        await asyncio.gather(flushing, return_exceptions=True)
+        await producer.send(b"last")
+    sent = 2 if turns else 1  # a task cancelled before its first step never sent
+    assert (await read_all(client, topic, sent))[-1].data() == b"last"
+
+
+async def test_a_router_chooses_and_its_mistakes_are_named(
+    client: encore.Client, topic: str, broker: BrokerThread
+) -> None:
+    broker.create_partitioned_topic(topic, 3)
+    choose = {b"a": 2, b"b": 9}
+
+    def route(message: encore.Message, partitions: int) -> int:
+        assert partitions == 3
+        return choose[message.data()]
+
+    async with await client.create_producer(
+        topic,
+        message_routing_mode=encore.PartitionsRoutingMode.CustomPartition,
+        message_router=route,
+    ) as producer:
+        assert (await producer.send(b"a")).partition() == 2
+        for content in (b"b", b"c"):
+            with pytest.raises(encore.ConfigurationError, match="message_router"):
+                await producer.send(content)
+        assert (await producer.send(b"a")).partition() == 2
+
+
+async def test_chunks_come_back_as_one_message(client: encore.Client, topic: str) -> None:
+    payload = bytes(6 * 1024 * 1024)
+    async with await client.create_producer(
+        topic, batching_enabled=False, chunking_enabled=True
+    ) as producer:
+        sent = await producer.send(payload)
+    (message,) = await read_all(client, topic, 1)
+    assert message.data() == payload
+    assert message.message_id() == sent
+    assert sent.first_chunk is not None
+
+
+async def test_a_message_over_the_limit_is_named(client: encore.Client, topic: str) -> None:
+    async with await client.create_producer(topic, batching_enabled=False) as producer:
+        with pytest.raises(encore.TransportError, match="MessageTooBig.*chunking_enabled"):
+            await producer.send(bytes(6 * 1024 * 1024))

@@ -1,0 +1,257 @@
+"""Reading: any read can be cancelled or timed out, and every message is read once, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import _pulsar
+import pulsar
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pulsar_encore as encore
+from pulsar_encore.transport.stock.reader import StockReader
+
+EARLIEST = encore.MessageId.earliest
+OK = _pulsar.Result.Ok
+
+
+class NativeMessage:
+    def __init__(self, entry: int) -> None:
+        self.entry = entry
+
+    def message_id(self) -> Any:
+        return _pulsar.MessageId(-1, 1, self.entry, -1)
+
+    def topic_name(self) -> str:
+        return "t"
+
+    def redelivery_count(self) -> int:
+        return 0
+
+
+class NativeReader:
+    """The library's reader as seen from above: pending reads cannot be taken back."""
+
+    def __init__(self) -> None:
+        self.queue: deque[int] = deque()
+        self.pending: deque[Callable[..., None]] = deque()
+        self.most_pending = 0
+        self.sought: Callable[..., None] | None = None
+
+    def topic(self) -> str:
+        return "t"
+
+    def deliver(self, entry: int) -> None:
+        if self.pending:
+            self.pending.popleft()(OK, NativeMessage(entry))
+        else:
+            self.queue.append(entry)
+
+    def read_next_async(self, done: Callable[..., None]) -> None:
+        if self.queue:
+            done(OK, NativeMessage(self.queue.popleft()))
+        else:
+            self.pending.append(done)
+            self.most_pending = max(self.most_pending, len(self.pending))
+
+    def has_message_available_async(self, done: Callable[..., None]) -> None:
+        done(OK, bool(self.queue))
+
+    def seek_async(self, _target: Any, done: Callable[..., None]) -> None:
+        self.sought = done
+
+    def close_async(self, done: Callable[..., None]) -> None:
+        while self.pending:
+            self.pending.popleft()(_pulsar.Result.AlreadyClosed, None)
+        done(OK)
+
+
+async def settle() -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+@given(st.lists(st.sampled_from(["read", "cancel", "deliver", "timeout", "turn"]), max_size=40))
+def test_any_order_of_reads_cancels_and_deliveries_loses_nothing(steps: list[str]) -> None:
+    async def main() -> None:
+        native = NativeReader()
+        reader = StockReader(native)
+        tasks: list[asyncio.Task[Any]] = []
+        sent = 0
+        for step in steps:
+            if step == "read":
+                tasks.append(asyncio.create_task(reader.read_next(None)))
+            elif step == "timeout":
+                tasks.append(asyncio.create_task(reader.read_next(0)))
+            elif step == "cancel" and tasks:
+                tasks[len(tasks) // 2].cancel()
+            elif step == "deliver":
+                native.deliver(sent)
+                sent += 1
+            else:
+                await asyncio.sleep(0)
+        await settle()
+        got = []
+        for task in tasks:
+            if not task.done():
+                task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if result is not None and not isinstance(result, BaseException):
+                got.append(result.entry)
+        while (delivery := await reader.read_next(0)) is not None:
+            got.append(delivery.entry)
+        assert sorted(got) == list(range(sent))
+        assert native.most_pending <= 1
+
+    asyncio.run(main())
+
+
+async def test_what_a_timed_out_read_brings_is_there_for_the_next() -> None:
+    native = NativeReader()
+    reader = StockReader(native)
+    assert await reader.read_next(1) is None
+    native.deliver(7)
+    await settle()
+    assert await reader.has_message_available()
+    delivery = await reader.read_next(None)
+    assert delivery is not None and delivery.entry == 7
+    assert not await reader.has_message_available()
+
+
+async def test_a_seek_outdates_what_came_before_it_and_nothing_after() -> None:
+    native = NativeReader()
+    reader = StockReader(native)
+    assert await reader.read_next(0) is None  # leaves a native read pending
+    seeking = asyncio.create_task(reader.seek(EARLIEST))
+    await settle()
+    native.deliver(90)  # still of the old position
+    assert native.sought is not None
+    native.sought(OK)
+    await seeking
+    assert not await reader.has_message_available()
+    assert await reader.read_next(0) is None
+    native.deliver(0)  # the pending native read brings the first of the new position
+    native.deliver(1)
+    got = [await reader.read_next(5), await reader.read_next(5)]
+    assert [each.entry for each in got if each is not None] == [0, 1]
+
+
+async def test_a_failed_seek_outdates_nothing() -> None:
+    native = NativeReader()
+    reader = StockReader(native)
+    assert await reader.read_next(0) is None
+    seeking = asyncio.create_task(reader.seek(5))
+    await settle()
+    native.deliver(3)
+    assert native.sought is not None
+    native.sought(_pulsar.Result.NotConnected)
+    with pytest.raises(encore.TransportError, match="NotConnected"):
+        await seeking
+    delivery = await reader.read_next(0)
+    assert delivery is not None and delivery.entry == 3
+
+
+async def test_closing_fails_every_read_that_waits() -> None:
+    reader = StockReader(NativeReader())
+    reads = [asyncio.create_task(reader.read_next(None)) for _ in range(3)]
+    await settle()
+    await asyncio.gather(reader.close(), reader.close())
+    for read in reads:
+        with pytest.raises(encore.ClosedError):
+            await read
+    with pytest.raises(encore.ClosedError):
+        await reader.read_next(None)
+
+
+async def fill(client: encore.Client, topic: str, count: int) -> list[encore.MessageId]:
+    async with await client.create_producer(topic) as producer:
+        return list(await asyncio.gather(*(producer.send(b"%d" % each) for each in range(count))))
+
+
+async def test_reads_cancelled_at_random_miss_nothing(client: encore.Client, topic: str) -> None:
+    dice = random.Random(7)
+    count = 400
+    async with await client.create_reader(topic, EARLIEST) as reader:
+        filling = asyncio.create_task(fill(client, topic, count))
+        got: list[int] = []
+        while len(got) < count:
+            read = asyncio.create_task(reader.read_next())
+            for _ in range(dice.randrange(4)):
+                await asyncio.sleep(0)
+            if dice.random() < 0.3:
+                await asyncio.sleep(0.001)
+            read.cancel()
+            try:
+                got.append(int((await read).data()))
+            except asyncio.CancelledError:
+                if dice.random() < 0.5:
+                    got.append(int((await reader.read_next(2000)).data()))
+        await filling
+        assert got == list(range(count))
+
+
+async def test_ids_in_a_batch_are_those_the_producer_was_told(
+    client: encore.Client, topic: str
+) -> None:
+    ids = await fill(client, topic, 5)
+    async with await client.create_reader(topic, EARLIEST) as reader:
+        messages = [await reader.read_next(2000) for _ in ids]
+        assert [each.message_id() for each in messages] == ids
+        assert [each.message_id().batch_size for each in messages] == [5] * 5
+        assert not await reader.has_message_available()
+        for position in (ids[2], pulsar.MessageId.deserialize(ids[2].serialize())):
+            await reader.seek(position)
+            assert (await reader.read_next(2000)).data() == b"3"
+        await reader.seek(0)
+        assert (await reader.read_next(2000)).data() == b"0"
+
+
+async def test_a_start_position_can_be_inclusive(client: encore.Client, topic: str) -> None:
+    ids = await fill(client, topic, 3)
+    async with await client.create_reader(topic, ids[1], start_message_id_inclusive=True) as reader:
+        assert (await reader.read_next(2000)).data() == b"1"
+    async with await client.create_reader(topic, encore.MessageId.latest) as reader:
+        assert not await reader.has_message_available()
+        with pytest.raises(encore.ReceiveTimeout, match="30 ms"):
+            await reader.read_next(timeout_millis=30)
+
+
+async def test_a_reader_is_iterated_until_it_is_closed(client: encore.Client, topic: str) -> None:
+    await fill(client, topic, 3)
+    reader = await client.create_reader(topic, EARLIEST)
+    assert reader.is_connected()
+    assert reader.topic() == f"persistent://public/default/{topic}"
+    got = []
+    async for message in reader:
+        got.append(message.data())
+        if len(got) == 3:
+            await reader.close()
+    assert got == [b"0", b"1", b"2"]
+    assert not reader.is_connected()
+
+
+@pytest.mark.parametrize("position", ["earliest", None, -1, True, 1.5])
+async def test_a_wrong_seek_is_named(client: encore.Client, topic: str, position: Any) -> None:
+    async with await client.create_reader(topic, EARLIEST) as reader:
+        with pytest.raises(encore.ConfigurationError, match="messageid"):
+            await reader.seek(position)
+        with pytest.raises(encore.ConfigurationError, match="timeout_millis"):
+            await reader.read_next(-1)
+
+
+async def test_partitions_are_told_by_the_ids(
+    client: encore.Client, broker: Any, topic: str
+) -> None:
+    broker.create_partitioned_topic(topic, 2)
+    ids = await fill(client, topic, 6)
+    assert {each.partition() for each in ids} <= {0, 1}
+    async with await client.create_reader(topic, EARLIEST) as reader:
+        got = [(await reader.read_next(2000)).message_id() for _ in ids]
+    assert sorted(got, key=str) == sorted(ids, key=str)
+    assert all(each.topic.endswith(f"-partition-{each.partition()}") for each in (*got, *ids))

@@ -1,0 +1,188 @@
+"""The bridge from native callbacks: swallows everything, loses nothing, orphans nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import _pulsar
+import pulsar.asyncio
+import pytest
+
+import pulsar_encore as encore
+from pulsar_encore.options import ClientOptions
+from pulsar_encore.transport.stock import StockTransport, ending
+from pulsar_encore.transport.stock.failures import failure, raised
+from pulsar_encore.transport.stock.results import Calls, Mailbox, close_quietly
+
+OK = _pulsar.Result.Ok
+
+
+class Native:
+    """An operation that ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[..., None]] = []
+        self.closed = 0
+
+    def start(self, done: Callable[..., None]) -> None:
+        self.callbacks.append(done)
+
+    def close_async(self, _done: Callable[..., None]) -> None:
+        self.closed += 1
+
+
+def elsewhere(action: Callable[[], None]) -> None:
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join()
+
+
+async def begin(native: Native, calls: Calls) -> asyncio.Task[Any]:
+    task = asyncio.create_task(calls.run(native.start, "subscribe", discard=close_quietly))
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_a_result_comes_from_another_thread() -> None:
+    native = Native()
+    task = await begin(native, Calls())
+    elsewhere(lambda: native.callbacks[0](OK, 7))
+    assert await task == 7
+
+
+@pytest.mark.parametrize("moment", ["before the result", "in the turn of the result"])
+async def test_what_comes_for_a_cancelled_caller_is_closed(moment: str) -> None:
+    native = Native()
+    task = await begin(native, Calls())
+    if moment == "before the result":
+        task.cancel()
+        await asyncio.wait([task])
+        native.callbacks[0](native)
+    else:
+        native.callbacks[0](native)
+        await asyncio.sleep(0)
+        task.cancel()
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+    assert task.cancelled()
+    assert native.closed == 1
+
+
+async def test_a_failure_for_a_cancelled_caller_is_nobodys() -> None:
+    native = Native()
+    task = await begin(native, Calls())
+    task.cancel()
+    await asyncio.wait([task])
+    native.callbacks[0](_pulsar.Result.Timeout)
+    await asyncio.sleep(0)
+    assert native.closed == 0
+
+
+def test_what_comes_after_the_loop_is_closed_is_closed() -> None:
+    native = Native()
+    loop = asyncio.new_event_loop()
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await Calls().run(native.start, "subscribe", discard=close_quietly)
+
+    loop.run_until_complete(main())
+    loop.close()
+    elsewhere(lambda: native.callbacks[0](native))
+    assert native.closed == 1
+
+
+async def test_closing_ends_what_the_engine_forgot() -> None:
+    native, calls = Native(), Calls()
+    task = await begin(native, calls)
+    calls.abandon()
+    with pytest.raises(encore.ClosedError):
+        await task
+    with pytest.raises(encore.ClosedError):
+        await calls.run(native.start, "subscribe")
+    native.callbacks[0](OK)
+    await asyncio.sleep(0)
+
+
+async def test_a_call_that_cannot_even_begin_is_named() -> None:
+    def refuse(_done: Callable[..., None]) -> None:
+        raise TypeError("incompatible function arguments")
+
+    with pytest.raises(encore.ConfigurationError, match="seek: incompatible"):
+        await Calls().run(refuse, "seek")
+
+
+async def test_many_posts_wake_the_loop_once() -> None:
+    loop = asyncio.get_running_loop()
+    mail = Mailbox(loop)
+    got: list[int] = []
+    wakes = 0
+    original = loop.call_soon_threadsafe
+
+    def counted(*args: Any) -> Any:
+        nonlocal wakes
+        wakes += 1
+        return original(*args)
+
+    loop.call_soon_threadsafe = counted  # type: ignore[method-assign]
+    elsewhere(lambda: [mail.post(got.append, each) for each in range(100)] and None)
+    await asyncio.sleep(0.01)
+    assert got == list(range(100))
+    assert wakes == 1
+    assert mail.post(got.append, 100)
+    await asyncio.sleep(0)
+    assert got[-1] == 100
+
+
+async def test_one_bad_action_does_not_stop_the_next() -> None:
+    mail = Mailbox(asyncio.get_running_loop())
+    seen: list[Any] = []
+    mail.loop.set_exception_handler(lambda _loop, context: seen.append(context["exception"]))
+    mail.post(lambda: 1 // 0)
+    mail.post(seen.append, "next")
+    await asyncio.sleep(0.01)
+    assert isinstance(seen[0], ZeroDivisionError)
+    assert seen[1] == "next"
+
+
+def test_a_post_to_a_closed_loop_is_refused_quietly() -> None:
+    loop = asyncio.new_event_loop()
+    loop.close()
+    assert not Mailbox(loop).post(print, "never")
+
+
+def test_every_result_has_a_text_and_is_stocks_exception_too() -> None:
+    for name, result in _pulsar.Result.__members__.items():
+        if name in ("Ok", "AlreadyClosed"):
+            continue
+        error = failure(result, "subscribe", "detail")
+        assert isinstance(error, encore.TransportError)
+        assert isinstance(error, pulsar.asyncio.PulsarException)
+        assert error.error() == result
+        assert error.result == name
+        assert str(error).startswith(f"subscribe: {name}: ")
+        again = pickle.loads(pickle.dumps(error))
+        assert (str(again), again.result, again.retryable) == (str(error), name, error.retryable)
+    assert isinstance(failure(_pulsar.Result.AlreadyClosed, "send"), encore.ClosedError)
+    assert failure(_pulsar.Result.Timeout, "send").retryable  # type: ignore[attr-defined]
+    assert not failure(_pulsar.Result.AuthorizationError, "send").retryable  # type: ignore[attr-defined]
+
+
+def test_what_stock_raises_is_translated() -> None:
+    assert isinstance(raised(pulsar.Timeout("x"), "flush"), encore.TransportError)
+    assert isinstance(raised(pulsar.AlreadyClosed("x"), "flush"), encore.ClosedError)
+    assert isinstance(raised(ValueError("x"), "flush"), encore.ConfigurationError)
+    assert isinstance(raised(RuntimeError("x"), "flush"), encore.TransportError)
+
+
+def test_a_transport_that_is_dropped_closes_its_client() -> None:
+    transport = StockTransport(ClientOptions(service_url="pulsar://127.0.0.1:1"))
+    key = id(transport.native)
+    assert key in ending._open
+    del transport
+    assert key not in ending._open
