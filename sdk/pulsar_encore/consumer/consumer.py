@@ -278,12 +278,12 @@ class Consumer:
     async def close(self) -> None:
         """Send the acks made, give everything else back to the broker. Idempotent."""
         if self._closing is None:
-            self._closing = self._loop.create_task(self._close())
+            self._closing = self._loop.create_task(self._close(asyncio.current_task()))
         await asyncio.shield(self._closing)
 
-    async def _close(self) -> None:
+    async def _close(self, caller: asyncio.Task[Any] | None) -> None:
         if self._listener is not None:
-            await self._listener.close()
+            await self._listener.close(caller)
         self._redelivery.close()
         self._acks.flush()
         self._acks.close()

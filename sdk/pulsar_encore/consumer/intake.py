@@ -71,7 +71,7 @@ class Intake:
             )
             count = len(positions)
             if count < len(indexes):
-                self._link.consumed(len(indexes) - count)
+                self._link.consumed(each.source, len(indexes) - count)
                 indexes = [indexes[at] for at in positions]
                 messages = [messages[at] for at in positions]
                 if len(home.acks):

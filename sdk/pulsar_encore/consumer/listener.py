@@ -32,6 +32,7 @@ class Listener:
         self._consumer = consumer
         self._queue = queue
         self._callback = callback
+        self._stopped = False
         self._running = asyncio.Event()
         self._running.set()
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -44,7 +45,7 @@ class Listener:
 
     async def _run(self) -> None:
         consumer = self._consumer
-        while True:
+        while not self._stopped:
             await self._running.wait()
             try:
                 message = await self._queue.get(None)
@@ -61,9 +62,10 @@ class Listener:
                 except EncoreError:
                     return
 
-    async def close(self) -> None:
-        """Cancel the callback under way and wait for it, unless it is what called this."""
-        if self._task is asyncio.current_task():
+    async def close(self, caller: asyncio.Task[Any] | None) -> None:
+        """Cancel the callback under way and wait for it, unless it is what closes (`caller`)."""
+        self._stopped = True
+        if self._task is caller:
             return
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)

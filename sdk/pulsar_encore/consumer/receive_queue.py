@@ -37,14 +37,14 @@ class ReceiveQueue:
 
     Args:
         schema: Decodes `Message.value`.
-        consumed: Called with the number of messages that left the queue, a delivery at a time.
+        consumed: Called with (source, messages) that left the queue, a delivery at a time.
         handed_over: Called with (entry, index) at each hand-over, or None.
     """
 
     def __init__(
         self,
         schema: Any,
-        consumed: Callable[[int], None],
+        consumed: Callable[[int, int], None],
         handed_over: Callable[[Entry, int], None] | None,
     ) -> None:
         self._schema = schema
@@ -87,14 +87,14 @@ class ReceiveQueue:
                 count = entry.base if entry.looks is None else entry.redelivery_count(index)
                 yield Message(raw, schema, entry, index, count)
         self._cursors.popleft()
-        self._consumed(cursor.end)
+        self._consumed(entry.home.source, cursor.end)
 
     def peek_sizes(self, most: int) -> list[int]:
         """Payload sizes of up to `most` messages from the head, in bytes."""
         sizes: list[int] = []
         for cursor in self._cursors:
-            for message in cursor.messages[cursor.at : cursor.at + most - len(sizes)]:
-                sizes.append(message.length())
+            rest = cursor.messages[cursor.at : cursor.at + most - len(sizes)]
+            sizes.extend(message.length() for message in rest)
             if len(sizes) >= most:
                 break
         return sizes
@@ -163,7 +163,7 @@ class ReceiveQueue:
             self._head = iter(())
         self._cursors = deque(each for each in self._cursors if each not in gone)
         for cursor in gone:
-            self._consumed(cursor.end)
+            self._consumed(cursor.entry.home.source, cursor.end)
 
     def fail(self, error: Exception) -> None:
         """Waiters, present and future, get `error` once nothing is queued."""

@@ -39,9 +39,9 @@ class Window:
         self._warned = True
         logger.warning(
             "%s/%s: %d messages are unacked (held, queued, or nacked and waiting); at %d the "
-            "broker stops delivering to this consumer. Ways out: shorter nack delays, fewer messages held "
-            "at once, more consumers, or a larger maxUnackedMessagesPerConsumer at the broker "
-            "(tell it here too, as max_unacked_messages).",
+            "broker stops delivering to this consumer. Ways out: shorter nack delays, fewer "
+            "messages held at once, more consumers, or a larger maxUnackedMessagesPerConsumer at "
+            "the broker (tell it here too, as max_unacked_messages).",
             self._link.topic,
             self._link.subscription_name,
             self.unacked,

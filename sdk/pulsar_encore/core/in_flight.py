@@ -72,8 +72,8 @@ class InFlight:
         """
         if self.volatile:
             # Every id there is the same and acks mean nothing: no memory from one to the next.
-            entry = Entry(self, key, batch_size or 1, batch_size > 0, 0)
-            return entry, self._admit(entry, indexes)
+            passing = Entry(self, key, batch_size or 1, batch_size > 0, 0)
+            return passing, self._admit(passing, indexes)
         entry = self._entries.get(key)
         if entry is None:
             if self.acks.covers(key):

@@ -74,7 +74,11 @@ def coerce(kind: type[E], value: Any, name: str) -> E:
     if isinstance(value, kind):
         return value
     label = getattr(value, "name", None)
-    if type(value).__name__ == kind.__name__ and label in kind.__members__:
+    if (
+        type(value).__name__ == kind.__name__
+        and isinstance(label, str)
+        and label in kind.__members__
+    ):
         return kind[label]
     choices = ", ".join(kind.__members__)
     raise ConfigurationError(f"{name} must be a {kind.__name__} ({choices}), got {value!r}")

@@ -174,8 +174,8 @@ class ConsumerLink(Protocol):
     def start(self, sink: Sink) -> None:
         """Begin delivering; called once, on the loop that later receives."""
 
-    def consumed(self, messages: int) -> None:
-        """The application took (or the consumer dropped) that many: room for as many more."""
+    def consumed(self, source: int, messages: int) -> None:
+        """The application took, or the consumer dropped, that many of a source: room for more."""
 
     def pause(self) -> None:
         """Ask for nothing more; what is under way still comes."""

@@ -144,7 +144,7 @@ class StockConsumer:
         self._sink = sink
         self._pump.start()
 
-    def consumed(self, messages: int) -> None:
+    def consumed(self, source: int, messages: int) -> None:
         self._pump.taken(messages)
 
     def pause(self) -> None:

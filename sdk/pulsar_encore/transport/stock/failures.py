@@ -17,7 +17,8 @@ _ADVICE: Final[dict[str, tuple[bool, str]]] = {
     "Timeout": (
         True,
         "no answer in time: check that the broker is up and reachable at service_url, or raise "
-        "operation_timeout_seconds (send_timeout_millis when sending)",
+        "operation_timeout_seconds (send_timeout_millis when sending); a broker that refuses "
+        "authentication= looks the same to this engine",
     ),
     "ConnectError": (True, "no connection: check service_url, the port and the network"),
     "LookupError": (True, "the broker could not find the topic's owner: check the topic's name"),

@@ -20,7 +20,7 @@ import pulsar
 
 from .results import Mailbox
 
-_IDLE_MS: Final = 100  # longest native wait: how soon a stop or a command is noticed
+_IDLE_MS: Final = 50  # longest native wait: how soon a stop or a command is noticed
 _POLL_S: Final = 0.025  # how often the connection is looked at; a reconnect takes 100 ms or more
 _THIN: Final = 16  # a batch smaller than this means traffic is thin
 _QUICK_S: Final = 0.001  # singles closer than this mean it is thick
