@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -33,6 +34,13 @@ def no_faults(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "broker" in request.fixturenames:
         request.getfixturevalue("broker").faults = None
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """A port where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 @pytest.fixture

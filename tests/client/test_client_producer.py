@@ -259,5 +259,5 @@ async def test_chunks_come_back_as_one_message(client: encore.Client, topic: str
 
 async def test_a_message_over_the_limit_is_named(client: encore.Client, topic: str) -> None:
     async with await client.create_producer(topic, batching_enabled=False) as producer:
-        with pytest.raises(encore.TransportError, match="MessageTooBig.*chunking_enabled"):
+        with pytest.raises(encore.TransportError, match=r"MessageTooBig.*chunking_enabled"):
             await producer.send(bytes(6 * 1024 * 1024))

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_encore as encore
+from pulsar_encore.transport.base import Delivery
 from pulsar_encore.transport.stock.reader import StockReader
 
 EARLIEST = encore.MessageId.earliest
@@ -97,13 +98,10 @@ def test_any_order_of_reads_cancels_and_deliveries_loses_nothing(steps: list[str
             else:
                 await asyncio.sleep(0)
         await settle()
-        got = []
         for task in tasks:
-            if not task.done():
-                task.cancel()
-        for result in await asyncio.gather(*tasks, return_exceptions=True):
-            if result is not None and not isinstance(result, BaseException):
-                got.append(result.entry)
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        got = [each.entry for each in results if isinstance(each, Delivery)]
         while (delivery := await reader.read_next(0)) is not None:
             got.append(delivery.entry)
         assert sorted(got) == list(range(sent))

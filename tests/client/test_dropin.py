@@ -1,4 +1,4 @@
-"""Nothing of the stock client is missing: both its APIs are walked and held against this package's."""
+"""Nothing of the stock client is missing: both its APIs are walked and held against this one."""
 
 from __future__ import annotations
 
