@@ -20,6 +20,9 @@ class CloseOnce:
         self._task: asyncio.Task[None] | None = None
 
     async def __call__(self) -> None:
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._close())
-        await asyncio.shield(self._task)
+        loop = asyncio.get_running_loop()
+        task = self._task
+        # A loop that ended half-way took its task with it: begin again on this one.
+        if task is None or task.cancelled() or (not task.done() and task.get_loop() is not loop):
+            task = self._task = loop.create_task(self._close())
+        await asyncio.shield(task)
