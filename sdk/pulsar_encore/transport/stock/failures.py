@@ -54,7 +54,7 @@ _ADVICE: Final[dict[str, tuple[bool, str]]] = {
     "InvalidConfiguration": (False, "an option is not valid for the engine"),
     "InvalidTopicName": (False, "write topic as name or persistent://tenant/namespace/name"),
     "InvalidUrl": (False, "service_url is not valid"),
-    "TopicNotFound": (False, "the topic does not exist and the broker does not create it: do so"),
+    "TopicNotFound": (False, "the topic or its namespace does not exist: create it, or fix topic="),
     "TopicTerminated": (False, "the topic was terminated and takes no messages"),
     "SubscriptionNotFound": (False, "the subscription does not exist: check its name"),
     "ConsumerNotFound": (True, "the broker does not know the consumer any more"),
