@@ -12,19 +12,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from ..errors import EncoreError, ProtocolError
 from ..wire import answers, commands
 from ..wire import pulsar_pb2 as pb
 from ..wire.frames import FRAME_OVERHEAD, Frame, FrameDecoder, FrameError
 from . import consuming, discovery, producing
-from .names import parse
+from .faulty import receive_faulty, send_faulty
 from .refusal import Refusal
 from .refusing import refuse
 
 if TYPE_CHECKING:
-    from .faults import Direction, Fault
     from .hub import Attached, Hub, Publishing
 
 log = logging.getLogger("pulsar_encore.devbroker")
@@ -34,10 +33,12 @@ WRITE_HIGH_WATER = 4_000_000
 
 Handler = Callable[["Connection", Frame], None]
 _NAMES: dict[int, str] = {number: name for name, number in pb.BaseCommand.Type.items()}
-_FIELDS = {
-    name: pb.BaseCommand.DESCRIPTOR.fields_by_number[number].name
-    for name, number in pb.BaseCommand.Type.items()
-}
+_UNSERVED = frozenset(
+    name
+    for name in pb.BaseCommand.Type.keys()
+    if name.startswith("WATCH_TOPIC_LIST") or "TXN" in name or name.startswith("TC_CLIENT")
+    if not name.endswith(("_RESPONSE", "_SUCCESS"))
+)
 _HANDLERS: dict[str, Handler] = {
     **discovery.HANDLERS,
     **producing.HANDLERS,
@@ -77,9 +78,11 @@ class Connection(asyncio.Protocol):
         self.url = f"pulsar://[{host}]:{port}" if ":" in host else f"pulsar://{host}:{port}"
         self.address = "/{}:{}".format(*self._transport.get_extra_info("peername")[:2])
         self.hub.connections.add(self)
+        self.hub.sockets.add(self)
         self._tick = self._loop.call_later(self.hub.settings.keep_alive_s, self._keep_alive)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.hub.sockets.discard(self)
         self._leave()
 
     def _leave(self) -> None:
@@ -138,37 +141,12 @@ class Connection(asyncio.Protocol):
             now_ms = time.monotonic() * 1000
             hub.recorder.add(now_ms, self.id, "in", name, frame.command)
         if hub.faults is not None:
-            faults = self._faults("in", name, frame.command)
-            if faults:
-                self._receive_faulty(name, frame, faults)
-                return
-        self._handle(name, frame)
+            receive_faulty(self, hub.faults, name, frame)
+        else:
+            self.handle(name, frame)
 
-    def _receive_faulty(self, name: str, frame: Frame, faults: list[Fault]) -> None:
-        for fault in faults:
-            if fault.kind == "drop":
-                return
-            if fault.kind == "delay":
-                self._loop.call_later(fault.delay_ms / 1000, self._handle, name, frame)
-                return
-            if fault.kind == "close_before":
-                self.abort()
-                return
-            if fault.kind == "outage":
-                self.hub.start_outage(fault.outage_s)
-                return
-            if fault.kind == "refuse":
-                message = f"refused by the fault plan: {name}"
-                self.send(refuse(frame.command, Refusal(fault.error, message)))
-                return
-        for fault in faults:
-            if fault.kind == "duplicate":
-                self._handle(name, frame)
-        self._handle(name, frame)
-        if any(fault.kind == "close_after" for fault in faults):
-            self.close()
-
-    def _handle(self, name: str, frame: Frame, handler: Handler | None = None) -> None:
+    def handle(self, name: str, frame: Frame, handler: Handler | None = None) -> None:
+        """Handle a command, past the faults; answer what is refused, close on what is broken."""
         if self.closed:
             return
         try:
@@ -194,15 +172,15 @@ class Connection(asyncio.Protocol):
             self._connect(command.connect)
         elif not self._connected:
             raise ProtocolError(f"{name} before CONNECT")
+        elif name in _UNSERVED:
+            raise Refusal("NotAllowedError", f"the development broker does not serve {name}")
         elif name != "AUTH_RESPONSE":
-            if not hasattr(getattr(command, _FIELDS[name]), "request_id"):
-                raise ProtocolError(f"unexpected {name}")
-            raise Refusal("NotAllowedError", f"the development broker does not know {name}")
+            raise ProtocolError(f"unexpected {name}")
 
     def retry(self, handler: Callable[[Connection, Frame, bool], None], frame: Frame) -> None:
         """Handle a request again after the holder of what it wants was probed."""
         name = _NAMES[frame.command.type]
-        self._handle(name, frame, lambda conn, frame: handler(conn, frame, True))
+        self.handle(name, frame, lambda conn, frame: handler(conn, frame, True))
 
     def _connect(self, connect: pb.CommandConnect) -> None:
         settings = self.hub.settings
@@ -267,13 +245,12 @@ class Connection(asyncio.Protocol):
         if self.closed:
             return
         if hub.faults is not None:
-            faults = self._faults("out", name, command)
-            if faults:
-                self._send_faulty(name, command, body, faults)
-                return
-        self._queue(name, command, body)
+            send_faulty(self, hub.faults, name, command, body)
+        else:
+            self.queue(name, command, body)
 
-    def _queue(self, name: str, command: bytes, body: bytes) -> None:
+    def queue(self, name: str, command: bytes, body: bytes) -> None:
+        """Record and queue, past the faults."""
         if self.closed:
             return
         recorder = self.hub.recorder
@@ -287,26 +264,6 @@ class Connection(asyncio.Protocol):
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
-
-    def _send_faulty(self, name: str, command: bytes, body: bytes, faults: list[Fault]) -> None:
-        for fault in faults:
-            if fault.kind == "drop":
-                return
-            if fault.kind == "delay":
-                self._loop.call_later(fault.delay_ms / 1000, self._queue, name, command, body)
-                return
-            if fault.kind == "close_before":
-                self._loop.call_soon(self.close)
-                return
-            if fault.kind == "outage":
-                self.hub.start_outage(fault.outage_s)
-                return
-        for fault in faults:
-            if fault.kind == "duplicate":
-                self._queue(name, command, body)
-        self._queue(name, command, body)
-        if any(fault.kind == "close_after" for fault in faults):
-            self._loop.call_soon(self.close)
 
     def _flush(self) -> None:
         self._flushing = False
@@ -324,31 +281,3 @@ class Connection(asyncio.Protocol):
         for attached in self.consumers.values():
             attached.consumer.writable = True
             self.hub.pump.wake(attached.state, attached.subscription)
-
-    # Faults
-
-    def _faults(
-        self, direction: Direction, name: str, command: pb.BaseCommand | bytes
-    ) -> list[Fault]:
-        plan = self.hub.faults
-        if plan is None:
-            return []
-        topic = self._topic_of(name, command) if plan.by_topic else None
-        return plan.step(direction, name, topic)
-
-    def _topic_of(self, name: str, command: pb.BaseCommand | bytes) -> str | None:
-        """The topic a command is about, for faults that name one."""
-        if isinstance(command, bytes):
-            command = pb.BaseCommand.FromString(command)
-        content: Any = getattr(command, _FIELDS[name])
-        if hasattr(content, "topic"):
-            try:
-                return parse(content.topic).full
-            except Refusal:
-                return None
-        held: Attached | Publishing | None = None
-        if hasattr(content, "consumer_id"):
-            held = self.consumers.get(content.consumer_id)
-        elif hasattr(content, "producer_id"):
-            held = self.producers.get(content.producer_id)
-        return held.state.name if held else None

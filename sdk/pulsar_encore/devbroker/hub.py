@@ -65,6 +65,7 @@ class Hub:
         self.recorder = Recorder(settings.record_limit) if settings.record else None
         self.faults: FaultPlan | None = None
         self.connections: set[Connection] = set()
+        self.sockets: set[Connection] = set()  # also those that are still closing
         self.looked_up: set[str] = set()
         self.start_outage = start_outage
         self.producer_names = itertools.count()

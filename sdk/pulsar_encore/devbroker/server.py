@@ -18,6 +18,8 @@ from .recorder import Recorded
 from .settings import BrokerSettings
 from .subscriptions import Subscription
 
+CLOSING_TURNS = 100
+
 log = logging.getLogger("pulsar_encore.devbroker")
 
 
@@ -94,11 +96,12 @@ class Broker:
         if self._resuming is not None:
             await asyncio.gather(self._resuming, return_exceptions=True)
         self._stop_listening()
-        for connection in list(hub.connections):
-            connection.abort()
         hub.pump.close()
-        # One turn, so that the transports have closed their sockets.
-        await asyncio.sleep(0)
+        for connection in list(hub.sockets):
+            connection.abort()
+        for _ in range(CLOSING_TURNS):
+            if hub.sockets:
+                await asyncio.sleep(0)  # an aborted transport closes its socket in the next turn
 
     async def __aenter__(self) -> Self:
         await self.start()
