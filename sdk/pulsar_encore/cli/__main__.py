@@ -1,0 +1,5 @@
+"""``python -m pulsar_encore.cli``."""
+
+from . import main
+
+raise SystemExit(main())

@@ -1,0 +1,111 @@
+"""The commands and their options; what each does is its own module.
+
+Owns the command line's shape. A wrong option and an error of this package end with one line on
+stderr and exit code 2, never with a traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from .. import __version__
+from ..errors import EncoreError
+
+app = App(
+    name="pulsar-encore",
+    version=__version__,
+    help="An asyncio consumer SDK for Apache Pulsar whose acks and negative acks are right.",
+)
+
+
+@app.command
+def demo(*, url: str | None = None) -> int:
+    """Run the stock client and this SDK side by side and print one table; under a minute.
+
+    Args:
+        url: A broker to run against, such as pulsar://localhost:6650; without it a development
+            broker is started for the run.
+    """
+    from .demo.run import run_demo
+
+    return run_demo(url)
+
+
+@app.command
+def broker(
+    *,
+    port: int = 6650,
+    host: str = "127.0.0.1",
+    partitions: int = 0,
+    unacked_per_consumer: int = 50_000,
+    unacked_per_subscription: int = 200_000,
+    tick: float = 1.0,
+    token: str | None = None,
+    any_namespace: bool = False,
+) -> int:
+    """Start the development broker: in memory, for laptops and tests, not for production.
+
+    The first line on stdout is its address; it runs until interrupted.
+
+    Args:
+        port: Port to listen on; 0 takes a free one.
+        host: Address to listen on.
+        partitions: Partitions of topics that appear when asked for; 0 for plain topics.
+        unacked_per_consumer: maxUnackedMessagesPerConsumer; 0 for no limit.
+        unacked_per_subscription: maxUnackedMessagesPerSubscription; 0 for no limit.
+        tick: Granularity of delayed delivery in s.
+        token: Ask clients for this token.
+        any_namespace: Accept namespaces besides public/default.
+    """
+    from .broker import run_broker
+
+    return run_broker(
+        port=port,
+        host=host,
+        auto_create_partitions=partitions,
+        max_unacked_per_consumer=unacked_per_consumer,
+        max_unacked_per_subscription=unacked_per_subscription,
+        delayed_tick_ms=round(tick * 1000),
+        token=token,
+        namespaces=None if any_namespace else ("public/default",),
+    )
+
+
+@app.command
+def bench(
+    *,
+    only: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    url: str | None = None,
+    json: Path | None = None,
+) -> int:
+    """Run the benchmarks of a checkout: bar, figure and ratio within one run.
+
+    Args:
+        only: Names of benchmarks; all of them when left out.
+        url: A broker for those that can use any; the others start a development broker.
+        json: Also write the rows to this file.
+    """
+    from .bench import run_bench
+
+    return run_bench(only, url, json)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code."""
+    try:
+        result = app(
+            list(arguments) if arguments is not None else None,
+            result_action="return_value",
+            exit_on_error=False,
+        )
+    except EncoreError as error:
+        sys.stderr.write(f"pulsar-encore: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return result if isinstance(result, int) else 0

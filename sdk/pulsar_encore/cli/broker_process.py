@@ -1,0 +1,73 @@
+"""A development broker in another process, for measurements that must not share its CPU time.
+
+Owns the child: it is up when `url` is known and gone when the context ends.
+"""
+
+from __future__ import annotations
+
+import selectors
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Final
+
+from ..errors import TransportError
+
+START_S: Final = 15.0
+STOP_S: Final = 5.0
+
+
+@contextmanager
+def broker_process(options: Sequence[str] = ()) -> Iterator[str]:
+    """Start `pulsar-encore broker` on a free loopback port; gives its address.
+
+    Args:
+        options: More of that command's options.
+
+    Raises:
+        TransportError: It did not come up.
+    """
+    command = [sys.executable, "-m", "pulsar_encore.cli", "broker", "--port", "0", *options]
+    with child(command) as process:
+        yield first_line(process)
+
+
+@contextmanager
+def child(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """Run a process with pipes for stdin and stdout; ends it with the context."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # an interrupt at the terminal is for the parent, which ends it
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def first_line(process: subprocess.Popen[str], timeout_s: float = START_S) -> str:
+    """The next line a child prints.
+
+    Raises:
+        TransportError: It ended or stayed silent.
+    """
+    out: IO[str] | None = process.stdout
+    assert out is not None  # made with a pipe
+    with selectors.DefaultSelector() as ready:
+        ready.register(out, selectors.EVENT_READ)
+        line = out.readline().strip() if ready.select(timeout_s) else ""
+    if not line:
+        code = process.poll()
+        state = f"said nothing for {timeout_s:g} s" if code is None else f"ended with code {code}"
+        raise TransportError(f"the broker process {state}", result="ConnectError")
+    return line

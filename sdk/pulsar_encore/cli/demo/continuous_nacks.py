@@ -1,0 +1,43 @@
+"""A stream of nacks: the first message should come back after its delay, not after the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .scenario import SIDES, Scenario, both_sides, seconds
+from .workload import Figures
+
+DELAY_S = 1.5
+EVERY_S = 0.1
+FOR_S = 6.0
+
+
+def _stock(figures: Mapping[str, Figures]) -> str:
+    first, stopped = figures["stock"]["first_s"], figures["stock"]["stopped_s"]
+    text = f"after {seconds(first)}" if first is not None else seconds(first)
+    late = first is None or (stopped is not None and first > stopped)
+    return f"{text} (nothing until nacking stopped)" if late else text
+
+
+def _encore(figures: Mapping[str, Figures]) -> str:
+    first = figures["encore"]["first_s"]
+    return f"after {seconds(first)}" if first is not None else seconds(first)
+
+
+SCENARIO = Scenario(
+    title=(
+        f"A nack every {EVERY_S * 1000:.0f} ms for {FOR_S:g} s, delay {DELAY_S:g} s: "
+        "when does the first message come back?"
+    ),
+    labels=SIDES,
+    measure=both_sides(
+        "continuous_nacks",
+        within_s=40,
+        delay_s=DELAY_S,
+        every_s=EVERY_S,
+        for_s=FOR_S,
+    ),
+    stock=_stock,
+    encore=_encore,
+    seconds=11,
+)

@@ -1,0 +1,129 @@
+"""This SDK's half of every measurement: the same workloads, call by call."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from ... import Client, ConsoleLogger, Consumer, ConsumerType, InitialPosition, LoggerLevel
+from ...ids import MessageId
+from .stock_side import publish
+from .workload import ENTRIES_PER_LEDGER, SUBSCRIPTION, Figures, Stopwatch, resident_mb
+
+_SHARED: dict[str, Any] = {
+    "consumer_type": ConsumerType.Shared,
+    "initial_position": InitialPosition.Earliest,
+}
+
+
+def _client(url: str) -> Client:
+    return Client(url, logger=ConsoleLogger(LoggerLevel.Error))
+
+
+async def continuous_nacks(
+    url: str, topic: str, *, delay_s: float, every_s: float, for_s: float
+) -> Figures:
+    """Nack one message after the other; when does the first come back?"""
+    count = round(for_s / every_s)
+    await asyncio.to_thread(publish, url, topic, count)
+    async with (
+        _client(url) as client,
+        await client.subscribe(
+            topic, SUBSCRIPTION, negative_ack_redelivery_delay_ms=round(delay_s * 1000), **_SHARED
+        ) as consumer,
+    ):
+        messages = [await consumer.receive() for _ in range(count)]
+        clock = Stopwatch()
+        back = asyncio.ensure_future(_next_at(consumer, clock))
+        for number, message in enumerate(messages):
+            await asyncio.sleep(number * every_s - clock())
+            await consumer.negative_acknowledge(message)
+        stopped = clock()
+        await asyncio.wait([back], timeout=2 * delay_s + 2)
+        if not back.done():
+            back.cancel()
+            return {"first_s": None, "stopped_s": stopped}
+        return {"first_s": back.result(), "stopped_s": stopped}
+
+
+async def _next_at(consumer: Consumer, clock: Stopwatch) -> float:
+    await consumer.receive()
+    return clock()
+
+
+async def timed_out_receives(
+    url: str, topic: str, *, count: int, burst: int, every_s: float, timeout_s: float
+) -> Figures:
+    """Poll with a timeout while messages come; how many are ever seen?"""
+    async with (
+        _client(url) as client,
+        await client.subscribe(topic, SUBSCRIPTION, **_SHARED) as consumer,
+    ):
+        publishing = asyncio.to_thread(publish, url, topic, count, every_s=every_s, burst=burst)
+        sender = asyncio.ensure_future(publishing)
+        seen = timed_out = 0
+        quiet = 0
+        while seen < count and quiet < 5:
+            try:
+                wait_s = 0.2 if sender.done() else timeout_s
+                message = await asyncio.wait_for(consumer.receive(), wait_s)
+            except TimeoutError:
+                timed_out += 1
+                quiet += sender.done()
+            else:
+                seen += 1
+                await consumer.acknowledge(message)
+        await sender
+        return {"seen": seen, "sent": count, "timed_out": timed_out}
+
+
+async def two_delays(url: str, topic: str, *, short_s: float, long_s: float) -> Figures:
+    """Two messages of one batch, each nacked for its own delay."""
+    await asyncio.to_thread(publish, url, topic, 2, batch=2)
+    async with (
+        _client(url) as client,
+        await client.subscribe(topic, SUBSCRIPTION, **_SHARED) as consumer,
+    ):
+        messages = [await consumer.receive(), await consumer.receive()]
+        clock = Stopwatch()
+        for message, delay_s in zip(messages, (short_s, long_s), strict=True):
+            await consumer.negative_acknowledge(message, delay=delay_s)
+        back: dict[int, float] = {}
+        while len(back) < 2:
+            message = await consumer.receive()
+            back.setdefault(message.message_id().batch_index(), clock())
+            await consumer.acknowledge(message)
+        return {"short_s": back.get(0), "long_s": back.get(1)}
+
+
+async def pending_memory(url: str, topic: str, *, count: int, delay_s: float) -> Figures:
+    """What the process grows by while so many nacks wait."""
+    async with (
+        _client(url) as client,
+        await client.subscribe(
+            topic, SUBSCRIPTION, max_unacked_messages=2 * count, **_SHARED
+        ) as consumer,
+    ):
+        before = resident_mb()
+        clock = Stopwatch()
+        for number in range(count):
+            ledger, entry = divmod(number, ENTRIES_PER_LEDGER)
+            await consumer.negative_acknowledge(MessageId(-1, ledger + 1, entry), delay=delay_s)
+        assert consumer.statistics().nacked == count
+        return {"seconds": clock(), "mb": resident_mb() - before, "count": count}
+
+
+async def throughput(url: str, topic: str, *, count: int, subscription: str) -> Figures:
+    """Receive and ack one by one, in one task."""
+    async with (
+        _client(url) as client,
+        await client.subscribe(topic, subscription, **_SHARED) as consumer,
+    ):
+        message = await consumer.receive()
+        clock, cpu = Stopwatch(), time.process_time()
+        for _ in range(count):
+            await consumer.acknowledge(message)
+            message = await consumer.receive()
+        seconds, cpu_s = clock(), time.process_time() - cpu
+        return {"per_s": count / seconds, "cpu_us": cpu_s / count * 1e6}

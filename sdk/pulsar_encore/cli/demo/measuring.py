@@ -1,0 +1,84 @@
+"""One measurement in one process: started, awaited, and ended when it takes too long.
+
+Owns `measure` and the child's side of it. Nothing that a measurement does to its process (a native
+crash, memory, a blocked loop) reaches another one. A failure is a `MeasurementError` with a reason.
+
+    python -m pulsar_encore.cli.demo.measuring SIDE MEASUREMENT URL TOPIC JSON
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import sys
+from types import ModuleType
+from typing import Any
+
+from ...errors import EncoreError
+from .workload import Figures
+
+
+class MeasurementError(EncoreError):
+    """A measurement did not come to its end; the text says why."""
+
+
+async def measure(
+    side: str, name: str, url: str, topic: str, *, within_s: float, **parameters: Any
+) -> Figures:
+    """Run one measurement in a process of its own.
+
+    Args:
+        side: ``"stock"`` or ``"encore"``.
+        name: A function of that side.
+        within_s: Longest it may take in s.
+        parameters: The function's keywords.
+
+    Raises:
+        MeasurementError: It failed, or took too long.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", __name__, side, name, url, topic, json.dumps(parameters)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,  # an interrupt at the terminal ends the parent, which ends this
+    )
+    try:
+        out, problems = await asyncio.wait_for(process.communicate(), within_s)
+    except TimeoutError:
+        raise MeasurementError(f"no result in {within_s:g} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    last = out.decode(errors="replace").strip().rpartition("\n")[2]
+    if process.returncode != 0 or not last.startswith("{"):
+        text = problems.decode(errors="replace").strip().rpartition("\n")[2]
+        raise MeasurementError(text or f"the process ended with code {process.returncode}")
+    figures: Figures = json.loads(last)
+    return figures
+
+
+def _side(name: str) -> ModuleType:
+    from . import encore_side, stock_side
+
+    return {"stock": stock_side, "encore": encore_side}[name]
+
+
+async def _awaited(result: Any) -> Figures:
+    figures: Figures = await result
+    return figures
+
+
+def main(arguments: list[str]) -> int:
+    """The child: one measurement, its figures as JSON on the last line of stdout."""
+    side, name, url, topic, parameters = arguments
+    result = getattr(_side(side), name)(url, topic, **json.loads(parameters))
+    figures = asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+    sys.stdout.write(f"\n{json.dumps(figures)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,39 @@
+"""A million nacks that wait: what the process grows by. Both sides nack the same ids, in order.
+
+The ids are made here, not received: a broker would stop delivering long before a million unacked
+messages. Both go through the client's own `negative_acknowledge`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .scenario import SIDES, Scenario, both_sides
+from .workload import Figures
+
+COUNT = 1_000_000
+DELAY_S = 3600.0
+
+
+def _cell(figures: Figures) -> str:
+    megabytes, count = figures["mb"] or 0.0, figures["count"] or 1.0
+    return f"{megabytes:,.1f} MB ({megabytes * 1e6 / count:,.1f} bytes each)"
+
+
+def _stock(figures: Mapping[str, Figures]) -> str:
+    return _cell(figures["stock"])
+
+
+def _encore(figures: Mapping[str, Figures]) -> str:
+    return _cell(figures["encore"])
+
+
+SCENARIO = Scenario(
+    title=f"{COUNT:,} nacked ids wait for an hour: how much memory do they take?",
+    labels=SIDES,
+    measure=both_sides("pending_memory", within_s=60, count=COUNT, delay_s=DELAY_S),
+    stock=_stock,
+    encore=_encore,
+    alone=True,
+    seconds=9,
+)

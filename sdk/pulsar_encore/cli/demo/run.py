@@ -1,0 +1,120 @@
+"""The demonstration itself: every scenario in turn, visible progress, one table at the end.
+
+Owns order, progress and the exit code. Rows that are about times run side by side, rows that are
+about speed or memory run alone. Figures come from this run and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from ..broker_process import broker_process
+from . import continuous_nacks, pending_memory, throughput, timed_out_receives, two_delays
+from .measuring import measure
+from .scenario import Row, Run, Scenario, row_of
+from .workload import Figures, Stopwatch
+
+SCENARIOS: tuple[Scenario, ...] = (
+    continuous_nacks.SCENARIO,
+    timed_out_receives.SCENARIO,
+    two_delays.SCENARIO,
+    pending_memory.SCENARIO,
+    throughput.SCENARIO,
+)
+
+
+def run_demo(
+    url: str | None, *, scenarios: Sequence[Scenario] = SCENARIOS, console: Console | None = None
+) -> int:
+    """Measure and print.
+
+    Args:
+        url: The broker; None starts the development broker for the run.
+        scenarios: The rows.
+        console: Where to print.
+
+    Returns:
+        0, or 1 when a row could not be measured.
+
+    Raises:
+        TransportError: The development broker did not start.
+    """
+    console = console or Console(highlight=False)
+    clock = Stopwatch()
+    with ExitStack() as stack:
+        where = url or stack.enter_context(broker_process())
+        kind = "the broker you named" if url else "a development broker in another process"
+        console.print(f"Stock pulsar-client and pulsar-encore side by side, on {kind}: {where}")
+        rows = asyncio.run(_measure_all(where, scenarios, console))
+    console.print(table_of(rows))
+    missing = [row for row in rows if row.missing]
+    for row in missing:
+        console.print(f"Not measured ({', '.join(row.missing)}): {row.title}", style="bold red")
+    console.print(f"Every figure above was measured in this run, which took {clock():.0f} s.")
+    return 1 if missing else 0
+
+
+async def _measure_all(url: str, scenarios: Sequence[Scenario], console: Console) -> list[Row]:
+    with Progress(
+        SpinnerColumn(finished_text="done"),
+        TextColumn("{task.description}", table_column=None),
+        BarColumn(bar_width=20),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as progress:
+        rows: dict[str, Row] = {}
+
+        async def one(scenario: Scenario) -> None:
+            if not console.is_terminal:
+                console.print(f"measuring: {scenario.title}")
+            task = progress.add_task(scenario.title, total=scenario.seconds)
+            ticking = asyncio.ensure_future(_tick(progress, task))
+            try:
+                rows[scenario.title] = row_of(scenario, await scenario.measure(_runner(url)))
+            finally:
+                ticking.cancel()
+                progress.update(task, completed=scenario.seconds)
+
+        await asyncio.gather(*(one(each) for each in scenarios if not each.alone))
+        for each in scenarios:
+            if each.alone:
+                await one(each)
+    return [rows[each.title] for each in scenarios]
+
+
+async def _tick(progress: Progress, task: Any) -> None:
+    while True:
+        await asyncio.sleep(0.1)
+        progress.advance(task, 0.1)
+
+
+def _runner(url: str) -> Run:
+    def run(
+        side: str, name: str, *, within_s: float, topic: str = "", **parameters: Any
+    ) -> Awaitable[Figures]:
+        topic = topic or f"encore-demo-{uuid.uuid4().hex}"
+        return measure(side, name, url, topic, within_s=within_s, **parameters)
+
+    return run
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    """The rows as a table."""
+    table = Table(show_lines=True, expand=True)
+    table.add_column("what was done", ratio=3)
+    table.add_column("stock pulsar-client", ratio=2)
+    table.add_column("pulsar-encore", ratio=2, style="bold")
+    for row in rows:
+        table.add_row(*map(Text, (row.title, row.stock, row.encore)))  # text, not markup
+    return table

@@ -1,0 +1,87 @@
+"""Receive and acknowledge, one message at a time, in one task: messages a second.
+
+Three ways over the same topic, each with a subscription and a process of its own, in turn and
+several times, so that a change of the machine's mood meets all of them; the median counts.
+"""
+
+from __future__ import annotations
+
+import statistics
+import uuid
+from collections.abc import Mapping
+
+from .scenario import Outcome, Outcomes, Run, Scenario, attempt
+from .workload import Figures
+
+ROUNDS = 3
+#: Label -> side, function, messages in one round: enough for about a second of work.
+WAYS = {
+    "stock asyncio": ("stock", "throughput_asyncio", 50_000),
+    "stock sync": ("stock", "throughput_sync", 250_000),
+    "encore": ("encore", "throughput", 400_000),
+}
+MESSAGES = 401_000
+BATCH = 1000
+
+
+async def compare(run: Run, *, rounds: int, messages: int, batch: int, topic: str) -> Outcomes:
+    """Publish, then let each way in turn read from the start; the median of each figure.
+
+    Args:
+        messages: How many to publish; every way reads its share of them, at most all but one.
+        batch: Messages in an entry; 0 for no batches.
+    """
+    filled = await attempt(
+        run("stock", "fill", within_s=60, topic=topic, count=messages, batch=batch)
+    )
+    if isinstance(filled, Exception):
+        return dict.fromkeys(WAYS, filled)
+    results: dict[str, list[Outcome]] = {label: [] for label in WAYS}
+    for _ in range(rounds):
+        for label, (side, name, count) in WAYS.items():
+            parameters = {"count": min(count, messages - 1), "subscription": uuid.uuid4().hex}
+            work = run(side, name, within_s=60, topic=topic, **parameters)
+            results[label].append(await attempt(work))
+    return {label: _median(each) for label, each in results.items()}
+
+
+def _median(outcomes: list[Outcome]) -> Outcome:
+    rounds: list[Figures] = []
+    for each in outcomes:
+        if isinstance(each, Exception):
+            return each
+        rounds.append(each)
+    return {key: statistics.median(one[key] or 0.0 for one in rounds) for key in rounds[0]}
+
+
+async def _measure(run: Run) -> Outcomes:
+    topic = f"encore-demo-{uuid.uuid4().hex}"
+    return await compare(run, rounds=ROUNDS, messages=MESSAGES, batch=BATCH, topic=topic)
+
+
+def _stock(figures: Mapping[str, Figures]) -> str:
+    return (
+        f"asyncio {figures['stock asyncio']['per_s']:,.0f}/s, "
+        f"synchronous loop {figures['stock sync']['per_s']:,.0f}/s"
+    )
+
+
+def _encore(figures: Mapping[str, Figures]) -> str:
+    ours = figures["encore"]["per_s"] or 0.0
+    ratios = [
+        f"{ours / (figures[label]['per_s'] or 1.0):.1f} x {word}"
+        for label, word in (("stock asyncio", "asyncio"), ("stock sync", "synchronous"))
+        if label in figures
+    ]
+    return f"{ours:,.0f}/s ({', '.join(ratios)})" if ratios else f"{ours:,.0f}/s"
+
+
+SCENARIO = Scenario(
+    title=f"Receive and acknowledge 100-byte messages, batches of {BATCH:,}, one task: how fast?",
+    labels=tuple(WAYS),
+    measure=_measure,
+    stock=_stock,
+    encore=_encore,
+    alone=True,
+    seconds=24,
+)

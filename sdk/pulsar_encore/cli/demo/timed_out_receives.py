@@ -1,0 +1,46 @@
+"""Polling with a timeout: a receive that times out should not take a message with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .scenario import SIDES, Scenario, both_sides
+from .workload import Figures
+
+COUNT = 1000
+BURST = 10
+EVERY_S = 0.04
+TIMEOUT_S = 0.02
+
+
+def _cell(figures: Figures) -> str:
+    text = f"{figures['seen']:,.0f} of {figures['sent']:,.0f}"
+    return f"{text} ({figures['timed_out']:,.0f} receives timed out)"
+
+
+def _stock(figures: Mapping[str, Figures]) -> str:
+    return _cell(figures["stock"])
+
+
+def _encore(figures: Mapping[str, Figures]) -> str:
+    return _cell(figures["encore"])
+
+
+SCENARIO = Scenario(
+    title=(
+        f"asyncio.wait_for(receive(), {TIMEOUT_S * 1000:g} ms) while {BURST} messages come "
+        f"every {EVERY_S * 1000:g} ms: how many are ever seen?"
+    ),
+    labels=SIDES,
+    measure=both_sides(
+        "timed_out_receives",
+        within_s=40,
+        count=COUNT,
+        burst=BURST,
+        every_s=EVERY_S,
+        timeout_s=TIMEOUT_S,
+    ),
+    stock=_stock,
+    encore=_encore,
+    seconds=7,
+)

@@ -1,0 +1,36 @@
+"""Two messages of one batch, nacked for two delays: each should come back at its own time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .scenario import SIDES, Scenario, both_sides, seconds
+from .workload import Figures
+
+SHORT_S = 1.0
+LONG_S = 3.0
+
+
+def _cell(figures: Figures) -> str:
+    return f"after {seconds(figures['short_s'])} and {seconds(figures['long_s'])}"
+
+
+def _stock(figures: Mapping[str, Figures]) -> str:
+    return f"{_cell(figures['stock'])} (one delay for the whole consumer)"
+
+
+def _encore(figures: Mapping[str, Figures]) -> str:
+    return _cell(figures["encore"])
+
+
+SCENARIO = Scenario(
+    title=(
+        f"Two messages of one batch, to come back after {SHORT_S:g} s and {LONG_S:g} s: "
+        "when do they?"
+    ),
+    labels=SIDES,
+    measure=both_sides("two_delays", within_s=30, short_s=SHORT_S, long_s=LONG_S),
+    stock=_stock,
+    encore=_encore,
+    seconds=6,
+)
