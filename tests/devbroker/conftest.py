@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 
 import pulsar
 import pytest
 
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread, run_in_thread
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_ambient_event_loop() -> None:
+    """Keeps pytest-asyncio from making a loop that nobody closes (Python 3.11)."""
+    asyncio.set_event_loop(None)
 
 
 @pytest.fixture
