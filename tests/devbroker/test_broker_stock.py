@@ -122,9 +122,11 @@ def test_nack_counts(client: pulsar.Client) -> None:
 def test_two_shared_consumers_split_the_work(client: pulsar.Client) -> None:
     shared = pulsar.ConsumerType.Shared
     consumers = [client.subscribe("t", "s", consumer_type=shared) for _ in range(2)]
-    send(client, "t", 100)
+    producer = client.create_producer("t", batching_enabled=False)
+    for _ in range(20):
+        producer.send(b"")
     for consumer in consumers:
-        receive(consumer, 40)
+        receive(consumer, 10)
 
 
 def test_what_a_closed_consumer_held_goes_to_the_other(client: pulsar.Client) -> None:
