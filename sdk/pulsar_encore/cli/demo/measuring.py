@@ -9,14 +9,17 @@ crash, memory, a blocked loop) reaches another one. A failure is a `MeasurementE
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 import json
 import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from ...errors import EncoreError
 from .workload import Figures
+
+_MODULE: Final = "pulsar_encore.cli.demo.measuring"
 
 
 class MeasurementError(EncoreError):
@@ -29,7 +32,7 @@ async def measure(
     """Run one measurement in a process of its own.
 
     Args:
-        side: ``"stock"`` or ``"encore"``.
+        side: ``"stock"`` or ``"encore"``, or the full name of another module with measurements.
         name: A function of that side.
         within_s: Longest it may take in s.
         parameters: The function's keywords.
@@ -38,7 +41,7 @@ async def measure(
         MeasurementError: It failed, or took too long.
     """
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", __name__, side, name, url, topic, json.dumps(parameters)),
+        *(sys.executable, "-m", _MODULE, side, name, url, topic, json.dumps(parameters)),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -61,9 +64,7 @@ async def measure(
 
 
 def _side(name: str) -> ModuleType:
-    from . import encore_side, stock_side
-
-    return {"stock": stock_side, "encore": encore_side}[name]
+    return importlib.import_module(name if "." in name else f"{__package__}.{name}_side")
 
 
 async def _awaited(result: Any) -> Figures:

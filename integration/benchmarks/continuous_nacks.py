@@ -1,0 +1,68 @@
+"""A nack every 100 ms for 12 s with a delay of 3 s: when does the first message come back?
+
+python -m integration.benchmarks.continuous_nacks [--url URL]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from pulsar_encore.cli.demo.workload import Figures
+
+from .figures import Row, report
+from .processes import Runner, broker
+
+DELAY_S = 3.0
+EVERY_S = 0.1
+FOR_S = 12.0
+ALLOWED_S = 0.25  # a twelfth of the delay: the transport's share and the machine's
+
+
+def run(url: str | None = None) -> list[Row]:
+    """Measure both sides at the same time."""
+
+    async def both(where: str) -> tuple[Figures, Figures]:
+        runner = Runner(where)
+        ours, stock = await asyncio.gather(
+            *(
+                runner(
+                    *(side, "continuous_nacks"),
+                    within_s=60,
+                    delay_s=DELAY_S,
+                    every_s=EVERY_S,
+                    for_s=FOR_S,
+                )
+                for side in ("encore", "stock")
+            )
+        )
+        return ours, stock
+
+    with broker(url) as where:
+        ours, stock = asyncio.run(both(where))
+    return [
+        Row(
+            what="nack each 100 ms, delay 3 s: first redelivery",
+            unit="s",
+            figure=_seconds(ours["first_s"]),
+            other=_seconds(stock["first_s"]),
+            bar=DELAY_S + ALLOWED_S,
+            beside="stock asyncio",
+        )
+    ]
+
+
+def _seconds(value: float | None) -> float:
+    return float("inf") if value is None else value
+
+
+def main() -> int:
+    """Print the table; the exit code says whether every bar was met."""
+    parser = argparse.ArgumentParser(description="Continuous nacks.")
+    parser.add_argument("--url")
+    return report(run(parser.parse_args().url))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""From `send` to `receive` at 200 messages a second: this package beside stock asyncio.
+
+The sender is a process of its own (stock, unbatched) and writes the time into the message; the
+system's monotonic clock is the same in all processes. The two take turns; rounds are pooled.
+
+    python -m integration.benchmarks.latency [--url URL] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import struct
+import sys
+import time
+from typing import Any
+
+import pulsar
+import pulsar.asyncio
+
+import pulsar_encore as encore
+from pulsar_encore.cli.demo.workload import Figures
+
+from .figures import Row, percentile, report
+from .processes import Runner, broker, fresh_topic
+
+ROUNDS = 3
+PER_S = 200
+COUNT = 800
+WARM_UP = 200
+ALLOWED_MS = 2.0
+
+
+def send(url: str, topic: str, *, count: int, per_s: float) -> Figures:
+    """Send `count` messages at a steady pace."""
+    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    producer = client.create_producer(topic, batching_enabled=False)
+    start = time.monotonic() + 0.5
+    for number in range(count):
+        time.sleep(max(0.0, start + number / per_s - time.monotonic()))
+        producer.send_async(struct.pack("d", time.monotonic()) + bytes(92), None)
+    producer.flush()
+    client.close()
+    return {"sent": count}
+
+
+async def _latencies(consumer: Any, count: int) -> Figures:
+    late_ms: list[float] = []
+    for _ in range(count):
+        message = await consumer.receive()
+        now = time.monotonic()
+        late_ms.append((now - struct.unpack_from("d", message.data())[0]) * 1000)
+        await consumer.acknowledge(message)
+    kept = late_ms[WARM_UP:]
+    return {"p50": percentile(kept, 0.5), "p99": percentile(kept, 0.99)}
+
+
+async def stock(url: str, topic: str, *, count: int) -> Figures:
+    """Receive with `pulsar.asyncio`."""
+    client = pulsar.asyncio.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    consumer = await client.subscribe(
+        topic,
+        "latency",
+        consumer_type=pulsar.ConsumerType.Shared,
+        initial_position=pulsar.InitialPosition.Earliest,
+    )
+    figures = await _latencies(consumer, count)
+    await client.close()
+    return figures
+
+
+async def ours(url: str, topic: str, *, count: int) -> Figures:
+    """Receive with this package."""
+    logger = encore.ConsoleLogger(encore.LoggerLevel.Error)
+    async with (
+        encore.Client(url, logger=logger) as client,
+        await client.subscribe(
+            topic,
+            "latency",
+            consumer_type=encore.ConsumerType.Shared,
+            initial_position=encore.InitialPosition.Earliest,
+        ) as consumer,
+    ):
+        return await _latencies(consumer, count)
+
+
+async def _round(run: Runner, side: str) -> Figures:
+    topic = fresh_topic()
+    here = "integration.benchmarks.latency"
+    received, _ = await asyncio.gather(
+        run(here, side, within_s=60, topic=topic, count=COUNT),
+        run(here, "send", within_s=60, topic=topic, count=COUNT, per_s=PER_S),
+    )
+    return received
+
+
+def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
+    """Measure; medians over the rounds."""
+
+    async def alternate(where: str) -> dict[str, list[Figures]]:
+        runner = Runner(where)
+        results: dict[str, list[Figures]] = {"stock": [], "ours": []}
+        for _ in range(rounds):
+            for side, each in results.items():
+                each.append(await _round(runner, side))
+        return results
+
+    with broker(url) as where:
+        results = asyncio.run(alternate(where))
+    rows = []
+    for share in ("p50", "p99"):
+        mine, other = (
+            statistics.median(each[share] or 0.0 for each in results[side])
+            for side in ("ours", "stock")
+        )
+        rows.append(
+            Row(
+                what=f"latency at {PER_S} msg/s, {share}",
+                unit="ms",
+                figure=mine,
+                other=other,
+                bar=other + ALLOWED_MS,
+                beside="stock asyncio",
+            )
+        )
+    return rows
+
+
+def main() -> int:
+    """Print the table; the exit code says whether every bar was met."""
+    parser = argparse.ArgumentParser(description="Delivery latency.")
+    parser.add_argument("--url")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    options = parser.parse_args()
+    return report(run(options.url, rounds=options.rounds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
