@@ -1,11 +1,9 @@
 """An asyncio consumer SDK for Apache Pulsar whose acks and negative acks are right."""
 
-from importlib.metadata import version as _version
-
 from . import schema
 from .backoff import Backoff
 from .client import Client
-from .consumer import Consumer
+from .consumer import Consumer, Statistics
 from .errors import (
     ClosedError,
     ConfigurationError,
@@ -26,6 +24,7 @@ from .options import (
     CompressionType,
     ConsumerCryptoFailureAction,
     ConsumerType,
+    DeadLetterPolicy,
     InitialPosition,
     PartitionsRoutingMode,
     ProducerAccessMode,
@@ -55,8 +54,9 @@ from .transport.stock.names import (
     ServiceInfo,
     ServiceInfoProvider,
 )
+from .version import VERSION
 
-__version__ = _version("pulsar-encore")
+__version__ = VERSION
 
 __all__ = [
     "Authentication",
@@ -82,6 +82,7 @@ __all__ = [
     "ConsumerType",
     "ContentError",
     "CryptoKeyReader",
+    "DeadLetterPolicy",
     "EncoreError",
     "EncryptionContext",
     "EncryptionKey",
@@ -104,6 +105,7 @@ __all__ = [
     "Result",
     "ServiceInfo",
     "ServiceInfoProvider",
+    "Statistics",
     "StoreError",
     "TransportError",
     "__version__",

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
 from .backoff import Backoff
 from .closing import CloseOnce
 from .consumer import Consumer
+from .consumer.opening import make_consumer, open_link
 from .errors import ClosedError
 from .ids import MessageId
 from .options import (
@@ -218,6 +220,10 @@ class Client:
         ack_group_time_ms: int = 100,
         ack_group_max_size: int = 1000,
         max_unacked_messages: int = DEFAULT_UNACKED_WINDOW,
+        retry_enable: bool = False,
+        nack_overflow: str | None = None,
+        nack_overflow_share: float = 0.5,
+        nack_overflow_delay: float | timedelta = 600.0,
     ) -> Consumer:
         """Subscribe to a topic, a list of topics or a pattern.
 
@@ -235,6 +241,10 @@ class Client:
             ack_group_max_size: Acks are sent as soon as there are so many.
             max_unacked_messages: The broker's `maxUnackedMessagesPerConsumer`, for the warning
                 before the consumer stalls.
+            retry_enable: Read the retry-letter topic along, for `reconsume_later`.
+            dead_letter_policy: A `DeadLetterPolicy`, or stock's.
+            nack_overflow: "retry_letter" parks nacks on the retry-letter topic when waiting ones
+                fill `nack_overflow_share` of the window, or wait over `nack_overflow_delay` (s).
 
         Raises:
             ConfigurationError: A keyword is wrong; nothing was connected.
@@ -281,10 +291,14 @@ class Client:
             ack_group_time_ms=ack_group_time_ms,
             ack_group_max_size=ack_group_max_size,
             max_unacked_messages=max_unacked_messages,
+            retry_enable=retry_enable,
+            nack_overflow=nack_overflow,
+            nack_overflow_share=nack_overflow_share,
+            nack_overflow_delay=nack_overflow_delay,
         )
-        link = await self._transport.subscribe(options)
+        link = await open_link(self._transport, options)
         await self._still_open(link)
-        consumer = Consumer(link, options, on_closed=self._open.discard)
+        consumer = make_consumer(self._transport, link, options, self._open.discard)
         self._open.add(consumer)
         return consumer
 

@@ -8,7 +8,7 @@ back and tried again, so an ack made while disconnected is sent after the reconn
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ..core.ack_sets import Unsent
@@ -94,14 +94,14 @@ class AckSender:
             return False
         return True
 
-    def disconnected(self) -> None:
+    def disconnected(self, homes: Iterable[InFlight]) -> None:
         now = now_ms(self._loop)
-        for home in self._homes.values():
+        for home in homes:
             home.acks.disconnected(now)
 
-    def connected(self) -> None:
+    def connected(self, homes: Iterable[InFlight]) -> None:
         """Send again whatever may have been lost with the old connection."""
-        for home in self._homes.values():
+        for home in homes:
             home.reconnected()
         self.flush()
         if self._trust_timer is not None:

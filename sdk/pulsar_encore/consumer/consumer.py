@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from random import Random
 from typing import Any, TypeVar
@@ -21,9 +21,13 @@ from ..ids import MessageId
 from ..message import Message
 from ..options import BatchReceivePolicy, ConsumerOptions
 from ..transport.base import ConsumerLink
+from ..version import VERSION
 from .ack_sender import AckSender
 from .batch_receiver import BatchReceiver
+from .forwarder import Forwarder
 from .intake import Intake
+from .letter_desk import LetterDesk
+from .letter_topics import LetterTopics
 from .listener import Listener
 from .receive_queue import ReceiveQueue
 from .redelivery import Redelivery
@@ -48,6 +52,7 @@ class Consumer:
         link: ConsumerLink,
         options: ConsumerOptions,
         *,
+        letters: LetterTopics | None = None,
         on_closed: Callable[[Consumer], None] | None = None,
     ) -> None:
         self._link = link
@@ -69,9 +74,13 @@ class Consumer:
             self._queue,
             self._acks,
             self._window,
-            shared=options.shared,
+            options.is_shared,
+            counts_attempts=options.dead_letter_policy is not None,
         )
         self._settlement = Settlement(self, link, self._intake.home, self._acks, self._redelivery)
+        self._forwarder: Forwarder | None = None
+        if letters is not None:
+            self._open_letters(letters)
         # No more than can be queued here, or waiting for a full batch would never end.
         room = max(1, options.receiver_queue_size // 2)
         policy = options.batch_receive_policy or BatchReceivePolicy()
@@ -82,6 +91,13 @@ class Consumer:
         self._listener: Listener | None = None
         if options.message_listener is not None:
             self._listener = Listener(self, self._queue, options.message_listener)
+
+    def _open_letters(self, topics: LetterTopics) -> None:
+        options = self._options
+        forwarder = Forwarder(topics, self._settlement, self.consumer_name(), VERSION)
+        desk = LetterDesk(options, forwarder, self._queue, self._redelivery, self._window)
+        self._forwarder = forwarder
+        self._settlement.desk = self._intake.desk = self._desk = desk
 
     # Receiving
 
@@ -170,15 +186,22 @@ class Consumer:
             ConfigurationError: On Shared and Key_Shared, where other consumers hold the rest.
         """
         self._check_open()
-        if self._options.shared:
-            raise ConfigurationError(
-                "acknowledge_cumulative needs an Exclusive or Failover consumer; "
-                f"this one is {self._options.consumer_type.name}: ack the messages one by one"
-            )
+        self._check_cumulative("acknowledge_cumulative")
         self._settlement.ack_cumulative(message)
 
+    def _check_cumulative(self, call: str) -> None:
+        if self._options.shared:
+            raise ConfigurationError(
+                f"{call} needs an Exclusive or Failover consumer; this one is "
+                f"{self._options.consumer_type.name}: settle the messages one by one"
+            )
+
     async def negative_acknowledge(
-        self, message: Settleable, delay: float | timedelta | None = None
+        self,
+        message: Settleable,
+        delay: float | timedelta | None = None,
+        *,
+        error: BaseException | str | None = None,
     ) -> None:
         """The message failed: it comes again after `delay`.
 
@@ -190,14 +213,75 @@ class Consumer:
             message: A message of this consumer, or an id.
             delay: Seconds or timedelta until it comes again; None for the subscription's
                 `negative_ack_redelivery_backoff`, else `negative_ack_redelivery_delay_ms`.
+            error: Why; kept as evidence for the day the message is dead-lettered.
 
         Raises:
             ConfigurationError: A delay below 0.
             MessageNotHeldError: Another consumer's, or of no topic read here.
         """
         self._check_open()
-        self._settlement.nack(message, delay)
+        self._settlement.nack(message, delay, error)
         self._window.watch()
+
+    async def reconsume_later(
+        self,
+        message: Message | Sequence[Message],
+        delay: float | timedelta = 0,
+        properties: Mapping[str, str] | None = None,
+        *,
+        error: BaseException | str | None = None,
+    ) -> None:
+        """The message comes again through the retry-letter topic, after `delay`.
+
+        It is copied there and then acked, so it does not count against the broker's unacked window
+        while it waits, and its count survives everything (RECONSUMETIMES). With its retries used up
+        it goes to the dead-letter topic. If the copy fails, the message comes back by redelivery. A
+        cancelled call is finished in the background.
+
+        Args:
+            message: Held by this consumer; or a list, all sent side by side.
+            delay: Seconds or timedelta.
+            properties: Added to the letter's; not the names that letters use (`letters.RESERVED`).
+            error: Why; kept as evidence on the letter.
+
+        Raises:
+            ConfigurationError: Without retry_enable, or a bad argument; nothing was sent.
+            MessageNotHeldError: Settled already, or another consumer's; nothing was sent.
+            TransportError: The copy is not known to be persisted.
+            ExceptionGroup: For a list, with the error of every message that failed.
+        """
+        forwarder = self._need_retry()
+        if isinstance(message, Message):
+            await forwarder.reconsume(message, delay, properties, error)
+            return
+        calls = [forwarder.reconsume(each, delay, properties, error) for each in message]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+        if failures:
+            raise ExceptionGroup(f"{len(failures)} of {len(calls)} letters failed", failures)
+
+    async def reconsume_later_cumulative(
+        self,
+        message: Message,
+        delay: float | timedelta = 0,
+        properties: Mapping[str, str] | None = None,
+        *,
+        error: BaseException | str | None = None,
+    ) -> None:
+        """`reconsume_later` for this message; all before it, of its topic, are acked.
+
+        Raises:
+            ConfigurationError: On Shared and Key_Shared; else as `reconsume_later`.
+        """
+        forwarder = self._need_retry()
+        self._check_cumulative("reconsume_later_cumulative")
+        await forwarder.reconsume(message, delay, properties, error, cumulative=True)
+
+    def _need_retry(self) -> Forwarder:
+        self._check_open()
+        if self._forwarder is None or not self._options.retry_enable:
+            raise ConfigurationError("reconsume_later needs subscribe(..., retry_enable=True)")
+        return self._forwarder
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Everything this consumer has and did not ack comes again now, pending nacks included."""
@@ -284,6 +368,9 @@ class Consumer:
     async def _close(self, caller: asyncio.Task[Any] | None) -> None:
         if self._listener is not None:
             await self._listener.close(caller)
+        if self._forwarder is not None:
+            self._desk.close()
+            await self._forwarder.close()
         self._redelivery.close()
         self._acks.flush()
         self._acks.close()

@@ -6,11 +6,13 @@ message is either queued or already someone's; what is not queued gives its room
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable
 
+from ..core.attempts import Attempts
 from ..core.in_flight import InFlight
 from ..transport.base import ConsumerLink, Delivery
 from .ack_sender import AckSender
+from .letter_desk import LetterDesk
 from .receive_queue import ReceiveQueue
 from .window import Window
 
@@ -25,7 +27,8 @@ class Intake:
         queue: What the application receives from.
         acks: Told when something acked has to be acked again.
         window: Watched while it fills.
-        shared: Shared or Key_Shared.
+        is_shared: Whether a topic's subscription is Shared or Key_Shared.
+        counts_attempts: Keep counts that the broker forgets, for a dead-letter policy.
     """
 
     def __init__(
@@ -36,8 +39,9 @@ class Intake:
         queue: ReceiveQueue,
         acks: AckSender,
         window: Window,
+        is_shared: Callable[[str], bool],
         *,
-        shared: bool,
+        counts_attempts: bool,
     ) -> None:
         self._owner = owner
         self._link = link
@@ -45,14 +49,19 @@ class Intake:
         self._queue = queue
         self._acks = acks
         self._window = window
-        self._shared = shared
+        self._is_shared = is_shared
+        self._counts_attempts = counts_attempts
+        self.desk: LetterDesk | None = None  # where there are letter topics
 
     def home(self, source: int) -> InFlight:
         """The state of a source, made on first sight."""
         home = self._homes.get(source)
         if home is None:
             topic, partition = self._link.topic_of(source)
-            home = InFlight(self._owner, source, topic, partition, shared=self._shared)
+            shared = self._is_shared(topic)
+            home = InFlight(self._owner, source, topic, partition, shared=shared)
+            if self._counts_attempts:
+                home.attempts = Attempts()
             self._homes[source] = home
         return home
 
@@ -69,13 +78,17 @@ class Intake:
                 each.ack_set,
                 each.first_chunk,
             )
-            count = len(positions)
-            if count < len(indexes):
-                self._link.consumed(each.source, len(indexes) - count)
+            delivered = len(indexes)
+            if len(positions) < delivered:
                 indexes = [indexes[at] for at in positions]
                 messages = [messages[at] for at in positions]
                 if len(home.acks):
                     self._acks.added(home, 1)  # something acked came again
+            if entry is not None and self.desk is not None:
+                indexes, messages = self.desk.sift(home, entry, indexes, messages)
+            count = len(indexes)
+            if count < delivered:
+                self._link.consumed(each.source, delivered - count)
             if entry is not None and count:
                 self._queue.push(entry, indexes, messages)
                 arrived += count
@@ -83,22 +96,27 @@ class Intake:
             self._queue.wake(arrived)
             self._window.watch()
 
-    def on_connected(self) -> None:
-        self._acks.connected()
+    def on_connected(self, only: Container[int] | None = None) -> None:
+        self._acks.connected(self._of(only))
 
-    def on_disconnected(self) -> None:
-        self._acks.disconnected()
+    def on_disconnected(self, only: Container[int] | None = None) -> None:
+        homes = self._of(only)
+        self._acks.disconnected(homes)
         if self._link.capabilities.connection_events:
             # What is queued comes again, perhaps elsewhere. With polled events some of it may be of
             # the new connection already, and would not: there it stays, and doubles are recognised.
-            for home in self._homes.values():
+            for home in homes:
                 home.drop_queued()
-            self._queue.drop()
+                self._queue.drop(home)
 
-    def on_rewound(self) -> None:
-        for home in self._homes.values():
+    def on_rewound(self, only: Container[int] | None = None) -> None:
+        for home in self._of(only):
             home.reset()
-        self._queue.drop()
+            self._queue.drop(home)
+
+    def _of(self, only: Container[int] | None) -> list[InFlight]:
+        homes = self._homes
+        return [homes[source] for source in homes if only is None or source in only]
 
     def on_failed(self, error: Exception) -> None:
         self._queue.fail(error)

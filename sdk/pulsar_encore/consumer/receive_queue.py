@@ -20,16 +20,17 @@ from ..transport.base import RawMessage
 class _Cursor:
     """The messages of one delivery, and how far they were taken."""
 
-    __slots__ = ("at", "end", "entry", "indexes", "messages")
+    __slots__ = ("at", "end", "entry", "indexes", "messages", "room")
 
     def __init__(
-        self, entry: Entry, indexes: Sequence[int], messages: Sequence[RawMessage]
+        self, entry: Entry, indexes: Sequence[int], messages: Sequence[RawMessage], room: int
     ) -> None:
         self.entry = entry
         self.indexes = indexes
         self.messages = messages
         self.at = 0
         self.end = len(messages)
+        self.room = room
 
 
 class ReceiveQueue:
@@ -59,8 +60,16 @@ class ReceiveQueue:
         """Messages queued, those settled while queued included."""
         return sum(cursor.end - cursor.at for cursor in self._cursors)
 
-    def push(self, entry: Entry, indexes: Sequence[int], messages: Sequence[RawMessage]) -> None:
-        self._cursors.append(_Cursor(entry, indexes, messages))
+    def push(
+        self,
+        entry: Entry,
+        indexes: Sequence[int],
+        messages: Sequence[RawMessage],
+        *,
+        room: bool = True,
+    ) -> None:
+        """Queue messages; `room` False when their room was given back before."""
+        self._cursors.append(_Cursor(entry, indexes, messages, len(messages) if room else 0))
 
     def take(self) -> Message | None:
         """The next message, QUEUED -> HELD, or None when nothing is here."""
@@ -87,7 +96,7 @@ class ReceiveQueue:
                 count = entry.base if entry.looks is None else entry.redelivery_count(index)
                 yield Message(raw, schema, entry, index, count)
         self._cursors.popleft()
-        self._consumed(entry.home.source, cursor.end)
+        self._consumed(entry.home.source, cursor.room)
 
     def peek_sizes(self, most: int) -> list[int]:
         """Payload sizes of up to `most` messages from the head, in bytes."""
@@ -163,7 +172,7 @@ class ReceiveQueue:
             self._head = iter(())
         self._cursors = deque(each for each in self._cursors if each not in gone)
         for cursor in gone:
-            self._consumed(cursor.entry.home.source, cursor.end)
+            self._consumed(cursor.entry.home.source, cursor.room)
 
     def fail(self, error: Exception) -> None:
         """Waiters, present and future, get `error` once nothing is queued."""

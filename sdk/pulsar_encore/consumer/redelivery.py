@@ -8,13 +8,15 @@ those subscriptions only know a rewind (PIP-84; as Java's client).
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final
 
-from ..core.due_index import precision_bits
+from ..core.due_index import DueBatch, precision_bits
 from ..core.entry import Entry
 from ..core.in_flight import InFlight
+from ..evidence import evidence_of
 from ..options import ConsumerOptions
 from ..timer import Alarm, now_ms
 from ..transport.base import ConsumerLink
@@ -52,9 +54,8 @@ class Redelivery:
         self._rng = rng
         self._timeout_ms = options.unacked_messages_timeout_ms or 0
         self._timeout_bits = precision_bits(self._timeout_ms)
-        # A rewind takes effect at once, a redelivery by id only after the transport's lead.
-        lead = link.capabilities.redeliver_lead_ms if options.shared else 0
-        self._alarm = Alarm(loop, self._fire, lead)
+        self._lead_ms = link.capabilities.redeliver_lead_ms
+        self._alarm = Alarm(loop, self._fire, self._lead_ms)
 
     def nack_due(self, redelivery_count: int, delay_ms: int | None) -> tuple[int, int]:
         """(due ms, bucket bits) of a nack made now."""
@@ -68,7 +69,19 @@ class Redelivery:
         return now_ms(self._loop) + delay_ms, bits
 
     def nacked(self, home: InFlight) -> None:
-        self._alarm.at(home.nacks.next_due())
+        self._alarm.at(self._next_due(home))
+
+    def _next_due(self, home: InFlight) -> int | None:
+        """When the alarm has to ring for a source.
+
+        A rewind takes effect at once, a redelivery by id only after the transport's lead.
+        """
+        heads = [
+            head for head in (home.nacks.next_due(), home.timeouts.next_due()) if head is not None
+        ]
+        if not heads:
+            return None
+        return min(heads) + (0 if home.shared else self._lead_ms)
 
     def handed_over(self, entry: Entry, index: int) -> None:
         """The ack timeout begins; only called when there is one."""
@@ -77,26 +90,29 @@ class Redelivery:
             return  # nothing there can be redelivered, and acks never untrack (issue 26548)
         due = now_ms(self._loop) + self._timeout_ms
         home.timeouts.move(entry.due_key(index), due, self._timeout_bits)
-        self._alarm.at(home.timeouts.next_due())
+        self._alarm.at(self._next_due(home))
 
     def _fire(self, now: int) -> int | None:
-        next_due: int | None = None
+        heads = []
         for home in list(self._homes.values()):
+            due_now = now if home.shared else now - self._lead_ms
             if len(home.timeouts):
-                self._time_out(home, now)
+                self._time_out(home, due_now)
             if len(home.nacks):
-                due = home.nacks.pop_due(now, _BURST)
-                if len(due):
+                due = home.nacks.pop_due(due_now, _BURST)
+                if due:
                     self._give_back(home, home.release(due))
-            for head in (home.nacks.next_due(), home.timeouts.next_due()):
-                if head is not None and (next_due is None or head < next_due):
-                    next_due = head
-        return next_due
+            head = self._next_due(home)
+            if head is not None:
+                heads.append(head)
+        return min(heads, default=None)
 
     def _time_out(self, home: InFlight, now: int) -> None:
         due = home.timeouts.pop_due(now, _BURST)
-        if not len(due):
+        if not due:
             return
+        if home.attempts is not None:
+            self._witness(home, due)
         backoff = self._options.ack_timeout_redelivery_backoff
         if backoff is None:
             self._give_back(home, home.release(due))
@@ -107,6 +123,13 @@ class Redelivery:
                 at = max(index, 0)
                 delay = backoff.delay_ms(entry.redelivery_count(at), self._rng)
                 home.nack(entry, at, now + delay, precision_bits(delay))
+
+    def _witness(self, home: InFlight, due: DueBatch) -> None:
+        """A look that timed out counts, also where the broker forgets it."""
+        assert home.attempts is not None
+        evidence, wall_now = evidence_of(None, "ack timeout"), int(time.time() * 1000)
+        for key in due:
+            home.attempts.failed(key, wall_now, evidence)
 
     def _give_back(self, home: InFlight, groups: list[tuple[int, list[int]]]) -> None:
         if not groups:
@@ -119,10 +142,11 @@ class Redelivery:
     def redeliver_all(self, home: InFlight) -> None:
         """Everything unacked of one source comes again, pending nacks included."""
         one = self._link.capabilities.rewind_one_source
-        for each in (home,) if one else tuple(self._homes.values()):
-            each.release_all()
-            self._rewound(each)
-        self._link.redeliver_all(home.source if one else None)
+        for each in list(self._homes.values()):
+            if each is home or not (one or each.shared):
+                each.release_all()
+                self._rewound(each)
+        self._link.redeliver_all(home.source)
 
     def close(self) -> None:
         self._alarm.cancel()

@@ -12,13 +12,14 @@ from datetime import timedelta
 from typing import Any
 
 from ..backoff import to_ms
-from ..core.entry import NACKED, Entry, EntryKey
+from ..core.entry import HELD, NACKED, Entry, EntryKey
 from ..core.in_flight import InFlight
 from ..errors import ConfigurationError, MessageNotHeldError
 from ..ids import MessageId
 from ..message import Message
 from ..transport.base import ConsumerLink
 from .ack_sender import AckSender
+from .letter_desk import LetterDesk
 from .redelivery import Redelivery
 
 Settleable = Message | MessageId | Any
@@ -49,6 +50,7 @@ class Settlement:
         self._home = home
         self._acks = acks
         self._redelivery = redelivery
+        self.desk: LetterDesk | None = None  # where there are letter topics
 
     # Acks
 
@@ -101,6 +103,11 @@ class Settlement:
         if type(item) is Message:
             entry = self._own(item)
             home: InFlight = entry.home
+            if home.shared:
+                raise ConfigurationError(
+                    "a message of the retry-letter topic cannot be acked cumulatively: that topic "
+                    "is subscribed Shared; use acknowledge"
+                )
             key, index, size = entry.key, item._index, entry.size
         else:
             home, key, message_id = self._locate(item)
@@ -119,15 +126,20 @@ class Settlement:
 
     # Nacks
 
-    def nack(self, item: Settleable, delay: float | timedelta | None) -> None:
+    def nack(
+        self,
+        item: Settleable,
+        delay: float | timedelta | None,
+        error: BaseException | str | None = None,
+    ) -> None:
         delay_ms = None if delay is None else to_ms(delay, "delay")
         if type(item) is Message:
             entry = self._own(item)
             home: InFlight = entry.home
             if entry.live:
+                # When the counts differ this look is over: the message came back since.
                 if entry.redelivery_count(item._index) == item._count:
-                    self._nack(home, entry, item._index, delay_ms)
-                # Else this look is over: the message came back and someone holds it anew.
+                    self._nack_held(item, home, entry, delay_ms, error)
             elif entry.state[0] == NACKED and entry.size == 1:
                 self._nack_again(home, entry, item._count, delay_ms)
             return
@@ -146,6 +158,24 @@ class Settlement:
             for each in range(entry_here.size):
                 self._nack(home, entry_here, each, delay_ms)
 
+    def _nack_held(
+        self,
+        message: Message,
+        home: InFlight,
+        entry: Entry,
+        delay_ms: int | None,
+        error: BaseException | str | None,
+    ) -> None:
+        index = message._index
+        if self.desk is not None and entry.state[index] == HELD and not home.volatile:
+            due, bits = self._redelivery.nack_due(message._count, delay_ms)
+            if self.desk.takes_nack(message, due, error):
+                return
+            if home.nack(entry, index, due, bits):
+                self._redelivery.nacked(home)
+        else:
+            self._nack(home, entry, index, delay_ms)
+
     def _nack(self, home: InFlight, entry: Entry, index: int, delay_ms: int | None) -> None:
         due, bits = self._redelivery.nack_due(entry.redelivery_count(index), delay_ms)
         if home.nack(entry, index, due, bits):
@@ -157,6 +187,35 @@ class Settlement:
             due, bits = self._redelivery.nack_due(count, delay_ms)
             home.nack_unseen(entry.key, due, bits)
             self._redelivery.nacked(home)
+
+    # Letters
+
+    def leave(self, message: Message) -> None:
+        """A copy of a held message is about to be sent: nobody else settles it meanwhile.
+
+        Raises:
+            MessageNotHeldError: It is settled, waiting, or came back since this look.
+        """
+        entry = self._own(message)
+        current = entry.live and entry.redelivery_count(message._index) == message._count
+        if not current or not entry.home.leave(entry, message._index):
+            raise MessageNotHeldError(
+                f"{message.message_id()!r} was settled, is being forwarded, or came back since; "
+                "only a message that is held can be sent on"
+            )
+
+    def give_back(self, message: Message, delay_ms: int) -> None:
+        """The copy failed: the message comes again, after `delay_ms`."""
+        entry = self._own(message)
+        if entry.home.stay(entry, message._index):
+            self._nack(entry.home, entry, message._index, delay_ms)
+
+    def forwarded(self, message: Message, *, cumulative: bool) -> None:
+        """The copy is persisted: the original is acked."""
+        if cumulative:
+            self.ack_cumulative(message)
+        else:
+            self.ack(message)
 
     # Whose message is it?
 

@@ -32,6 +32,10 @@ class Window:
     def unacked(self) -> int:
         return sum(home.unacked for home in self._homes.values())
 
+    @property
+    def nacked(self) -> int:
+        return sum(len(home.nacks) for home in self._homes.values())
+
     def watch(self) -> None:
         """Warn, the first time, when it is nearly full."""
         if self._warned or self.unacked < self.size * _WARN_SHARE:

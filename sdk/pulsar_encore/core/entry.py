@@ -17,6 +17,7 @@ QUEUED: Final = 1  # here, not yet handed to the application
 HELD: Final = 2  # handed over, not settled
 NACKED: Final = 3  # waiting here for its due time
 ACKED: Final = 4
+LEAVING: Final = 5  # a copy is on its way to a letter topic; acked once that is persisted
 
 _UNACKED_DIGITS: Final = bytes(0x30 if state == ACKED else 0x31 for state in range(256))
 
@@ -31,8 +32,10 @@ class Entry:
         batched: True when the messages have a batch index (also in a batch of one).
         state: One state for each index.
         unacked: Indexes not ACKED.
-        active: Indexes QUEUED, HELD or NACKED.
-        base: The broker's redelivery count when this record was made.
+        active: Indexes QUEUED, HELD, NACKED or LEAVING.
+        asked: Redeliveries of the entry that were asked for from here.
+        base: Redeliveries that this record did not ask for: what the broker counted before it was
+            made, and what other consumers asked for since.
         looks: Times each index was handed over and came back since, where not 0.
         live: False once the record is out of use; the ids it gave out then go by key.
         dirty: A partial ack waits to be sent.
@@ -41,6 +44,7 @@ class Entry:
 
     __slots__ = (
         "active",
+        "asked",
         "base",
         "batched",
         "dirty",
@@ -70,6 +74,7 @@ class Entry:
         self.state = bytearray(size)
         self.unacked = size
         self.active = 0
+        self.asked = 0
         self.base = base
         self.looks: dict[int, int] | None = None
         self.live = True
@@ -77,17 +82,13 @@ class Entry:
         self.first_chunk = first_chunk
 
     def redelivery_count(self, index: int) -> int:
-        """How often this very message came back: the broker's count at first sight, and ours since.
+        """How often this very message came back: by other hands, and since then by ours.
 
         The broker counts entries, and starts again at every partial ack (consumer-semantics 3.8);
         counting by index keeps siblings out of each other's backoff.
         """
         looks = self.looks
-        if looks is None:
-            return self.base
-        if self.size == 1:
-            return max(self.base, looks.get(0, 0))
-        return self.base + looks.get(index, 0)
+        return self.base if looks is None else self.base + looks.get(index, 0)
 
     def count_look(self, index: int) -> None:
         looks = self.looks

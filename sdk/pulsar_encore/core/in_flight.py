@@ -19,8 +19,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from .ack_sets import AckTracker
+from .attempts import Attempts
 from .due_index import DueBatch, DueIndex, TimeBucketIndex
-from .entry import ACKED, AWAY, HELD, NACKED, QUEUED, Entry, EntryKey
+from .entry import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED, Entry, EntryKey
 
 # Unfinished entries that left (redelivered, perhaps to another consumer) are remembered up to here;
 # forgetting one costs a duplicate at most.
@@ -50,7 +51,8 @@ class InFlight:
         self.acks = AckTracker()
         self.nacks: DueIndex = TimeBucketIndex()
         self.timeouts: DueIndex = TimeBucketIndex()
-        self.unacked = 0  # QUEUED, HELD or NACKED: what fills the broker's unacked window
+        self.attempts: Attempts | None = None  # kept where a dead-letter policy needs them
+        self.unacked = 0  # QUEUED, HELD, NACKED, LEAVING: what fills the broker's unacked window
         self._entries: dict[EntryKey, Entry] = {}
         self._away: dict[EntryKey, Entry] = {}
 
@@ -82,6 +84,8 @@ class InFlight:
             if batch_size <= 1 and first_chunk is None and self._still_waits((*key, -1)):
                 return None, ()
             size = batch_size or 1
+            if size == 1 and self.attempts:
+                redelivery_count = max(redelivery_count, self.attempts.count((*key, -1)))
             entry = Entry(self, key, size, batch_size > 0, redelivery_count, first_chunk)
             self._entries[key] = entry
             if ack_set != -1:
@@ -94,8 +98,8 @@ class InFlight:
                 return entry, range(count)
         else:
             self._away.pop(key, None)
-            if entry.size == 1 and redelivery_count > entry.base:
-                entry.base = redelivery_count
+            if redelivery_count - entry.asked > entry.base:
+                entry.base = redelivery_count - entry.asked
             if ack_set != -1:
                 self._learn_acked(entry, ack_set)
         return entry, self._admit(entry, indexes)
@@ -170,6 +174,8 @@ class InFlight:
             entry.active -= 1
             self.unacked -= 1
         entry.unacked -= 1
+        if self.attempts:
+            self.attempts.pop(entry.due_key(index), None)
         if self.volatile:
             return 0
         if entry.unacked == 0:
@@ -189,6 +195,8 @@ class InFlight:
         self.timeouts.discard_entry(*key)
         entry = self._entries.get(key)
         self.acks.add_whole(key)
+        if self.attempts:
+            self.attempts.pop((*key, -1), None)
         if entry is None:
             self.unacked -= waiting
             return 1
@@ -249,6 +257,22 @@ class InFlight:
             self._drop(entry)  # the key in `nacks` is all that is needed
         return True
 
+    def leave(self, entry: Entry, index: int) -> bool:
+        """HELD or QUEUED -> LEAVING: a copy of it is about to be sent; False in another state."""
+        if not entry.live or entry.state[index] not in (HELD, QUEUED):
+            return False
+        if len(self.timeouts):
+            self.timeouts.discard(entry.due_key(index))
+        entry.state[index] = LEAVING
+        return True
+
+    def stay(self, entry: Entry, index: int) -> bool:
+        """LEAVING -> HELD: the copy failed. False when the message was settled meanwhile."""
+        if not entry.live or entry.state[index] != LEAVING:
+            return False
+        entry.state[index] = HELD
+        return True
+
     def nack_unseen(self, key: EntryKey, due_ms: int, bits: int) -> None:
         """Nack of a plain entry that has no record here: by id, or nacked before."""
         if not self.nacks.move((*key, -1), due_ms, bits):
@@ -298,6 +322,7 @@ class InFlight:
                 entry.state[index] = AWAY
                 released += 1
         entry.active -= released
+        entry.asked += released > 0
         self.unacked -= released
         if released and entry.active == 0:
             self._park_away(entry)
@@ -315,6 +340,7 @@ class InFlight:
                 if state != ACKED:
                     entry.state[index] = AWAY
             entry.active = 0
+            entry.asked += 1
             self._park_away(entry)
         self.nacks.clear()
         self.timeouts.clear()
@@ -344,6 +370,8 @@ class InFlight:
         self.nacks.clear()
         self.timeouts.clear()
         self.acks.clear()
+        if self.attempts:
+            self.attempts.clear()
         self.unacked = 0
 
     def reconnected(self) -> None:
@@ -371,7 +399,9 @@ class InFlight:
     def counts(self) -> tuple[int, int, int]:
         """(queued, held, nacked) messages. Walks what is in flight: for statistics."""
         queued = sum(entry.state.count(QUEUED) for entry in self._entries.values())
-        held = sum(entry.state.count(HELD) for entry in self._entries.values())
+        held = sum(
+            entry.state.count(HELD) + entry.state.count(LEAVING) for entry in self._entries.values()
+        )
         return queued, held, len(self.nacks)
 
     def _check(self) -> None:
@@ -379,7 +409,7 @@ class InFlight:
         for key, entry in self._entries.items():
             assert entry.key == key and entry.live, key
             assert entry.unacked == entry.size - entry.state.count(ACKED), key
-            active = sum(entry.state.count(each) for each in (QUEUED, HELD, NACKED))
+            active = sum(entry.state.count(each) for each in (QUEUED, HELD, NACKED, LEAVING))
             assert entry.active == active, key
             assert entry.unacked > 0, key
             worth_keeping = entry.unacked < entry.size or entry.looks is not None

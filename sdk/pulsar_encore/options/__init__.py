@@ -17,6 +17,7 @@ from .enums import (
     ProducerAccessMode,
     RegexSubscriptionMode,
 )
+from .letters import DeadLetterPolicy
 from .producer import ProducerOptions
 from .reader import ReaderOptions
 
@@ -29,6 +30,7 @@ __all__ = [
     "ConsumerCryptoFailureAction",
     "ConsumerOptions",
     "ConsumerType",
+    "DeadLetterPolicy",
     "InitialPosition",
     "PartitionsRoutingMode",
     "ProducerAccessMode",

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
-from ..backoff import Backoff
+from ..backoff import Backoff, to_ms
 from ..errors import ConfigurationError
+from ..topics import full_name, retry_topic_of
 from .checks import boolean, integer, optional_text, string_map, text
 from .enums import (
     ConsumerCryptoFailureAction,
@@ -21,6 +23,7 @@ from .enums import (
     RegexSubscriptionMode,
     coerce,
 )
+from .letters import DEFAULT_MAX_RECONSUME, DeadLetterPolicy, policy_of
 
 #: The broker's `maxUnackedMessagesPerConsumer` when nobody changed it.
 DEFAULT_UNACKED_WINDOW: Final = 50_000
@@ -87,6 +90,10 @@ class ConsumerOptions:
     ack_group_time_ms: int = 100  # Java's default
     ack_group_max_size: int = 1000  # Java's default
     max_unacked_messages: int = DEFAULT_UNACKED_WINDOW
+    retry_enable: bool = False
+    nack_overflow: str | None = None  # or "retry_letter"
+    nack_overflow_share: float = 0.5  # half the window stays for messages that are worked on
+    nack_overflow_delay: float | timedelta = 600.0  # s; few processes are sure to live for longer
 
     def __post_init__(self) -> None:
         self._check_topics()
@@ -117,6 +124,7 @@ class ConsumerOptions:
             "auto_ack_oldest_chunked_message_on_queue_full",
             "start_message_id_inclusive",
             "batch_index_ack_enabled",
+            "retry_enable",
         ):
             boolean(getattr(self, name), name)
         object.__setattr__(self, "properties", string_map(self.properties, "properties"))
@@ -132,7 +140,11 @@ class ConsumerOptions:
         for name in ("negative_ack_redelivery_backoff", "ack_timeout_redelivery_backoff"):
             if not isinstance(getattr(self, name), (Backoff, type(None))):
                 raise ConfigurationError(f"{name} must be a Backoff or None")
+        object.__setattr__(self, "dead_letter_policy", policy_of(self.dead_letter_policy))
         self._check_combinations()
+        self._check_letters()
+        if self.retry_enable and self.dead_letter_policy is None:
+            object.__setattr__(self, "dead_letter_policy", DeadLetterPolicy(DEFAULT_MAX_RECONSUME))
 
     def _check_topics(self) -> None:
         if self.pattern is None and not self.topics:
@@ -165,6 +177,42 @@ class ConsumerOptions:
             self.batch_receive_policy, BatchReceivePolicy
         ):
             object.__setattr__(self, "batch_receive_policy", _policy_of(self.batch_receive_policy))
+
+    def _check_letters(self) -> None:
+        policy: DeadLetterPolicy | None = self.dead_letter_policy
+        if self.nack_overflow not in (None, "retry_letter"):
+            raise ConfigurationError('nack_overflow must be None or "retry_letter"')
+        if self.nack_overflow is not None and not self.retry_enable:
+            raise ConfigurationError('nack_overflow="retry_letter" needs retry_enable=True')
+        to_ms(self.nack_overflow_delay, "nack_overflow_delay")
+        if not 0 <= self.nack_overflow_share <= 1:
+            raise ConfigurationError("nack_overflow_share must be from 0 to 1")
+        if self.retry_enable and self.receiver_queue_size == 0:
+            raise ConfigurationError("retry_enable needs receiver_queue_size of 1 or more")
+        retry = None if policy is None else policy.retry_letter_topic
+        if self.retry_enable and self.pattern is not None and retry is None:
+            raise ConfigurationError(
+                "retry_enable on a pattern needs a DeadLetterPolicy with retry_letter_topic"
+            )
+        own = {full_name(topic) for topic in self.topics}
+        for name in ("retry_letter_topic", "dead_letter_topic"):
+            topic = None if policy is None else getattr(policy, name)
+            if topic is not None and full_name(topic) in own:
+                raise ConfigurationError(f"{name} {topic!r} is a topic the consumer reads: a loop")
+
+    @property
+    def retry_letter_topic(self) -> str | None:
+        """Full name of the retry-letter topic that is read along, or None without retry_enable."""
+        if not self.retry_enable:
+            return None
+        policy: DeadLetterPolicy | None = self.dead_letter_policy
+        if policy is not None and policy.retry_letter_topic is not None:
+            return full_name(policy.retry_letter_topic)
+        return retry_topic_of(self.topics, self.subscription_name)
+
+    def is_shared(self, topic: str) -> bool:
+        """Whether a topic read by this consumer is subscribed Shared or Key_Shared."""
+        return self.shared or topic == self.retry_letter_topic
 
     @property
     def shared(self) -> bool:

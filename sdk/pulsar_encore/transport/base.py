@@ -12,7 +12,7 @@ that the link hands out, so that hot paths carry no strings. `link.topic_of(sour
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Container, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -140,13 +140,17 @@ class Sink(Protocol):
     """What a `ConsumerLink` calls, on the event loop. None of these may raise or suspend."""
 
     def on_deliveries(self, deliveries: Sequence[Delivery]) -> None: ...
-    def on_connected(self) -> None:
-        """Subscribed again after a loss: everything unacked will come again."""
+    def on_connected(self, only: Container[int] | None = None) -> None:
+        """Subscribed again after a loss: everything unacked will come again.
 
-    def on_disconnected(self) -> None:
+        Args:
+            only: The sources concerned, here and in the next two; None for all.
+        """
+
+    def on_disconnected(self, only: Container[int] | None = None) -> None:
         """Connection lost: acks sent in the last moments may not have arrived."""
 
-    def on_rewound(self) -> None:
+    def on_rewound(self, only: Container[int] | None = None) -> None:
         """A seek took effect: all deliveries before this call are from before it, none after."""
 
     def on_failed(self, error: Exception) -> None:
@@ -192,7 +196,10 @@ class ConsumerLink(Protocol):
         """Ask for entries again, as (ledger, entry ids) groups. Shared and Key_Shared only."""
 
     def redeliver_all(self, source: int | None = None) -> None:
-        """Ask for everything unacked again, of one source or of all."""
+        """Ask for everything unacked again, of one source or of all.
+
+        Without `rewind_one_source` in its capabilities a link rewinds all its sources.
+        """
 
     async def seek(self, position: MessageId | int) -> None:
         """To a message id (inclusive) or a publish time in ms; calls `Sink.on_rewound`."""

@@ -22,7 +22,7 @@ from ...errors import EncoreError, TransportError
 from ...ids import MessageId
 from ...options import ConsumerOptions
 from ..base import AckPlan, Capabilities, Delivery, Sink
-from .deliveries import Grouper, Sources, full_name
+from .deliveries import Grouper, Sources, partition_name
 from .native_ids import to_native
 from .pump import Pump
 from .results import Calls, Mailbox
@@ -315,7 +315,7 @@ class StockConsumer:
             self._native.get_last_message_id_async, "get_last_message_id"
         )
         topics = self._options.topics
-        topic = full_name(topics[0], native_id.partition()) if len(topics) == 1 else ""
+        topic = partition_name(topics[0], native_id.partition()) if len(topics) == 1 else ""
         return MessageId.wrap(native_id).with_topic(topic)
 
     async def unsubscribe(self) -> None:

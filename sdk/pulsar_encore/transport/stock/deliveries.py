@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ...ids import MessageId
+from ...topics import full_name
 from ..base import Delivery
 
 _BATCH_INDEX_TAG: Final = 0x20  # field 4, varint
@@ -51,22 +52,20 @@ class Sources:
     def find(self, topic: str, partition: int) -> int | None:
         """The source of an id: by its topic, or without one by what can only be meant."""
         if topic:
-            full = full_name(topic, partition)
+            full = partition_name(topic, partition)
             if full in self._by_topic:
                 return self._by_topic[full]
-            if any(full == full_name(each, partition) for each in self._declared):
+            if any(full == partition_name(each, partition) for each in self._declared):
                 return self.add(full, partition)
             return None
         if len(self._declared) != 1:
             return None
-        return self.add(full_name(self._declared[0], partition), partition)
+        return self.add(partition_name(self._declared[0], partition), partition)
 
 
-def full_name(topic: str, partition: int) -> str:
-    """`persistent://tenant/namespace/name`, of the partition where the id names one."""
-    if "://" not in topic:
-        parts = topic.split("/")
-        topic = "persistent://" + (topic if len(parts) == 3 else f"public/default/{topic}")
+def partition_name(topic: str, partition: int) -> str:
+    """The full name, of the partition where the id names one."""
+    topic = full_name(topic)
     if partition >= 0 and not topic.endswith(f"-partition-{partition}"):
         topic = f"{topic}-partition-{partition}"
     return topic

@@ -1,0 +1,277 @@
+"""Letters: a copy to the retry-letter or dead-letter topic, then the ack of the original.
+
+Owns `Forwarder`. The order is the invariant: the original is acked only after its copy is
+persisted, and a copy that fails gives the message back with a growing delay. What is under way
+belongs to a task of its own, so a cancelled caller leaves nothing half done. Counting and names are
+`core.forwarding`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from .. import letters
+from ..backoff import to_ms
+from ..core.forwarding import letter_properties, reconsume_times
+from ..core.in_flight import InFlight
+from ..errors import ConfigurationError, EncoreError, MessageNotHeldError, NotSupportedError
+from ..evidence import Evidence, evidence_of
+from ..message import Message
+from ..topics import base_name
+from ..transport.base import Outgoing
+from .letter_topics import LetterTopics
+
+if TYPE_CHECKING:
+    from .settlement import Settlement
+
+logger = logging.getLogger(__name__)
+
+_DRAIN_S: Final = 10.0  # at close, letters under way get this long
+_LOG_EVERY_S: Final = 30.0
+
+
+class Forwarder:
+    """Sends messages of one consumer on.
+
+    Args:
+        topics: The letter topics and their producers.
+        settlement: Acks and nacks the originals.
+        consumer_name: For the evidence.
+        version: Of this package, for the evidence.
+    """
+
+    def __init__(
+        self, topics: LetterTopics, settlement: Settlement, consumer_name: str, version: str
+    ) -> None:
+        self._topics = topics
+        self._settlement = settlement
+        self._consumer_name = consumer_name
+        self._version = version
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._logged = 0.0
+
+    @property
+    def max_redeliver_count(self) -> int:
+        return self._topics.policy.max_redeliver_count
+
+    @property
+    def under_way(self) -> int:
+        return len(self._under_way)
+
+    async def reconsume(
+        self,
+        message: Message,
+        delay: float | timedelta,
+        properties: Mapping[str, str] | None,
+        error: BaseException | str | None,
+        *,
+        cumulative: bool = False,
+    ) -> None:
+        """Through the retry-letter topic, or to the dead-letter topic when its retries are used up.
+
+        Raises:
+            ConfigurationError: Bad arguments; nothing was sent.
+            TransportError: The copy is not known to be persisted; the message comes back.
+        """
+        delay_ms = to_ms(delay, "delay")
+        custom = checked_properties(properties)
+        if not isinstance(message, Message):
+            raise ConfigurationError(
+                "reconsume_later needs the received message, not an id: it is copied"
+            )
+        evidence = None if error is None else evidence_of(error, "reconsume_later")
+        # Everything that can be wrong with the message is found before anything is begun.
+        letter = self._copy(message, base_name(message.topic_name()))
+        self._settlement.leave(message)
+        task = self._begin(self._reconsume(message, letter, delay_ms, custom, evidence, cumulative))
+        await asyncio.shield(task)
+
+    async def _reconsume(
+        self,
+        message: Message,
+        letter: dict[str, Any],
+        delay_ms: int,
+        custom: dict[str, str],
+        evidence: Evidence | None,
+        cumulative: bool,
+    ) -> None:
+        times = reconsume_times(letter["properties"]) + 1
+        dead = times > self.max_redeliver_count
+        wall_now = _wall_now()
+        properties = letter["properties"]
+        properties.update(custom)
+        properties[letters.RECONSUME_TIMES] = str(times)
+        properties[letters.DELAY_TIME] = str(delay_ms)
+        properties.setdefault(letters.FIRST_TIME, str(wall_now))
+        if dead:
+            evidence = evidence or evidence_of(None, "reconsume_later")
+            self._witness(properties, evidence, times, wall_now)
+        elif evidence is not None:
+            properties.update(evidence.properties())
+        if delay_ms and not dead:
+            letter["deliver_at"] = wall_now + delay_ms
+        topic = self._topics.dead(message) if dead else self._topics.retry(message)
+        await self._deliver(message, topic, letter, cumulative=cumulative)
+
+    def bury(self, message: Message, evidence: Evidence | None, reason: str) -> None:
+        """The message had its looks: to the dead-letter topic. Returns at once.
+
+        Args:
+            message: LEAVING already.
+            evidence: Of the last look, or None for what an earlier one left.
+            reason: Where there is none at all.
+        """
+        self._begin(self._bury(message, evidence, reason))
+
+    async def _bury(self, message: Message, evidence: Evidence | None, reason: str) -> None:
+        topic = self._topics.dead(message)
+        try:
+            letter = self._copy(message, message.topic_name())
+        except NotSupportedError as error:
+            self._complain(topic, error)
+            self._settlement.give_back(message, self._topics.producer(topic).retry_delay_ms())
+            return
+        wall_now = _wall_now()
+        home, key = _place(message)
+        attempt = home.attempts.get(key) if home.attempts is not None else None
+        properties = letter["properties"]
+        if attempt is not None:
+            evidence = evidence or attempt.evidence
+            properties.setdefault(letters.FIRST_TIME, str(attempt.first_ms))
+        evidence = evidence or evidence_of(None, reason)
+        self._witness(properties, evidence, message.redelivery_count() + 1, wall_now)
+        try:
+            await self._deliver(message, topic, letter)
+        except EncoreError as error:
+            self._complain(topic, error)
+
+    def park(self, message: Message, delay_ms: int, evidence: Evidence | None) -> None:
+        """A nack that would fill the broker's unacked window waits on the retry-letter topic."""
+        self._begin(self._park(message, delay_ms, evidence))
+
+    async def _park(self, message: Message, delay_ms: int, evidence: Evidence | None) -> None:
+        topic = self._topics.retry(message)
+        due = _wall_now() + delay_ms
+        try:
+            letter = self._copy(message, base_name(message.topic_name()))
+            properties = letter["properties"]
+            if evidence is not None:
+                properties.update(evidence.properties())
+            properties[letters.PARKED_LOOKS] = str(message.redelivery_count() + 1)
+            properties[letters.DELAY_TIME] = str(delay_ms)
+            letter["deliver_at"] = due
+            await self._deliver(message, topic, letter, give_back=False)
+        except EncoreError as error:
+            self._complain(topic, error)
+            self._settlement.give_back(message, max(0, due - _wall_now()))
+
+    async def _deliver(
+        self,
+        message: Message,
+        topic: str,
+        letter: dict[str, Any],
+        *,
+        cumulative: bool = False,
+        give_back: bool = True,
+    ) -> None:
+        producer = self._topics.producer(topic)
+        try:
+            await producer.publish(Outgoing(**letter))
+        except BaseException:
+            if give_back:
+                self._settlement.give_back(message, producer.retry_delay_ms())
+            raise
+        try:
+            self._settlement.forwarded(message, cumulative=cumulative)
+        except MessageNotHeldError as error:
+            logger.warning("a letter was sent, its original cannot be acked: %s", error)
+
+    def _copy(self, message: Message, real_topic: str) -> dict[str, Any]:
+        """The fields of an `Outgoing`: everything of the original that a letter keeps."""
+        try:
+            event_time = message.event_timestamp()
+            return {
+                "payload": None if message.has_null_value() else message.data(),
+                "properties": letter_properties(
+                    message.properties(),
+                    message.message_id(),
+                    real_topic=real_topic,
+                    subscription=self._topics.subscription,
+                ),
+                "partition_key": message.partition_key() or None,
+                "ordering_key": message.ordering_key() or None,
+                "event_timestamp": event_time if event_time > 0 else None,
+            }
+        except UnicodeDecodeError as error:
+            raise NotSupportedError(
+                f"{message.message_id()!r} has a key or property of raw bytes, which this "
+                "transport cannot read; a letter would mangle it. Settle it another way, or use "
+                "text keys"
+            ) from error
+
+    def _witness(
+        self, properties: dict[str, str], evidence: Evidence, attempts: int, wall_now: int
+    ) -> None:
+        """What a dead letter says of its end."""
+        properties.update(evidence.properties())
+        properties.setdefault(letters.FIRST_TIME, str(wall_now))
+        properties[letters.LAST_TIME] = str(wall_now)
+        properties[letters.ATTEMPTS] = str(attempts)
+        properties[letters.CONSUMER] = self._consumer_name
+        properties[letters.VERSION] = self._version
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            # Whoever awaited it got it; whoever was cancelled meanwhile did not.
+            logger.debug("a letter failed: %r", task.exception())
+
+    def _complain(self, topic: str, error: EncoreError) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._logged == 0.0 or now - self._logged >= _LOG_EVERY_S:
+            self._logged = now
+            logger.warning("letters to %s fail, their originals come back: %s", topic, error)
+
+    async def close(self) -> None:
+        """Wait for the letters under way, for a while, and close the producers."""
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=_DRAIN_S)
+        for task in tuple(self._under_way):
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+        await self._topics.close()
+
+
+def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
+    """Custom properties of a letter: strings, and none of the names that letters use."""
+    if properties is None:
+        return {}
+    if not isinstance(properties, Mapping):
+        raise ConfigurationError("properties must be a dict of strings")
+    for name, value in properties.items():
+        if not isinstance(name, str) or not isinstance(value, str) or not name:
+            raise ConfigurationError(f"properties[{name!r}] and its name must be strings")
+        if name in letters.RESERVED:
+            raise ConfigurationError(f"the property name {name} is reserved for letters")
+    return dict(properties)
+
+
+def _place(message: Message) -> tuple[InFlight, tuple[int, int, int]]:
+    entry = message._entry
+    assert entry is not None  # a consumer's message
+    return entry.home, entry.due_key(message._index)
+
+
+def _wall_now() -> int:
+    return int(time.time() * 1000)

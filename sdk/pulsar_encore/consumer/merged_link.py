@@ -1,0 +1,142 @@
+"""Several subscriptions as one: the input topics, and the retry-letter topic beside them.
+
+Owns `MergedLink`. The retry-letter topic is subscribed Shared whatever the consumer's type is
+(consumer semantics notes 10.1), so it is a subscription of its own; this class numbers the sources
+of all parts so that the consumer sees one link. The first part is the main one: positions are its.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Container, Sequence
+from dataclasses import replace
+
+from ..ids import MessageId
+from ..transport.base import AckPlan, ConsumerLink, Delivery, Sink
+
+
+class _Sources:
+    """The merged numbers of one part's sources (all of them, or those in `only`)."""
+
+    def __init__(self, part: int, parts: int, only: Container[int] | None) -> None:
+        self._part = part
+        self._parts = parts
+        self._only = only
+
+    def __contains__(self, source: object) -> bool:
+        if not isinstance(source, int) or source % self._parts != self._part:
+            return False
+        return self._only is None or source // self._parts in self._only
+
+
+class _PartSink:
+    """What one part reports, renumbered."""
+
+    def __init__(self, sink: Sink, part: int, parts: int) -> None:
+        self._sink = sink
+        self._part = part
+        self._parts = parts
+
+    def on_deliveries(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            delivery.source = delivery.source * self._parts + self._part
+        self._sink.on_deliveries(deliveries)
+
+    def on_connected(self, only: Container[int] | None = None) -> None:
+        self._sink.on_connected(_Sources(self._part, self._parts, only))
+
+    def on_disconnected(self, only: Container[int] | None = None) -> None:
+        self._sink.on_disconnected(_Sources(self._part, self._parts, only))
+
+    def on_rewound(self, only: Container[int] | None = None) -> None:
+        self._sink.on_rewound(_Sources(self._part, self._parts, only))
+
+    def on_failed(self, error: Exception) -> None:
+        self._sink.on_failed(error)
+
+
+class MergedLink:
+    """A `ConsumerLink` over `parts`, of the same transport; the first is the main one."""
+
+    def __init__(self, *parts: ConsumerLink) -> None:
+        self._parts = parts
+        self.capabilities = replace(parts[0].capabilities)
+
+    def _part(self, source: int) -> tuple[ConsumerLink, int]:
+        number, part = divmod(source, len(self._parts))
+        return self._parts[part], number
+
+    @property
+    def topic(self) -> str:
+        return self._parts[0].topic
+
+    @property
+    def subscription_name(self) -> str:
+        return self._parts[0].subscription_name
+
+    @property
+    def consumer_name(self) -> str:
+        return self._parts[0].consumer_name
+
+    def is_connected(self) -> bool:
+        return all(part.is_connected() for part in self._parts)
+
+    def topic_of(self, source: int) -> tuple[str, int]:
+        part, number = self._part(source)
+        return part.topic_of(number)
+
+    def source_of(self, topic: str, partition: int) -> int | None:
+        for at, part in enumerate(self._parts):
+            source = part.source_of(topic, partition)
+            if source is not None:
+                return source * len(self._parts) + at
+        return None
+
+    def start(self, sink: Sink) -> None:
+        for at, part in enumerate(self._parts):
+            part.start(_PartSink(sink, at, len(self._parts)))
+
+    def consumed(self, source: int, messages: int) -> None:
+        part, number = self._part(source)
+        part.consumed(number, messages)
+
+    def pause(self) -> None:
+        for part in self._parts:
+            part.pause()
+
+    def resume(self) -> None:
+        for part in self._parts:
+            part.resume()
+
+    def ack(self, plan: AckPlan) -> None:
+        part, number = self._part(plan.source)
+        part.ack(replace(plan, source=number))
+
+    def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
+        part, number = self._part(source)
+        part.redeliver(number, groups)
+
+    def redeliver_all(self, source: int | None = None) -> None:
+        if source is None:
+            for each in self._parts:
+                each.redeliver_all(None)
+            return
+        part, number = self._part(source)
+        part.redeliver_all(number)
+
+    async def seek(self, position: MessageId | int) -> None:
+        """By time, all parts; by id, the main one, whose topics have such an id."""
+        await self._parts[0].seek(position)
+        if isinstance(position, int):
+            for part in self._parts[1:]:
+                await part.seek(position)
+
+    async def last_message_id(self) -> MessageId:
+        return await self._parts[0].last_message_id()
+
+    async def unsubscribe(self) -> None:
+        for part in self._parts:
+            await part.unsubscribe()
+
+    async def close(self) -> None:
+        await asyncio.gather(*(part.close() for part in self._parts))

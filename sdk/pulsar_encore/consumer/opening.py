@@ -1,0 +1,68 @@
+"""Opening a subscription: the topics, the retry-letter topic beside them, the way out for letters.
+
+Either everything is open, or nothing: a part that fails closes what was opened before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..options import ConsumerOptions, ConsumerType
+from ..transport.base import ConsumerLink, Transport
+from .consumer import Consumer
+from .letter_topics import LetterTopics
+from .merged_link import MergedLink
+
+
+async def open_link(transport: Transport, options: ConsumerOptions) -> ConsumerLink:
+    """Subscribe to the topics, and to the retry-letter topic where there is one.
+
+    Raises:
+        TransportError: The broker refused, or could not be reached.
+    """
+    main = await transport.subscribe(options)
+    topic = options.retry_letter_topic
+    if topic is None:
+        return main
+    try:
+        letters = await transport.subscribe(
+            replace(
+                options,
+                topics=(topic,),
+                pattern=None,
+                # Always Shared: the broker delays letters on no other type, and Java's consumers of
+                # the same subscription would find a ConsumerBusy (consumer-semantics notes 10.1).
+                consumer_type=ConsumerType.Shared,
+                consumer_name=main.consumer_name,
+                key_shared_policy=None,
+                is_read_compacted=False,
+                message_listener=None,
+                retry_enable=False,
+                nack_overflow=None,
+                dead_letter_policy=None,
+            )
+        )
+    except BaseException:
+        await main.close()
+        raise
+    return MergedLink(main, letters)
+
+
+def make_consumer(
+    transport: Transport,
+    link: ConsumerLink,
+    options: ConsumerOptions,
+    on_closed: Callable[[Consumer], None],
+) -> Consumer:
+    """The consumer over an open link, with its letter topics."""
+    letters = None
+    if options.dead_letter_policy is not None:
+        letters = LetterTopics(
+            options,
+            options.dead_letter_policy,
+            link.consumer_name,
+            transport.create_producer,
+            transport.subscribe,
+        )
+    return Consumer(link, options, letters=letters, on_closed=on_closed)

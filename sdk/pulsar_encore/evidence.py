@@ -1,0 +1,103 @@
+"""Why a message failed, in a form that fits into properties and groups like failures.
+
+Owns `Evidence`. Pure: an exception in, a small dict of strings out. Sizes are capped, because
+properties travel in every message's metadata and in every listing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import traceback
+from dataclasses import dataclass
+from typing import Final
+
+from . import letters
+
+_MAX_CLASS: Final = 200
+_MAX_MESSAGE: Final = 1_000
+_MAX_STACK: Final = 4_000
+_FRAMES: Final = 12
+
+# What differs from one failure to the next of the same kind: numbers, hex, quoted values.
+_VARYING: Final = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8,}|\d+|'[^']*'|\"[^\"]*\"")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One failure: exception class, message, trimmed stack, and a fingerprint of its kind.
+
+    Attributes:
+        reason: Which path led here, such as "nack", "ack timeout", "reconsume_later".
+        error_class: Qualified name of the exception's class, "" without an exception.
+        error_message: Its text, at most 1,000 characters.
+        error_stack: The innermost frames, at most 4,000 characters, file names without directories.
+        fingerprint: 12 hex digits; equal for failures of the same class, place and text, numbers
+            and quoted values in the text aside.
+    """
+
+    reason: str
+    error_class: str = ""
+    error_message: str = ""
+    error_stack: str = ""
+    fingerprint: str = ""
+
+    def properties(self) -> dict[str, str]:
+        """As letter properties; empty fields are left out."""
+        named = {
+            letters.REASON: self.reason,
+            letters.ERROR_CLASS: self.error_class,
+            letters.ERROR_MESSAGE: self.error_message,
+            letters.ERROR_STACK: self.error_stack,
+            letters.FINGERPRINT: self.fingerprint,
+        }
+        return {name: value for name, value in named.items() if value}
+
+
+def evidence_of(error: BaseException | str | None, reason: str) -> Evidence:
+    """The evidence of an exception, of a text, or of a reason alone."""
+    if error is None:
+        return Evidence(reason=reason, fingerprint=_digest(reason))
+    if isinstance(error, str):
+        text = _cap(error, _MAX_MESSAGE)
+        return Evidence(
+            reason=reason, error_message=text, fingerprint=_digest(reason, _shape(error))
+        )
+    kind = type(error)
+    name = kind.__qualname__
+    if kind.__module__ != "builtins":
+        name = f"{kind.__module__}.{name}"
+    try:
+        text = str(error)
+    except Exception:
+        text = "(its text cannot be had)"
+    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+    places = [f"{_file(frame.filename)}:{frame.lineno} in {frame.name}" for frame in frames]
+    # The fingerprint leaves line numbers out: they move with every release.
+    where = [f"{_file(frame.filename)}:{frame.name}" for frame in frames]
+    return Evidence(
+        reason=reason,
+        error_class=_cap(name, _MAX_CLASS),
+        error_message=_cap(text, _MAX_MESSAGE),
+        error_stack=_cap("\n".join(reversed(places)), _MAX_STACK),
+        fingerprint=_digest(name, _shape(text), *where),
+    )
+
+
+def _file(name: str) -> str:
+    return re.split(r"[\\/]", name)[-1]
+
+
+def _shape(text: str) -> str:
+    return _VARYING.sub("#", text[:_MAX_MESSAGE])
+
+
+def _cap(text: str, most: int) -> str:
+    # Lone surrogates cannot be written as UTF-8, and a property must be.
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _digest(*parts: str) -> str:
+    joined = "\0".join(parts).encode("utf-8", "replace")
+    return hashlib.blake2b(joined, digest_size=6).hexdigest()
