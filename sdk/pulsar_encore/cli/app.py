@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App, CycloptsError, Parameter
 
 from .. import __version__
 from ..errors import EncoreError
@@ -103,6 +103,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
             result_action="return_value",
             exit_on_error=False,
         )
+    except CycloptsError:
+        return 2  # printed already, with the usage
     except EncoreError as error:
         sys.stderr.write(f"pulsar-encore: {error}\n")
         return 2

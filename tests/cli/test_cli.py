@@ -1,0 +1,153 @@
+"""The command line: what it is given decides what it does, and what is wrong is said in a line."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pulsar_encore import cli
+from pulsar_encore.cli import bench, broker_process
+from pulsar_encore.errors import ConfigurationError, TransportError
+
+
+def test_without_its_libraries_it_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "cyclopts", None)
+    monkeypatch.delitem(sys.modules, "pulsar_encore.cli.app", raising=False)
+    assert cli.main(["demo"]) == 2
+    assert 'pip install "pulsar-encore[cli]"' in capsys.readouterr().err
+
+
+def test_another_missing_module_is_not_taken_for_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pulsar_encore.cli.app", None)
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["demo"])
+
+
+def test_the_package_needs_neither_library() -> None:
+    source = Path(cli.__file__).read_text()
+    assert "import cyclopts" not in source
+    assert "import rich" not in source
+
+
+@pytest.mark.parametrize("words", [["no-such-command"], ["broker", "--port", "many"]])
+def test_a_wrong_command_line_is_an_error_and_no_traceback(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.out + captured.err
+
+
+def test_a_setting_out_of_range_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["broker", "--port", "70000"]) == 2
+    assert "port must be at most 65535" in capsys.readouterr().err
+
+
+def test_broker_settings_reach_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[Any] = []
+
+    async def serve(settings: Any) -> None:
+        served.append(settings)
+
+    monkeypatch.setattr("pulsar_encore.cli.broker.serve", serve)
+    words = "broker --port 0 --unacked-per-consumer 7 --tick 0.5 --any-namespace --partitions 3"
+    assert cli.main(words.split()) == 0
+    (settings,) = served
+    assert settings.max_unacked_per_consumer == 7
+    assert settings.delayed_tick_ms == 500
+    assert settings.namespaces is None
+    assert settings.auto_create_partitions == 3
+    assert settings.host == "127.0.0.1"
+
+
+def test_the_broker_of_a_process_listens_and_goes_with_the_block() -> None:
+    with broker_process.broker_process() as url:
+        port = int(url.rpartition(":")[2])
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+def test_a_broker_that_does_not_start_is_an_error() -> None:
+    with (
+        pytest.raises(TransportError, match=r"ended with code|said nothing"),
+        broker_process.broker_process(["--tick", "soon"]),
+    ):
+        pass
+
+
+class _Benchmark:
+    """A module with the one thing that `bench` asks of a benchmark."""
+
+    def __init__(self, met: bool = True, error: Exception | None = None) -> None:
+        self.urls: list[str | None] = []
+        self._met = met
+        self._error = error
+
+    def run(self, url: str | None = None) -> list[Any]:
+        from integration.benchmarks.figures import Row
+
+        self.urls.append(url)
+        if self._error is not None:
+            raise self._error
+        return [Row(what="speed", unit="x", figure=3.0, other=1.5, bar=2.0 if self._met else 1.0)]
+
+
+def _with(monkeypatch: pytest.MonkeyPatch, made: _Benchmark) -> Console:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PYTHONPATH", "")
+    real = importlib.import_module
+
+    def load(name: str) -> Any:
+        return made if name == "integration.benchmarks.latency" else real(name)
+
+    monkeypatch.setattr(importlib, "import_module", load)
+    return Console(file=io.StringIO(), width=120)
+
+
+def test_a_missed_bar_is_shown_and_is_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = _Benchmark(met=False)
+    console = _with(monkeypatch, made)
+    out = tmp_path / "rows.json"
+    assert bench.run_bench(["latency"], "pulsar://somewhere:6650", out, console=console) == 1
+    assert made.urls == ["pulsar://somewhere:6650"]
+    assert "MISSED" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert '"ratio": 2.0' in out.read_text()
+
+
+def test_a_failed_benchmark_is_said_and_is_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = _Benchmark(error=TransportError("nobody listens there"))
+    console = _with(monkeypatch, made)
+    assert bench.run_bench(["latency"], None, None, console=console) == 1
+    assert "nobody listens there" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_an_unknown_benchmark_is_refused_with_the_names_there_are() -> None:
+    with pytest.raises(ConfigurationError, match="throughput, latency"):
+        bench.run_bench(["speed"], None, None)
+
+
+def test_every_benchmark_named_is_there() -> None:
+    folder = bench.checkout() / "integration" / "benchmarks"
+    assert all((folder / f"{name}.py").is_file() for name in bench.BENCHMARKS)
+
+
+def test_outside_a_checkout_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    installed = tmp_path / "site-packages" / "pulsar_encore" / "cli" / "bench.py"
+    monkeypatch.setattr(bench, "__file__", str(installed))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match="clone the repository"):
+        bench.checkout()

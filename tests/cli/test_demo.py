@@ -1,0 +1,202 @@
+"""The demonstration: figures come from the run, and what could not be measured is said."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pulsar_encore.cli.demo import pending_memory, throughput, two_delays
+from pulsar_encore.cli.demo import run as demo
+from pulsar_encore.cli.demo.measuring import MeasurementError, measure
+from pulsar_encore.cli.demo.scenario import SIDES, Scenario, attempt, both_sides, row_of, seconds
+from pulsar_encore.cli.demo.workload import Figures, resident_mb
+from pulsar_encore.devbroker import BrokerSettings, run_in_thread
+
+COUNT = 20_000
+
+
+class Fake:
+    """Answers measurements from a table; what is not in it fails."""
+
+    def __init__(self, answers: Mapping[tuple[str, str], Figures]) -> None:
+        self.answers = answers
+        self.asked: list[tuple[str, str]] = []
+
+    async def __call__(
+        self, side: str, name: str, *, within_s: float, topic: str = "", **parameters: Any
+    ) -> Figures:
+        self.asked.append((side, name))
+        try:
+            return self.answers[side, name]
+        except KeyError:
+            raise MeasurementError("the broker went away") from None
+
+
+def _scenario(title: str = "what", **changes: Any) -> Scenario:
+    settings: dict[str, Any] = {
+        "labels": SIDES,
+        "measure": both_sides("it", within_s=5),
+        "stock": lambda figures: f"{figures['stock']['it']:.0f}",
+        "encore": lambda figures: f"{figures['encore']['it']:.0f}",
+    }
+    return Scenario(title=title, **{**settings, **changes})
+
+
+async def test_a_row_is_made_of_what_was_measured() -> None:
+    fake = Fake({("stock", "it"): {"it": 7.0}, ("encore", "it"): {"it": 8.0}})
+    scenario = _scenario()
+    row = row_of(scenario, await scenario.measure(fake))
+    assert (row.stock, row.encore, row.missing) == ("7", "8", ())
+
+
+async def test_a_failed_measurement_takes_the_place_of_its_figure_only() -> None:
+    fake = Fake({("encore", "it"): {"it": 8.0}})
+    scenario = _scenario()
+    row = row_of(scenario, await scenario.measure(fake))
+    assert row.stock == "could not be measured: the broker went away"
+    assert row.encore == "8"
+    assert row.missing == ("stock",)
+
+
+async def test_throughput_takes_turns_and_the_median_counts() -> None:
+    rates = iter([10.0, 100.0, 60.0, 30.0, 90.0, 90.0, 20.0, 110.0, 70.0])
+    order: list[str] = []
+
+    async def run(side: str, name: str, **_: Any) -> Figures:
+        if name == "fill":
+            return {"seconds": 1.0}
+        order.append(name)
+        return {"per_s": next(rates), "cpu_us": 1.0}
+
+    outcomes = await throughput.compare(run, rounds=3, messages=10, batch=5, topic="t")
+    assert order == ["throughput_asyncio", "throughput_sync", "throughput"] * 3
+    medians = {"stock asyncio": 20.0, "stock sync": 100.0, "encore": 70.0}
+    assert outcomes == {label: {"per_s": each, "cpu_us": 1.0} for label, each in medians.items()}
+    row = row_of(throughput.SCENARIO, outcomes)
+    assert "3.5 x asyncio, 0.7 x synchronous" in row.encore
+
+
+async def test_without_messages_no_throughput_is_claimed() -> None:
+    row = row_of(
+        throughput.SCENARIO,
+        await throughput.compare(Fake({}), rounds=1, messages=10, batch=5, topic="t"),
+    )
+    assert row.missing == ("stock asyncio", "stock sync", "encore")
+    assert row.encore.startswith("could not be measured")
+
+
+async def test_one_failed_round_leaves_no_figure() -> None:
+    calls = iter([True, False])
+
+    async def run(side: str, name: str, **_: Any) -> Figures:
+        if name == "throughput" and not next(calls):
+            raise MeasurementError("crashed")
+        return {"per_s": 1.0, "cpu_us": 1.0}
+
+    outcomes = await throughput.compare(run, rounds=2, messages=10, batch=5, topic="t")
+    row = row_of(throughput.SCENARIO, outcomes)
+    assert row.missing == ("encore",)
+    assert row.stock == "asyncio 1/s, synchronous loop 1/s"
+
+
+def _run(scenario: Scenario) -> tuple[int, str]:
+    console = Console(file=io.StringIO(), width=240)
+    code = demo.run_demo("pulsar://nowhere", scenarios=[scenario], console=console)
+    return code, console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def _answering(outcomes: Mapping[str, Any]) -> Any:
+    async def answer(_: Any) -> Mapping[str, Any]:
+        return outcomes
+
+    return answer
+
+
+def test_the_table_is_printed_and_the_exit_code_is_0() -> None:
+    outcomes = {"stock": {"it": 7.0}, "encore": {"it": 8.0}}
+    code, text = _run(_scenario("a [bold]question?", measure=_answering(outcomes)))
+    assert code == 0
+    assert "a [bold]question?" in text
+    assert "Not measured" not in text
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_missing_figure_is_said_and_is_the_exit_code(alone: bool) -> None:
+    outcomes = {"stock": MeasurementError("no result in 5 s"), "encore": {"it": 8.0}}
+    code, text = _run(_scenario("which", measure=_answering(outcomes), alone=alone))
+    assert code == 1
+    assert "no result in 5 s" in text
+    assert "Not measured (stock): which" in text
+
+
+def test_what_was_never_seen_is_not_a_number() -> None:
+    assert seconds(None) == "not while we waited"
+    assert seconds(1.26) == "1.3 s"
+
+
+def test_memory_of_this_process_is_measured() -> None:
+    before = resident_mb()
+    block = bytearray(b"x" * 50_000_000)
+    assert resident_mb() - before == pytest.approx(50, abs=15)
+    assert len(block) == 50_000_000
+
+
+def test_no_scenario_holds_a_figure() -> None:
+    """Cells are words around what was measured: without measurements there is none."""
+    for scenario in demo.SCENARIOS:
+        row = row_of(scenario, {})
+        assert row.missing == scenario.labels
+        assert row.stock.startswith("could not be measured")
+        assert row.encore.startswith("could not be measured")
+
+
+def test_only_the_stock_side_imports_the_stock_client() -> None:
+    folder = Path(demo.__file__).parent
+    importing = {
+        path.name
+        for path in folder.glob("*.py")
+        if any(
+            line.startswith(("import pulsar\n", "import pulsar.", "from pulsar "))
+            for line in path.read_text().splitlines(keepends=True)
+        )
+    }
+    assert importing == {"stock_side.py"}
+
+
+async def test_both_sides_are_measured_for_real() -> None:
+    """Small, but through processes, a broker and both clients."""
+    with run_in_thread(BrokerSettings(record=False)) as broker:
+        delays = {"short_s": 0.4, "long_s": 1.0}
+        memory = {"count": COUNT, "delay_s": 60.0}
+        work = [
+            attempt(measure(side, name, broker.url, f"{name}-{side}", within_s=30, **parameters))
+            for name, parameters in (("two_delays", delays), ("pending_memory", memory))
+            for side in SIDES
+        ]
+        results: list[Any] = await asyncio.gather(*work)
+    stock, ours, stock_memory, our_memory = results
+    assert ours["short_s"] == pytest.approx(0.5, abs=0.2)
+    assert ours["long_s"] == pytest.approx(1.1, abs=0.25)
+    assert stock["long_s"] < 0.9  # the defect shown: the longer delay is not to be had
+    assert stock_memory["mb"] > 3 * max(our_memory["mb"], 1.0)
+    row = row_of(two_delays.SCENARIO, {"stock": stock, "encore": ours})
+    assert row.missing == ()
+    assert row_of(
+        pending_memory.SCENARIO, {"stock": stock_memory, "encore": our_memory}
+    ).stock.endswith("bytes each)")
+
+
+async def test_a_measurement_that_fails_says_why() -> None:
+    with pytest.raises(MeasurementError, match="missing_at_that_side"):
+        await measure("encore", "missing_at_that_side", "pulsar://nowhere", "t", within_s=20)
+
+
+async def test_a_measurement_that_hangs_is_ended() -> None:
+    with pytest.raises(MeasurementError, match=r"no result in 0\.01 s"):
+        await measure("encore", "pending_memory", "pulsar://nowhere", "t", within_s=0.01)

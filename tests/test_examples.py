@@ -1,0 +1,89 @@
+"""Every example runs, in a process of its own and on a broker of its own, and says what it should.
+
+An example without an expectation here fails, and so does an expectation without an example.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+MOST_LINES = 60
+LONGEST_S = 40
+
+#: File -> pattern of the whole output; times are matched to the tenth they cannot be below.
+EXPECTED = {
+    "ack_timeout.py": r"forgotten received, and forgotten\nforgotten came back after 1\.\d s\n",
+    "backoff.py": (
+        r"attempt 1 after 0\.\d s\nattempt 2 after 0\.[2-9] s\n"
+        r"attempt 3 after (0\.[4-9]|1\.\d) s\nattempt 4 after (0\.[89]|1\.\d) s\n"
+    ),
+    "batch_receive.py": r"(stored \d+ rows\n)+100 rows in all\n",
+    "consume_and_settle.py": (
+        r"billed order-0 at attempt 1\norder-1 comes again in a moment\n"
+        r"billed order-2 at attempt 1\nbilled order-1 at attempt 2\n"
+    ),
+    "drop_in.py": (
+        r"message 0, redelivered 0 times\nmessage 2, redelivered 0 times\n"
+        r"message 1, redelivered 1 times\n"
+    ),
+    "listener.py": r"hello Ada\nhello Edsger\nhello Grace\n",
+    "nack_delays.py": (
+        r"fast came back after 0\.[4-9] s\nslow came back after 1\.\d s\n"
+        r"what was done did not come back\n"
+    ),
+    "testing_a_consumer.py": (
+        r"received one\nthe connection breaks\nreceived two\nboth were acknowledged\n"
+    ),
+    "typed_schema.py": r"Order 7 of Ada\nrefused before sending: ContentError\n",
+}
+
+
+def test_every_example_is_expected_and_every_expectation_an_example() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_an_example_is_short(name: str) -> None:
+    assert len((EXAMPLES / name).read_text().splitlines()) < MOST_LINES
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """All of them at once: they mostly wait, for the delays they are about."""
+    processes = {
+        name: subprocess.Popen(
+            [sys.executable, str(EXAMPLES / name)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in EXPECTED
+        if (EXAMPLES / name).is_file()
+    }
+    yield processes
+    for process in processes.values():
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_an_example_says_what_it_should(
+    name: str, started: dict[str, subprocess.Popen[str]]
+) -> None:
+    process = started[name]
+    output, problems = process.communicate(timeout=LONGEST_S)
+    said = "".join(f"{line}\n" for line in output.splitlines() if not _from_the_engine(line))
+    assert process.returncode == 0, problems
+    assert re.fullmatch(EXPECTED[name], said), f"{output}\n{problems}"
+
+
+def _from_the_engine(line: str) -> bool:
+    """The engine logs warnings to stdout, such as that of the connection that an example breaks."""
+    return re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ (WARN|ERROR)", line) is not None
