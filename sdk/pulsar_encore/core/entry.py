@@ -100,6 +100,17 @@ class Entry:
         """The ack set as a bit mask: bit i is 1 while index i is unacked (wire notes 5.4)."""
         return int(self.state[::-1].translate(_UNACKED_DIGITS), 2)
 
+    def other_chunks(self) -> range:
+        """Entries of the earlier chunks of a chunked message, as far as its two ids tell.
+
+        All have to be redelivered: the last chunk alone may wedge the subscription (wire notes
+        6.4). Other producers' entries may lie between; they come again too, which is harmless.
+        """
+        ledger, last = self.key
+        if self.first_chunk is None or self.first_chunk[0] != ledger:
+            return range(0)
+        return range(self.first_chunk[1], last)
+
     def due_key(self, index: int) -> tuple[int, int, int]:
         """The `DueIndex` key of a message: without an index where the message is the entry."""
         return (*self.key, index if self.size > 1 else -1)

@@ -15,7 +15,7 @@ and returns what the shell has to do. Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from .ack_sets import AckTracker
@@ -26,6 +26,7 @@ from .entry import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED, Entry, EntryKey
 # Unfinished entries that left (redelivered, perhaps to another consumer) are remembered up to here;
 # forgetting one costs a duplicate at most.
 _MAX_AWAY: Final = 10_000
+_LAST: Final = (1 << 63) - 1
 
 
 class InFlight:
@@ -75,7 +76,8 @@ class InFlight:
         if self.volatile:
             # Every id there is the same and acks mean nothing: no memory from one to the next.
             passing = Entry(self, key, batch_size or 1, batch_size > 0, 0)
-            return passing, self._admit(passing, indexes)
+            passing.state = bytearray([QUEUED]) * passing.size
+            return passing, range(len(indexes))
         entry = self._entries.get(key)
         if entry is None:
             if self.acks.covers(key):
@@ -165,6 +167,9 @@ class InFlight:
         before = state[index]
         if before == ACKED:
             return 0
+        if self.volatile:
+            state[index] = ACKED
+            return 0
         if before == NACKED:
             self.nacks.discard(entry.due_key(index))
         elif len(self.timeouts):
@@ -176,8 +181,6 @@ class InFlight:
         entry.unacked -= 1
         if self.attempts:
             self.attempts.pop(entry.due_key(index), None)
-        if self.volatile:
-            return 0
         if entry.unacked == 0:
             self._drop(entry)
             self.acks.add_whole(entry.key)
@@ -214,12 +217,14 @@ class InFlight:
         if not self.acks.advance(key, size, mask):
             return 0
         settled = recorded = 0
-        for entry in [e for k, e in self._entries.items() if k < key or (k == key and not partial)]:
+        # Before an entry that is acked in part: the last one that is acked whole.
+        through = key if not partial else (key[0], key[1] - 1) if key[1] else (key[0] - 1, _LAST)
+        for entry in [each for at, each in self._entries.items() if at <= through]:
             recorded += entry.state.count(NACKED)
             settled += self._settle_entry(entry)
-        through = key[1] - 1 if partial else key[1]
-        self.unacked -= self.nacks.discard_through(key[0], through) - recorded
-        self.timeouts.discard_through(key[0], through)
+        if through[0] >= 0:
+            self.unacked -= self.nacks.discard_through(*through) - recorded
+            self.timeouts.discard_through(*through)
         rest = self._entries.get(key) if partial else None
         if rest is not None:
             was_dirty = rest.dirty
@@ -299,20 +304,10 @@ class InFlight:
                 entry = self._entries.get((ledger, number))
                 if entry is not None and entry.size == 1:
                     self.unacked += self._release_indexes(entry, 1)
-                    if entry.first_chunk is not None:
-                        wanted.extend(self._chunks(entry))
+                    wanted.extend(
+                        each for each in entry.other_chunks() if (ledger, each) not in self._entries
+                    )
         return wanted
-
-    def _chunks(self, entry: Entry) -> Iterator[int]:
-        """The other chunks of a message, as far as ids tell: its ledger's range, less what we hold.
-
-        Redelivering one chunk alone may wedge the subscription (wire notes 6.4).
-        """
-        ledger, last = entry.key
-        assert entry.first_chunk is not None
-        first_ledger, first = entry.first_chunk
-        start = first if first_ledger == ledger else last
-        return (n for n in range(start, last) if (ledger, n) not in self._entries)
 
     def _release_indexes(self, entry: Entry, mask: int) -> int:
         released = 0
@@ -328,14 +323,11 @@ class InFlight:
             self._park_away(entry)
         return released
 
-    def release_all(self) -> int:
-        """Everything not acked -> AWAY, nacks included; returns how many were QUEUED."""
-        queued = 0
+    def release_all(self) -> None:
+        """Everything not acked -> AWAY, nacks included."""
         for entry in list(self._entries.values()):
             for index, state in enumerate(entry.state):
-                if state == QUEUED:
-                    queued += 1
-                elif state in (HELD, NACKED) and self.shared:
+                if state in (HELD, NACKED) and self.shared:
                     entry.count_look(index)
                 if state != ACKED:
                     entry.state[index] = AWAY
@@ -345,21 +337,17 @@ class InFlight:
         self.nacks.clear()
         self.timeouts.clear()
         self.unacked = 0
-        return queued
 
-    def drop_queued(self) -> int:
-        """A connection with exact events is gone: what it queued comes again. Returns how many."""
-        queued = 0
+    def drop_queued(self) -> None:
+        """A connection with exact events is gone: what it queued comes again."""
         for entry in list(self._entries.values()):
             for index, state in enumerate(entry.state):
                 if state == QUEUED:
                     entry.state[index] = AWAY
                     entry.active -= 1
                     self.unacked -= 1
-                    queued += 1
             if entry.active == 0:
                 self._park_away(entry)
-        return queued
 
     def reset(self) -> None:
         """After a seek: nothing from before counts any more."""
@@ -392,9 +380,6 @@ class InFlight:
         self._away[entry.key] = entry
         if len(self._away) > _MAX_AWAY:
             self._drop(next(iter(self._away.values())))
-
-    def entries(self) -> Iterable[Entry]:
-        return self._entries.values()
 
     def counts(self) -> tuple[int, int, int]:
         """(queued, held, nacked) messages. Walks what is in flight: for statistics."""

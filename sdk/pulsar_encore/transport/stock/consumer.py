@@ -103,6 +103,7 @@ class StockConsumer:
         self._fresh: deque[tuple[tuple[int, int, int], _Originals]] = deque()
         self._due: list[tuple[int, int, int]] = []
         self._last_burst = 0.0
+        self._rewinding = 0
         self._burst_timer: asyncio.TimerHandle | None = None
         self._sink: Sink | None = None
         self._closed = False
@@ -155,6 +156,10 @@ class StockConsumer:
 
     def _arrived(self, deliveries: list[Delivery]) -> None:
         if self._sink is None or self._closed:
+            return
+        if self._rewinding:
+            # From before the rewind, which brings it again, in order.
+            self._pump.taken(sum(len(delivery.messages) for delivery in deliveries))
             return
         now = self._loop.time()
         for delivery in deliveries:
@@ -286,12 +291,17 @@ class StockConsumer:
 
     def redeliver_all(self, source: int | None = None) -> None:
         self._due.clear()
+        self._rewinding += 1
         self._pump.call(self._rewind)
 
     def _rewind(self) -> None:
         """On the pump's thread: empty the native queue first, it all comes again in order."""
-        self._pump.drain()
+        self._pump.drain(self._options.receiver_queue_size)
         self._native.redeliver_unacknowledged_messages()
+        self._mailbox.post(self._rewound)
+
+    def _rewound(self) -> None:
+        self._rewinding -= 1
 
     # Position and life
 

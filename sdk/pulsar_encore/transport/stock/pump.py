@@ -95,10 +95,16 @@ class Pump:
 
     # On the thread
 
-    def drain(self) -> None:
-        """Throw away what the native queue holds now. For a command; it all comes again."""
-        while self._native.batch_receive():
-            pass
+    def drain(self, most: int) -> None:
+        """Throw away what the native queue holds, up to `most`. For a command; it comes again.
+
+        Bounded, because taking messages out lets the broker send more.
+        """
+        while most > 0:
+            messages = self._native.batch_receive()
+            if not messages:
+                return
+            most -= len(messages)
 
     def _run(self) -> None:
         error: Exception | None = None
