@@ -1,0 +1,47 @@
+"""Fixtures of every run of the suite; `cluster` is the runner's own."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+
+import pulsar_encore as encore
+from pulsar_encore.transport.base import Transport
+
+from .cluster import ENGINES, Cluster, Engine
+
+# looptime's plugin asks for a loop before every synchronous test; without this one is made, never
+# closed, and collected with a warning in whatever test comes later.
+asyncio.set_event_loop(None)
+
+
+@pytest.fixture(params=ENGINES, ids=lambda engine: engine.name)
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Each transport in turn."""
+    made: Engine = request.param
+    return made
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """Full name of a topic that no other test has."""
+    test = "".join(c if c.isalnum() else "-" for c in request.node.originalname)[:40]
+    return f"persistent://public/default/{test}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+async def client(cluster: Cluster, engine: Engine) -> AsyncIterator[encore.Client]:
+    """A client of the cluster."""
+    async with engine.client(cluster.url) as made:
+        yield made
+
+
+@pytest.fixture
+async def transport(cluster: Cluster, engine: Engine) -> AsyncIterator[Transport]:
+    """The seam itself, for what the consumer above it hides."""
+    made = engine.transport(cluster.url)
+    yield made
+    await made.close()

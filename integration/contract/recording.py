@@ -1,0 +1,98 @@
+"""A sink that keeps what a link delivers, for tests at the seam."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from pulsar_encore.options import ConsumerOptions, ConsumerType, InitialPosition
+from pulsar_encore.transport.base import AckPlan, ConsumerLink, Delivery, Transport
+
+from .kit import SUBSCRIPTION, WAIT_S
+
+# Longer than the stock client keeps acks and redelivery requests back.
+SENT_S = 0.3
+
+
+class Recording:
+    """`Sink` of one link; everything delivered is consumed at once.
+
+    Attributes:
+        deliveries: As they came.
+        events: Names of the other calls.
+        seen: (body, broker's redelivery count) of each message that is not acked at the broker.
+    """
+
+    def __init__(self, link: ConsumerLink) -> None:
+        self.link = link
+        self.deliveries: list[Delivery] = []
+        self.events: list[str] = []
+        self.seen: list[tuple[bytes, int]] = []
+        self._more = asyncio.Event()
+        link.start(self)
+
+    def on_deliveries(self, deliveries: Sequence[Delivery]) -> None:
+        for each in deliveries:
+            self.deliveries.append(each)
+            self.seen += [
+                (message.data(), each.redelivery_count)
+                for index, message in zip(each.indexes, each.messages, strict=True)
+                if each.ack_set >> index & 1
+            ]
+            self.link.consumed(each.source, len(each.indexes))
+        self._more.set()
+
+    def on_connected(self) -> None:
+        self.events.append("connected")
+
+    def on_disconnected(self) -> None:
+        self.events.append("disconnected")
+
+    def on_rewound(self) -> None:
+        self.events.append("rewound")
+
+    def on_failed(self, error: Exception) -> None:
+        self.events.append(f"failed: {error}")
+        self._more.set()
+
+    async def next(self, count: int) -> list[tuple[bytes, int]]:
+        """The next so many of `seen`, which are taken from it."""
+        async with asyncio.timeout(WAIT_S):
+            while len(self.seen) < count:
+                self._more.clear()
+                await self._more.wait()
+        taken, self.seen = self.seen[:count], self.seen[count:]
+        return taken
+
+    def redeliver_last(self) -> None:
+        """Ask for the entry of the last delivery again."""
+        last = self.deliveries[-1]
+        self.link.redeliver(last.source, [(last.ledger, [last.entry])])
+
+    async def ack_indexes(self, *indexes: int) -> None:
+        """Ack indexes of the last delivery's batch, and wait until they are sent."""
+        last = self.deliveries[-1]
+        mask = (1 << last.batch_size) - 1
+        for index in indexes:
+            mask &= ~(1 << index)
+        partial = [(last.ledger, last.entry, last.batch_size, mask)]
+        self.link.ack(AckPlan(last.source, None, [], partial))
+        await asyncio.sleep(SENT_S)
+
+
+async def record(
+    transport: Transport,
+    topic: str,
+    kind: ConsumerType = ConsumerType.Shared,
+    name: str | None = None,
+) -> Recording:
+    """Subscribe at the seam, from the beginning."""
+    options = ConsumerOptions(
+        topics=(topic,),
+        pattern=None,
+        subscription_name=SUBSCRIPTION,
+        consumer_type=kind,
+        consumer_name=name,
+        initial_position=InitialPosition.Earliest,
+    )
+    return Recording(await transport.subscribe(options))

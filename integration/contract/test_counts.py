@@ -1,0 +1,175 @@
+"""The broker's redelivery count and ack sets, as they come through the seam."""
+
+from __future__ import annotations
+
+import pytest
+
+import pulsar_encore as encore
+from pulsar_encore.options import ConsumerOptions
+from pulsar_encore.transport.base import Transport
+
+from .cluster import Cluster, Engine
+from .kit import bodies, publish
+from .recording import Recording, record
+
+Exclusive, Failover = encore.ConsumerType.Exclusive, encore.ConsumerType.Failover
+KeyShared = encore.ConsumerType.KeyShared
+
+
+def at(count: int, *payloads: bytes) -> list[tuple[bytes, int]]:
+    return [(payload, count) for payload in payloads]
+
+
+async def test_each_redelivery_counts_one(
+    client: encore.Client, transport: Transport, topic: str
+) -> None:
+    await publish(client, topic, [b"a"])
+    recording = await record(transport, topic)
+    for count in range(4):
+        assert await recording.next(1) == at(count, b"a")
+        recording.redeliver_last()
+    await recording.link.close()
+
+
+async def test_several_requests_at_once_count_one(
+    client: encore.Client, transport: Transport, topic: str
+) -> None:
+    await publish(client, topic, [b"a", b"b"], batch=2)
+    recording = await record(transport, topic)
+    assert await recording.next(2) == at(0, b"a", b"b")
+    recording.redeliver_last()
+    recording.redeliver_last()
+    assert await recording.next(2) == at(1, b"a", b"b")
+    assert recording.seen == []
+    await recording.link.close()
+
+
+async def test_a_partial_ack_resets_the_count(
+    client: encore.Client, transport: Transport, topic: str
+) -> None:
+    """Batch of four, one always redelivered, siblings acked at 1 and 2: 0, 1, 1, 2, 1."""
+    await publish(client, topic, [b"a", b"b", b"c", b"d"], batch=4)
+    recording = await record(transport, topic)
+    assert await recording.next(4) == at(0, b"a", b"b", b"c", b"d")
+    recording.redeliver_last()
+    assert await recording.next(4) == at(1, b"a", b"b", b"c", b"d")
+    await recording.ack_indexes(0)
+    recording.redeliver_last()
+    assert await recording.next(3) == at(1, b"b", b"c", b"d")
+    recording.redeliver_last()
+    assert await recording.next(3) == at(2, b"b", b"c", b"d")
+    await recording.ack_indexes(0, 1)
+    recording.redeliver_last()
+    assert await recording.next(2) == at(1, b"c", b"d")
+    await recording.link.close()
+
+
+async def test_the_last_consumer_takes_the_count_with_it(
+    client: encore.Client, transport: Transport, topic: str
+) -> None:
+    await publish(client, topic, [b"a"])
+    recording = await record(transport, topic)
+    assert await recording.next(1) == at(0, b"a")
+    recording.redeliver_last()
+    assert await recording.next(1) == at(1, b"a")
+    await recording.link.close()
+    recording = await record(transport, topic)
+    assert await recording.next(1) == at(0, b"a")
+    await recording.link.close()
+
+
+async def test_another_consumer_keeps_the_count(
+    client: encore.Client, transport: Transport, topic: str
+) -> None:
+    await publish(client, topic, [b"a"])
+    leaving = await record(transport, topic)
+    assert await leaving.next(1) == at(0, b"a")
+    leaving.redeliver_last()
+    assert await leaving.next(1) == at(1, b"a")
+    staying = await record(transport, topic)
+    await leaving.link.close()
+    assert await staying.next(1) == at(1, b"a")
+    staying.redeliver_last()
+    assert await staying.next(1) == at(2, b"a")
+    await staying.link.close()
+
+
+async def test_an_unload_forgets_counts_and_partial_acks(
+    client: encore.Client, transport: Transport, cluster: Cluster, topic: str
+) -> None:
+    await publish(client, topic, [b"a", b"b"], batch=2)
+    recording = await record(transport, topic)
+    assert await recording.next(2) == at(0, b"a", b"b")
+    recording.redeliver_last()
+    assert await recording.next(2) == at(1, b"a", b"b")
+    await recording.ack_indexes(0)
+    await cluster.unload(topic)
+    assert await recording.next(2) == at(0, b"a", b"b")
+    await recording.link.close()
+
+
+@pytest.mark.parametrize("kind", [Exclusive, Failover])
+async def test_a_rewind_counts_nothing(
+    client: encore.Client, transport: Transport, topic: str, kind: encore.ConsumerType
+) -> None:
+    await publish(client, topic, [b"a", b"b"])
+    recording = await record(transport, topic, kind)
+    for _ in range(3):
+        assert await recording.next(2) == at(0, b"a", b"b")
+        recording.link.redeliver_all(recording.deliveries[-1].source)
+    await recording.link.close()
+
+
+async def test_redeliver_all_counts_on_shared(
+    client: encore.Client, transport: Transport, topic: str
+) -> None:
+    await publish(client, topic, [b"a", b"b"])
+    recording = await record(transport, topic)
+    for count in range(3):
+        assert sorted(await recording.next(2)) == at(count, b"a", b"b")
+        recording.link.redeliver_all(None)
+    await recording.link.close()
+
+
+async def test_ack_sets_survive_reopening_and_are_told_as_declared(
+    client: encore.Client, transport: Transport, engine: Engine, topic: str
+) -> None:
+    await publish(client, topic, bodies(5), batch=5)
+    recording = await record(transport, topic)
+    await recording.next(5)
+    await recording.ack_indexes(1, 3)
+    await recording.link.close()
+    recording = await record(transport, topic)
+    assert await recording.next(3) == at(0, b"00000", b"00002", b"00004")
+    expected = 0b10101 if engine.capabilities.ack_sets_delivered else -1
+    assert {each.ack_set for each in recording.deliveries} == {expected}
+    await recording.link.close()
+
+
+async def test_a_queue_of_nothing_works_or_is_refused_by_name(
+    client: encore.Client, transport: Transport, engine: Engine, topic: str
+) -> None:
+    options = ConsumerOptions(
+        topics=(topic,), pattern=None, subscription_name="s", receiver_queue_size=0
+    )
+    if not engine.capabilities.zero_queue:
+        with pytest.raises(encore.NotSupportedError, match="receiver_queue_size"):
+            await transport.subscribe(options)
+        return
+    link = await transport.subscribe(options)
+    recording = Recording(link)
+    await publish(client, topic, [b"a"])
+    assert await recording.next(1) == at(0, b"a")
+    await link.close()
+
+
+async def test_acks_while_disconnected_are_refused_and_kept_by_the_caller(
+    client: encore.Client, transport: Transport, topic: str
+) -> None:
+    await publish(client, topic, [b"a", b"b"], batch=2)
+    recording = await record(transport, topic)
+    await recording.next(2)
+    await recording.link.close()
+    with pytest.raises(encore.TransportError) as refused:
+        await recording.ack_indexes(0)
+    assert refused.value.retryable

@@ -1,0 +1,66 @@
+"""Delayed delivery at the broker: coarse, on Shared and KeyShared only.
+
+Bounds are those measured on Pulsar 4.2 with its default tick of a second, not strict
+(consumer-semantics 9.1): up to a tick early, up to 1.3 s late, below a tick not delayed.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import pytest
+
+import pulsar_encore as encore
+
+from .kit import before_marker, data, publish, subscribe, take
+
+Exclusive, Shared = encore.ConsumerType.Exclusive, encore.ConsumerType.Shared
+Failover, KeyShared = encore.ConsumerType.Failover, encore.ConsumerType.KeyShared
+
+EARLY_S, LATE_S = 1.0, 1.6
+AT_ONCE_S = 1.2  # a Failover consumer may wait a second to become active
+
+
+@pytest.mark.parametrize("kind", [Shared, KeyShared])
+async def test_shared_types_wait(
+    client: encore.Client, topic: str, kind: encore.ConsumerType
+) -> None:
+    consumer = await subscribe(client, topic, kind)
+    start = time.monotonic()
+    await publish(client, topic, [b"late"], deliver_after=timedelta(seconds=2))
+    assert await before_marker(client, topic, consumer) == []
+    assert data(await take(consumer, 1)) == [b"late"]
+    assert 2 - EARLY_S <= time.monotonic() - start <= 2 + LATE_S
+
+
+async def test_a_delayed_message_once_due_is_redelivered_without_delay(
+    client: encore.Client, topic: str
+) -> None:
+    consumer = await subscribe(client, topic)
+    await publish(client, topic, [b"late"], deliver_at=int(time.time() * 1000) + 1500)
+    [message] = await take(consumer, 1)
+    start = time.monotonic()
+    await consumer.negative_acknowledge(message, delay=0.2)
+    [again] = await take(consumer, 1)
+    assert again.redelivery_count() == 1
+    assert time.monotonic() - start < 0.9
+
+
+@pytest.mark.parametrize("kind", [Exclusive, Failover])
+async def test_other_types_do_not(
+    client: encore.Client, topic: str, kind: encore.ConsumerType
+) -> None:
+    consumer = await subscribe(client, topic, kind)
+    start = time.monotonic()
+    await publish(client, topic, [b"x"], deliver_after=timedelta(seconds=20))
+    await take(consumer, 1)
+    assert time.monotonic() - start < AT_ONCE_S + 1
+
+
+async def test_below_a_tick_is_not_delayed(client: encore.Client, topic: str) -> None:
+    consumer = await subscribe(client, topic)
+    start = time.monotonic()
+    await publish(client, topic, [b"x"], deliver_after=timedelta(milliseconds=500))
+    await take(consumer, 1)
+    assert time.monotonic() - start < 0.45

@@ -1,0 +1,206 @@
+"""Windows that fill, topics that move and end, consumers that die, and errors by name."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from random import Random, randrange
+
+import pytest
+
+import pulsar_encore as encore
+from pulsar_encore.schema import Integer, JsonSchema, Record, String, StringSchema
+
+from .cluster import Cluster, Engine
+from .kit import (
+    SUBSCRIPTION,
+    before_marker,
+    bodies,
+    data,
+    eventually,
+    publish,
+    subscribe,
+    take,
+    work_off,
+)
+
+Exclusive, Shared = encore.ConsumerType.Exclusive, encore.ConsumerType.Shared
+Failover, KeyShared = encore.ConsumerType.Failover, encore.ConsumerType.KeyShared
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class Order(Record):  # type: ignore[misc]
+    number = Integer(required=True)
+    customer = String()
+
+
+async def test_a_full_window_stalls_is_reported_and_opens_again(
+    cluster: Cluster, engine: Engine, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = await cluster.place(window=20)
+    topic = place.topic(topic)
+    async with engine.client(place.url) as client:
+        await publish(client, topic, bodies(60))
+        consumer = await subscribe(client, topic, receiver_queue_size=4, max_unacked_messages=20)
+        with caplog.at_level(logging.WARNING, "pulsar_encore"):
+            held = await take(consumer, 20)
+            with pytest.raises(encore.ReceiveTimeout):
+                for _ in range(20):
+                    held.append(await consumer.receive(timeout=0.4))
+        warnings = [one for one in caplog.messages if "maxUnackedMessagesPerConsumer" in one]
+        assert len(warnings) == 1
+        assert consumer.statistics().window_share >= 1
+        for message in held:  # what is nacked and waits fills it just the same
+            await consumer.negative_acknowledge(message, delay=60)
+        with pytest.raises(encore.ReceiveTimeout):
+            await consumer.receive(timeout=0.3)
+        assert consumer.statistics().nacked == len(held)
+        await consumer.acknowledge(held)
+        rest: list[encore.Message] = []
+        while len(rest) < 60 - len(held):
+            rest += await take(consumer, 1)
+            await consumer.acknowledge(rest[-1])
+        assert data(held + rest) == bodies(60)
+
+
+@pytest.mark.parametrize("kind", [Shared, KeyShared, Exclusive, Failover])
+async def test_unloads_lose_nothing_and_bring_nothing_acked(
+    client: encore.Client, cluster: Cluster, topic: str, kind: encore.ConsumerType
+) -> None:
+    seed = randrange(2**32)
+    print(f"seed {seed}")
+    rng = Random(seed)
+    sent = bodies(400)
+    await publish(client, topic, sent[:200], batch=10)
+    await publish(client, topic, sent[200:])
+    consumer = await subscribe(client, topic, kind, receiver_queue_size=50)
+    unloads = {rng.randrange(50, 350) for _ in range(2)}
+
+    async def unload(received: int) -> None:
+        if received in unloads:
+            await cluster.unload(topic)
+
+    share = 0.3 if kind in (Shared, KeyShared) else 0.02
+    again = await work_off(consumer, sent, rng, step=unload, nack_share=share)
+    assert again == []
+    await eventually(lambda: cluster.backlog(topic, SUBSCRIPTION), 0)
+
+
+async def test_what_is_held_over_an_unload_stays_held_and_can_be_acked(
+    client: encore.Client, cluster: Cluster, topic: str
+) -> None:
+    await publish(client, topic, bodies(6), batch=3)
+    consumer = await subscribe(client, topic)
+    held = await take(consumer, 6)
+    await consumer.acknowledge(held[0])
+    await cluster.unload(topic)
+    assert await before_marker(client, topic, consumer) == []
+    await consumer.negative_acknowledge(held[1], delay=0.2)
+    assert data(await take(consumer, 1)) == [held[1].data()]
+    await consumer.acknowledge([held[2], held[3], held[5]])
+    await consumer.close()
+    reopened = await subscribe(client, topic)
+    assert data(await take(reopened, 2)) == [held[1].data(), held[4].data()]
+    assert await before_marker(client, topic, reopened) == []
+
+
+@pytest.mark.parametrize("how", ["hold", "settle"])
+async def test_a_killed_process_loses_nothing(
+    client: encore.Client, cluster: Cluster, engine: Engine, topic: str, how: str
+) -> None:
+    sent = bodies(60)
+    await publish(client, topic, sent, batch=4)
+    program = [sys.executable, "-m", "integration.contract.crashing"]
+    dying = await asyncio.create_subprocess_exec(
+        *program,
+        *(cluster.url, topic, engine.name, how),
+        cwd=_REPOSITORY,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert dying.stdout is not None
+    settled = set()
+    for _ in range(20):
+        settled.add((await asyncio.wait_for(dying.stdout.readline(), 20)).strip())
+    dying.kill()
+    settled |= set((await dying.stdout.read()).split())
+    await dying.wait()
+    assert settled <= set(sent)
+    survivor = await subscribe(client, topic)
+    got: set[bytes] = set()
+    missing = set(sent) - (settled if how == "settle" else set())
+    while missing - got:
+        [message] = await take(survivor, 1)
+        got.add(message.data())
+        await survivor.acknowledge(message)
+    await before_marker(client, topic, survivor)
+    await eventually(lambda: cluster.backlog(topic, SUBSCRIPTION), 0)
+
+
+async def test_json_schema_there_and_back(client: encore.Client, topic: str) -> None:
+    orders = [Order(number=number, customer=f"c{number}") for number in range(3)]
+    await publish(client, topic, orders, schema=JsonSchema(Order))
+    consumer = await subscribe(client, topic, schema=JsonSchema(Order))
+    got = [message.value() for message in await take(consumer, 3)]
+    assert [(one.number, one.customer) for one in got] == [(0, "c0"), (1, "c1"), (2, "c2")]
+
+
+async def test_a_schema_that_does_not_fit_is_refused(client: encore.Client, topic: str) -> None:
+    await publish(client, topic, [Order(number=1)], schema=JsonSchema(Order))
+    with pytest.raises(encore.TransportError) as refused:
+        await client.create_producer(topic, schema=StringSchema())
+    assert refused.value.result == "IncompatibleSchema"
+    with pytest.raises(encore.TransportError) as refused:
+        await subscribe(client, topic, schema=StringSchema())
+    assert refused.value.result == "IncompatibleSchema"
+
+
+async def test_unsubscribe_deletes_the_subscription(client: encore.Client, topic: str) -> None:
+    await publish(client, topic, bodies(3))
+    consumer = await subscribe(client, topic)
+    await consumer.acknowledge((await take(consumer, 3))[0])
+    await consumer.unsubscribe()
+    with pytest.raises(encore.ClosedError):
+        await consumer.receive(timeout=1)
+    assert data(await take(await subscribe(client, topic), 3)) == bodies(3)
+
+
+async def test_a_second_exclusive_consumer_is_refused(client: encore.Client, topic: str) -> None:
+    async with await subscribe(client, topic, Exclusive):
+        for kind in (Exclusive, Shared):
+            with pytest.raises(encore.TransportError, match="another consumer holds") as refused:
+                await subscribe(client, topic, kind)
+            assert (refused.value.result, refused.value.retryable) == ("ConsumerBusy", True)
+    await (await subscribe(client, topic, Exclusive)).close()
+
+
+async def test_a_topic_that_is_not_there_and_not_made(
+    cluster: Cluster, engine: Engine, topic: str
+) -> None:
+    place = await cluster.place(creation=False)
+    async with engine.client(place.url, operation_timeout_seconds=5) as client:
+        for attempt in (
+            subscribe(client, place.topic(topic)),
+            client.create_producer(place.topic(topic)),
+            client.create_reader(place.topic(topic), encore.MessageId.earliest),
+        ):
+            with pytest.raises(encore.TransportError) as refused:
+                await attempt
+            assert refused.value.result == "TopicNotFound"
+
+
+async def test_a_terminated_topic_is_read_to_its_end(
+    client: encore.Client, cluster: Cluster, topic: str
+) -> None:
+    await publish(client, topic, bodies(3))
+    consumer = await subscribe(client, topic)
+    await cluster.terminate(topic)
+    got = await take(consumer, 3)
+    await consumer.negative_acknowledge(got[1], delay=0.2)
+    await consumer.acknowledge([got[0], got[2]])
+    assert data(await take(consumer, 1)) == [b"00001"]
+    with pytest.raises(encore.TransportError) as refused:
+        await client.create_producer(topic)
+    assert refused.value.result == "TopicTerminated"

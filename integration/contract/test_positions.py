@@ -1,0 +1,131 @@
+"""Seek, readers and last ids."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+import pulsar_encore as encore
+from pulsar_encore import MessageId
+
+from .cluster import Cluster
+from .kit import before_marker, bodies, data, publish, subscribe, take
+
+Exclusive, Shared = encore.ConsumerType.Exclusive, encore.ConsumerType.Shared
+
+
+@pytest.mark.parametrize("kind", [Exclusive, Shared])
+@pytest.mark.parametrize("batch", [0, 4])
+@pytest.mark.parametrize("inclusive", [False, True])
+async def test_seek_to_an_id_includes_it_if_asked(
+    client: encore.Client, topic: str, kind: encore.ConsumerType, batch: int, inclusive: bool
+) -> None:
+    sent = bodies(12)
+    ids = await publish(client, topic, sent, batch=batch)
+    consumer = await subscribe(client, topic, kind, start_message_id_inclusive=inclusive)
+    await consumer.acknowledge(await take(consumer, 12))
+    expected = sent[6:] if inclusive else sent[7:]
+    await consumer.seek(ids[6])
+    again = await take(consumer, len(expected))
+    assert data(again) == expected
+    await consumer.acknowledge(again)
+    assert await before_marker(client, topic, consumer) == []
+
+
+async def test_seek_to_a_time(client: encore.Client, topic: str) -> None:
+    sent = bodies(6)
+    await publish(client, topic, sent[:3])
+    await asyncio.sleep(0.03)
+    between = int(time.time() * 1000)
+    await asyncio.sleep(0.01)
+    await publish(client, topic, sent[3:])
+    consumer = await subscribe(client, topic)
+    await take(consumer, 6)
+    await consumer.seek(between)
+    assert data(await take(consumer, 3)) == sent[3:]
+    await consumer.seek(int(time.time() * 1000) + 60_000)
+    assert await before_marker(client, topic, consumer) == []
+
+
+async def test_seek_to_the_ends(client: encore.Client, topic: str) -> None:
+    sent = bodies(5)
+    await publish(client, topic, sent)
+    consumer = await subscribe(client, topic)
+    await consumer.acknowledge(await take(consumer, 5))
+    await consumer.seek(MessageId.earliest)
+    assert data(await take(consumer, 5)) == sent
+    await consumer.seek(MessageId.latest)
+    assert await before_marker(client, topic, consumer) == []
+
+
+async def test_seek_voids_pending_nacks(client: encore.Client, topic: str) -> None:
+    ids = await publish(client, topic, bodies(4))
+    consumer = await subscribe(client, topic, start_message_id_inclusive=True)
+    for message in await take(consumer, 4):
+        await consumer.negative_acknowledge(message, delay=0.3)
+    await consumer.seek(ids[2])
+    again = await take(consumer, 2)
+    assert data(again) == bodies(2, start=2)
+    await consumer.acknowledge(again)
+    await asyncio.sleep(0.5)  # past the old nacks
+    assert await before_marker(client, topic, consumer) == []
+
+
+async def test_last_message_id(client: encore.Client, topic: str) -> None:
+    ids = await publish(client, topic, bodies(6), batch=3)
+    consumer = await subscribe(client, topic)
+    assert await consumer.get_last_message_id() == ids[-1]
+
+
+@pytest.mark.parametrize("batch", [0, 3])
+async def test_a_reader_reads_from_its_position(
+    client: encore.Client, topic: str, batch: int
+) -> None:
+    sent = bodies(9)
+    ids = await publish(client, topic, sent, batch=batch)
+    for start, inclusive, expected in (
+        (MessageId.earliest, False, sent),
+        (ids[4], False, sent[5:]),
+        (ids[4], True, sent[4:]),
+    ):
+        async with await client.create_reader(
+            topic, start, start_message_id_inclusive=inclusive
+        ) as reader:
+            got = [await reader.read_next(timeout_millis=15_000) for _ in expected]
+            assert data(got) == expected
+            assert not await reader.has_message_available()
+
+
+async def test_a_reader_at_the_end_reads_what_comes(client: encore.Client, topic: str) -> None:
+    await publish(client, topic, bodies(2))
+    async with await client.create_reader(topic, MessageId.latest) as reader:
+        assert not await reader.has_message_available()
+        with pytest.raises(encore.ReceiveTimeout):
+            await reader.read_next(timeout_millis=50)
+        await publish(client, topic, [b"new"])
+        assert (await reader.read_next(timeout_millis=15_000)).data() == b"new"
+
+
+async def test_a_reader_seeks(client: encore.Client, topic: str) -> None:
+    sent = bodies(6)
+    ids = await publish(client, topic, sent)
+    async with await client.create_reader(
+        topic, MessageId.earliest, start_message_id_inclusive=True
+    ) as reader:
+        assert data([await reader.read_next(15_000) for _ in sent]) == sent
+        await reader.seek(ids[3])
+        assert data([await reader.read_next(15_000) for _ in range(3)]) == sent[3:]
+
+
+async def test_a_reader_goes_on_after_an_unload(
+    client: encore.Client, cluster: Cluster, topic: str
+) -> None:
+    sent = bodies(8)
+    await publish(client, topic, sent)
+    async with await client.create_reader(topic, MessageId.earliest) as reader:
+        got = [await reader.read_next(15_000) for _ in range(3)]
+        await cluster.unload(topic)
+        got += [await reader.read_next(15_000) for _ in range(5)]
+        assert data(got) == sent

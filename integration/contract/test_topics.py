@@ -1,0 +1,139 @@
+"""More than one topic under a consumer: partitions, lists, patterns."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import pulsar_encore as encore
+from pulsar_encore import MessageId
+
+from .cluster import Cluster
+from .kit import SUBSCRIPTION, bodies, data, eventually, publish, subscribe, take
+
+Exclusive, Shared = encore.ConsumerType.Exclusive, encore.ConsumerType.Shared
+
+
+@pytest.mark.parametrize("kind", [Exclusive, Shared])
+async def test_partitions_are_read_completely_and_in_order_each(
+    client: encore.Client, cluster: Cluster, topic: str, kind: encore.ConsumerType
+) -> None:
+    await cluster.create_partitioned_topic(topic, 3)
+    assert len(await client.get_topic_partitions(topic)) == 3
+    sent = bodies(60)
+    await publish(client, topic, sent)
+    consumer = await subscribe(client, topic, kind)
+    got = await take(consumer, 60)
+    assert sorted(data(got)) == sent
+    for partition in range(3):
+        mine = [one for one in got if one.message_id().partition() == partition]
+        assert data(mine) == sorted(data(mine))
+        assert {one.topic_name() for one in mine} == {f"{topic}-partition-{partition}"}
+    await consumer.acknowledge(got)
+    await eventually(lambda: cluster.backlog(topic, SUBSCRIPTION), 0)
+
+
+async def test_a_nack_on_a_partition(client: encore.Client, cluster: Cluster, topic: str) -> None:
+    await cluster.create_partitioned_topic(topic, 2)
+    await publish(client, topic, bodies(10))
+    consumer = await subscribe(client, topic)
+    got = await take(consumer, 10)
+    await consumer.acknowledge(got[:4] + got[5:])
+    await consumer.negative_acknowledge(got[4], delay=0.2)
+    [again] = await take(consumer, 1)
+    assert (again.data(), again.redelivery_count()) == (got[4].data(), 1)
+    assert again.message_id() == got[4].message_id()
+    await consumer.acknowledge(again)
+    await eventually(lambda: cluster.backlog(topic, SUBSCRIPTION), 0)
+
+
+async def test_ids_rebuilt_from_bytes_and_topic(
+    client: encore.Client, cluster: Cluster, topic: str
+) -> None:
+    await cluster.create_partitioned_topic(topic, 2)
+    await publish(client, topic, bodies(12))
+    async with await subscribe(client, topic) as consumer:
+        got = await take(consumer, 12)
+        stored = [(one.message_id().serialize(), one.topic_name()) for one in got]
+        rebuilt = [MessageId.deserialize(*each) for each in stored]
+        await consumer.acknowledge(rebuilt[:10])
+        await consumer.negative_acknowledge(rebuilt[10], delay=0.2)
+        [again] = await take(consumer, 1)
+        assert again.data() == got[10].data()
+    await eventually(lambda: cluster.backlog(topic, SUBSCRIPTION), 2)
+    left = await take(await subscribe(client, topic), 2)
+    assert sorted(data(left)) == sorted(data(got[10:]))
+
+
+async def test_cumulative_ack_on_a_partition_leaves_the_others(
+    client: encore.Client, cluster: Cluster, topic: str
+) -> None:
+    await cluster.create_partitioned_topic(topic, 2)
+    await publish(client, topic, bodies(20))
+    async with await subscribe(client, topic, Exclusive) as consumer:
+        got = await take(consumer, 20)
+        mine = [one for one in got if one.message_id().partition() == 0]
+        await consumer.acknowledge_cumulative(mine[-1])
+    left = await take(await subscribe(client, topic, Exclusive), 20 - len(mine))
+    assert {one.message_id().partition() for one in left} == {1}
+
+
+async def test_seek_by_time_over_partitions(
+    client: encore.Client, cluster: Cluster, topic: str
+) -> None:
+    await cluster.create_partitioned_topic(topic, 2)
+    await publish(client, topic, bodies(10))
+    consumer = await subscribe(client, topic)
+    await consumer.acknowledge(await take(consumer, 10))
+    await consumer.seek(1)
+    assert sorted(data(await take(consumer, 10))) == bodies(10)
+
+
+async def test_several_topics(client: encore.Client, cluster: Cluster, topic: str) -> None:
+    topics = [f"{topic}-{letter}" for letter in "abc"]
+    for number, each in enumerate(topics):
+        await publish(client, each, bodies(5, start=10 * number), batch=5 if number == 1 else 0)
+    async with await subscribe(client, topics) as consumer:
+        got = await take(consumer, 15)
+        for number, each in enumerate(topics):
+            mine = [one for one in got if one.topic_name() == each]
+            assert data(mine) == bodies(5, start=10 * number)
+        held = next(one for one in got if one.data() == b"00012")
+        stored = MessageId.deserialize(held.message_id().serialize(), held.topic_name())
+        await consumer.negative_acknowledge(stored, delay=0.2)
+        [again] = await take(consumer, 1)
+        assert (again.data(), again.topic_name()) == (b"00012", topics[1])
+        await consumer.acknowledge([*(one for one in got if one is not held), again])
+    for each in topics:
+        await eventually(lambda name=each: cluster.backlog(name, SUBSCRIPTION), 0)  # type: ignore[misc]
+
+
+async def test_an_id_without_its_topic_is_refused_by_name(
+    client: encore.Client, topic: str
+) -> None:
+    topics = [f"{topic}-{letter}" for letter in "ab"]
+    for each in topics:
+        await publish(client, each, [b"x"])
+    consumer = await subscribe(client, topics)
+    [got, _] = await take(consumer, 2)
+    bare = MessageId.deserialize(got.message_id().serialize())
+    with pytest.raises(encore.MessageNotHeldError, match="deserialize"):
+        await consumer.acknowledge(bare)
+
+
+async def test_a_pattern_finds_topics_there_and_new(client: encore.Client, topic: str) -> None:
+    await publish(client, f"{topic}-a", [b"a"])
+    await publish(client, f"{topic}-b", [b"b"])
+    await publish(client, f"{topic}x", [b"other"])
+    consumer = await subscribe(
+        client, re.compile(f"{topic}-.*"), Shared, pattern_auto_discovery_period=1
+    )
+    got = await take(consumer, 2)
+    assert sorted(data(got)) == [b"a", b"b"]
+    await publish(client, f"{topic}-c", [b"c"])
+    got += await take(consumer, 1)
+    assert got[2].topic_name() == f"{topic}-c"
+    await consumer.negative_acknowledge(got[2], delay=0.2)
+    [again] = await take(consumer, 1)
+    assert (again.data(), again.redelivery_count()) == (b"c", 1)

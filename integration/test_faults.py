@@ -1,0 +1,65 @@
+"""A real broker that is restarted, or killed, in the middle of 5,000 messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random, randrange
+
+import pytest
+
+import pulsar_encore as encore
+
+from .admin import Admin
+from .conftest import OwnPulsar
+from .contract.cluster import ENGINES, Engine
+from .contract.kit import SUBSCRIPTION, bodies, eventually, publish, subscribe, work_off
+from .pulsar_server import Standalone
+
+# looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.
+asyncio.set_event_loop(None)
+
+MESSAGES = 5000
+
+
+def restart(broker: Standalone) -> None:
+    broker.restart()
+
+
+def kill(broker: Standalone) -> None:
+    broker.kill()
+    broker.start()
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+@pytest.mark.parametrize("fault", [restart, kill])
+async def test_a_broker_gone_in_the_middle_loses_nothing(
+    own_pulsar: OwnPulsar, topic: str, engine: Engine, fault: Callable[[Standalone], None]
+) -> None:
+    seed = randrange(2**32)
+    print(f"seed {seed}")
+    rng = Random(seed)
+    broker = await asyncio.to_thread(own_pulsar)
+    admin = Admin(broker.admin_url)
+    sent = bodies(MESSAGES)
+    at = rng.randrange(MESSAGES // 5, MESSAGES)
+    gone: asyncio.Task[None] | None = None
+
+    async def step(received: int) -> None:
+        nonlocal gone
+        if received == at:
+            gone = asyncio.create_task(asyncio.to_thread(fault, broker))
+
+    async def backlog() -> int:
+        stats = await asyncio.to_thread(admin.subscription_stats, topic, SUBSCRIPTION)
+        return int(stats["msgBacklog"])
+
+    async with engine.client(broker.service_url) as client:
+        await publish(client, topic, sent[: MESSAGES // 2], batch=20)
+        await publish(client, topic, sent[MESSAGES // 2 :])
+        consumer = await subscribe(client, topic, encore.ConsumerType.Shared)
+        again = await work_off(consumer, sent, rng, nack_share=0.2, step=step, timeout=90)
+        assert again == []
+        assert gone is not None
+        await gone
+        await eventually(backlog, 0, timeout=30)

@@ -1,0 +1,164 @@
+"""A seeded workload while the development broker misbehaves: no loss, nothing acked again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random, randrange
+from typing import Any
+
+import pytest
+from integration.contract.cluster import Engine
+from integration.contract.kit import (
+    SUBSCRIPTION,
+    before_marker,
+    bodies,
+    data,
+    eventually,
+    publish,
+    subscribe,
+    take,
+    work_off,
+)
+
+import pulsar_encore as encore
+from pulsar_encore.devbroker import BrokerThread, Fault, FaultPlan
+
+StartBroker = Callable[..., BrokerThread]
+
+FAULTS = {
+    "close before a message": Fault(kind="close_before", command="MESSAGE", nth=7),
+    "close after a message": Fault(kind="close_after", command="MESSAGE", nth=9),
+    "close before an ack": Fault(kind="close_before", command="ACK", nth=2),
+    "close after an ack": Fault(kind="close_after", command="ACK", nth=2),
+    "close before a redelivery": Fault(
+        kind="close_before", command="REDELIVER_UNACKNOWLEDGED_MESSAGES"
+    ),
+    "close after a redelivery": Fault(
+        kind="close_after", command="REDELIVER_UNACKNOWLEDGED_MESSAGES"
+    ),
+    "close before a flow": Fault(kind="close_before", command="FLOW", nth=2),
+    "outage at a message": Fault(kind="outage", command="MESSAGE", nth=15, outage_s=0.2),
+    "outage at an ack": Fault(kind="outage", command="ACK", nth=3, outage_s=0.2),
+    "outage at a redelivery": Fault(
+        kind="outage", command="REDELIVER_UNACKNOWLEDGED_MESSAGES", nth=2, outage_s=0.2
+    ),
+    "messages doubled": Fault(kind="duplicate", command="MESSAGE", nth=3, times=20),
+    "messages late": Fault(kind="delay", command="MESSAGE", nth=3, times=10, delay_ms=150),
+    "acks late": Fault(kind="delay", command="ACK", times=3, delay_ms=300),
+    "acks doubled": Fault(kind="duplicate", command="ACK", times=10),
+    "redeliveries doubled": Fault(
+        kind="duplicate", command="REDELIVER_UNACKNOWLEDGED_MESSAGES", times=10
+    ),
+}
+
+
+async def backlog(broker: BrokerThread, topic: str) -> int:
+    return await asyncio.to_thread(broker.backlog, topic, SUBSCRIPTION)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+async def test_a_fault_in_the_middle_of_the_work(
+    start_broker: StartBroker, engine: Engine, topic: str, name: str
+) -> None:
+    seed = randrange(2**32)
+    print(f"seed {seed}")  # noqa: T201
+    broker = start_broker()
+    sent = bodies(120)
+    async with engine.client(broker.url) as client:
+        await publish(client, topic, sent[:60], batch=6)
+        await publish(client, topic, sent[60:])
+        broker.faults = plan = FaultPlan([FAULTS[name]])
+        consumer = await subscribe(
+            client, topic, receiver_queue_size=20, ack_group_time_ms=20, ack_group_max_size=10
+        )
+        again = await work_off(consumer, sent, Random(seed), nack_delay=0.1)
+        assert again == []
+        await eventually(lambda: backlog(broker, topic), 0)
+        assert plan.fired
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_connections_dropped_at_random(
+    start_broker: StartBroker, engine: Engine, topic: str, seed: int
+) -> None:
+    rng = Random(seed)
+    broker = start_broker()
+    sent = bodies(300)
+    drops = {rng.randrange(20, 280) for _ in range(3)}
+
+    async def drop(received: int) -> None:
+        if received in drops:
+            await asyncio.to_thread(broker.drop_connections)
+
+    async with engine.client(broker.url) as client:
+        await publish(client, topic, sent[:150], batch=10)
+        await publish(client, topic, sent[150:])
+        consumer = await subscribe(client, topic, receiver_queue_size=50)
+        assert await work_off(consumer, sent, rng, step=drop) == []
+        await eventually(lambda: backlog(broker, topic), 0)
+
+
+async def test_acks_made_during_an_outage_are_sent_after_it(
+    start_broker: StartBroker, engine: Engine, topic: str
+) -> None:
+    broker = start_broker()
+    async with engine.client(broker.url) as client:
+        await publish(client, topic, bodies(40), batch=10)
+        consumer = await subscribe(client, topic)
+        got = await take(consumer, 40)
+        await asyncio.to_thread(broker.outage, 0.3)
+        await consumer.acknowledge(got[:35])
+        await consumer.negative_acknowledge(got[35], delay=0.1)
+        again = await take(consumer, 1)
+        assert data(again) == [b"00035"]
+        await consumer.acknowledge(got[36:] + again)
+        await eventually(lambda: backlog(broker, topic), 0)
+        assert await before_marker(client, topic, consumer) == []
+
+
+async def test_a_resubscription_that_is_refused_for_a_while(
+    start_broker: StartBroker, engine: Engine, topic: str
+) -> None:
+    broker = start_broker()
+    async with engine.client(broker.url) as client:
+        await publish(client, topic, bodies(5))
+        consumer = await subscribe(client, topic)
+        got = await take(consumer, 5)
+        broker.faults = plan = FaultPlan([Fault(kind="refuse", command="SUBSCRIBE", times=2)])
+        await asyncio.to_thread(broker.drop_connections)
+        await consumer.acknowledge(got)
+        assert await before_marker(client, topic, consumer) == []
+        assert len(plan.fired) == 2
+        await eventually(lambda: backlog(broker, topic), 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "retryable"),
+    [("AuthorizationError", False), ("TopicNotFound", False), ("ConsumerBusy", True)],
+)
+async def test_a_subscriber_refused_gets_the_brokers_name_for_it(
+    start_broker: StartBroker, engine: Engine, topic: str, error: str, retryable: bool
+) -> None:
+    broker = start_broker()
+    broker.faults = FaultPlan([Fault(kind="refuse", command="SUBSCRIBE", error=error)])
+    async with engine.client(broker.url) as client:
+        with pytest.raises(encore.TransportError) as refused:
+            await subscribe(client, topic)
+        assert (refused.value.result, refused.value.retryable) == (error, retryable)
+        await (await subscribe(client, topic)).close()
+
+
+async def test_authentication_refused_is_named_and_granted_works(
+    start_broker: StartBroker, engine: Engine, topic: str
+) -> None:
+    broker = start_broker(token="secret")
+    for authentication in (None, encore.AuthenticationToken("wrong")):
+        options: dict[str, Any] = {"operation_timeout_seconds": 1, "authentication": authentication}
+        async with engine.client(broker.url, **options) as client:
+            with pytest.raises(encore.TransportError, match="authentication"):
+                await subscribe(client, topic)
+    right = encore.AuthenticationToken("secret")
+    async with engine.client(broker.url, authentication=right) as client:
+        await publish(client, topic, bodies(1))
+        assert data(await take(await subscribe(client, topic), 1)) == bodies(1)
