@@ -1,0 +1,386 @@
+"""One subscription of the transport in memory: permits, connections, and the seam's commands.
+
+Owns `MemoryConsumer`, the `ConsumerLink`. Exact where the protocol is: entries are redelivered by
+id at once, acks carry ack sets, connection events come when they happen, and what an old
+connection, rewind or seek left under way is not delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ..devbroker.consumers import Consumer as Attached
+from ..devbroker.consumers import SubscriptionType
+from ..devbroker.refusal import Refusal
+from ..devbroker.subscriptions import Subscription
+from ..errors import ClosedError, NotSupportedError, TransportError
+from ..ids import MessageId
+from ..options import ConsumerOptions, ConsumerType, InitialPosition
+from ..transport.base import AckPlan, Capabilities, Delivery, Sink
+from .commands import StoredEntry
+
+if TYPE_CHECKING:
+    from .memory import MemoryTransport
+
+_EntryId = tuple[int, int]
+
+
+class _Source:
+    """One topic of a consumer, and who it is to the broker's rules."""
+
+    def __init__(
+        self, link: MemoryConsumer, number: int, topic: str, subscription: Subscription
+    ) -> None:
+        self.link = link
+        self.number = number
+        self.topic = topic
+        self.volatile = topic.startswith("non-persistent://")
+        self.subscription = subscription
+        self.attached: Attached | None = None
+        self.credit = 0
+        self.generation = 0  # raised by whatever voids what is still under way
+        self.chunks: dict[_EntryId, set[int]] = {}
+
+    def deliver(self, entry: StoredEntry, count: int, mask: int | None) -> None:
+        """Called with each entry that the subscription hands to this consumer."""
+        if entry.chunks is not None and not self._complete(entry):
+            self.link.consumed(self.number, 1)
+            return
+        delivery = self._delivery(entry, count, mask)
+        generation = self.generation
+        self.link.transport.command(
+            "MESSAGE",
+            self.topic,
+            self.subscription.name,
+            delivery,
+            lambda: self.link.arrived(self, generation, delivery),
+            direction="out",
+        )
+        if self.volatile:
+            self.subscription.ack(entry.ledger, entry.entry)
+
+    def _delivery(self, entry: StoredEntry, count: int, mask: int | None) -> Delivery:
+        first = None
+        if entry.chunks is not None:
+            first = (entry.ledger, entry.entry - entry.chunks[1] + 1)
+        return Delivery(
+            self.number,
+            0 if self.volatile else entry.ledger,
+            0 if self.volatile else entry.entry,
+            entry.batch,
+            count,
+            range(len(entry.content)),
+            entry.content,
+            -1 if mask is None else mask,
+            first,
+        )
+
+    def _complete(self, entry: StoredEntry) -> bool:
+        """Whether this chunk is the last one and all before it came since the message last did."""
+        assert entry.chunks is not None
+        number, total = entry.chunks
+        first = (entry.ledger, entry.entry - number)
+        seen = self.chunks.setdefault(first, set())
+        seen.add(number)
+        if number < total - 1 or len(seen) < total:
+            return False
+        del self.chunks[first]
+        return True
+
+
+class MemoryConsumer:
+    """A `ConsumerLink` over the broker's own rules; made by `MemoryTransport.subscribe`."""
+
+    capabilities: Capabilities
+
+    def __init__(
+        self,
+        transport: MemoryTransport,
+        options: ConsumerOptions,
+        topics: Sequence[str],
+        kind: SubscriptionType,
+        name: str,
+    ) -> None:
+        self.transport = transport
+        self.capabilities = transport.capabilities
+        self._options = options
+        self._kind = kind
+        self._name = name
+        self._sink: Sink | None = None
+        self._paused = False
+        self._closed = False
+        self._arrived: list[Delivery] = []
+        self._sources = [
+            _Source(self, number, topic, self._subscription(topic))
+            for number, topic in enumerate(topics)
+        ]
+
+    def _subscription(self, topic: str) -> Subscription:
+        state = self.transport.state(topic)
+        found = state.subscriptions.get(self._options.subscription_name)
+        if found is not None:
+            return found
+        earliest = self._options.initial_position is InitialPosition.Earliest
+        start = state.log.base if earliest else state.log.end
+        return self.transport.catalogue.subscription(
+            state, self._options.subscription_name, start=start
+        )
+
+    @property
+    def topic(self) -> str:
+        return self._sources[0].topic if self._sources else self._options.pattern or ""
+
+    @property
+    def subscription_name(self) -> str:
+        return self._options.subscription_name
+
+    @property
+    def consumer_name(self) -> str:
+        return self._name
+
+    def is_connected(self) -> bool:
+        return self.transport.connected and not self._closed
+
+    def topic_of(self, source: int) -> tuple[str, int]:
+        topic = self._sources[source].topic
+        return topic, self._sources[source].subscription.topic.partition
+
+    def source_of(self, topic: str, partition: int) -> int | None:
+        found = [
+            number
+            for number, source in enumerate(self._sources)
+            if topic in ("", source.topic, source.topic.rpartition("-partition-")[0])
+            and (partition == -1 or self.topic_of(number)[1] in (-1, partition))
+        ]
+        return found[0] if len(found) == 1 else None
+
+    # Connection
+
+    def attach(self, wall_now_ms: int) -> None:
+        """Join every subscription, without permits yet."""
+        for source in self._sources:
+            consumer = Attached(name=self._name, owner=source)
+            source.subscription.add_consumer(
+                consumer,
+                self._kind,
+                wall_now_ms,
+                out_of_order=self._options.consumer_type is ConsumerType.KeyShared,
+            )
+            source.attached = consumer
+            source.credit = 0
+
+    def attach_again(self, wall_now_ms: int) -> None:
+        """After a loss: subscribe, let the consumer send its acks, and only then take more."""
+        try:
+            self.attach(wall_now_ms)
+        except Refusal as error:
+            self.detach(wall_now_ms)
+            self.fail(TransportError(error.message, result=error.code, retryable=True))
+            return
+        if self._sink is not None:
+            self._sink.on_connected()
+            self._flow_all()
+
+    def detach(self, wall_now_ms: int) -> None:
+        """Leave; nothing that is under way arrives any more."""
+        for source in self._sources:
+            source.generation += 1
+            source.chunks.clear()
+            if source.attached is not None:
+                source.subscription.remove_consumer(source.attached, wall_now_ms)
+                source.attached = None
+                self.transport.wake(source.subscription)
+        self._arrived.clear()
+
+    def tell_disconnected(self) -> None:
+        if self._sink is not None:
+            self._sink.on_disconnected()
+
+    def fail(self, error: Exception) -> None:
+        if self._sink is not None:
+            self._sink.on_failed(error)
+
+    # Deliveries and permits
+
+    def start(self, sink: Sink) -> None:
+        self._sink = sink
+        self._flow_all()
+
+    def _flow_all(self) -> None:
+        for source in self._sources:
+            self._flow(source, max(1, self._options.receiver_queue_size))
+
+    def _flow(self, source: _Source, permits: int) -> None:
+        consumer = source.attached
+        if consumer is None:
+            return
+
+        def carry_out() -> None:
+            source.subscription.flow(consumer, permits)
+            self.transport.wake(source.subscription)
+
+        self.transport.command("FLOW", source.topic, self.subscription_name, permits, carry_out)
+
+    def consumed(self, source: int, messages: int) -> None:
+        where = self._sources[source]
+        where.credit += messages
+        self._give_credit(where)
+
+    def _give_credit(self, source: _Source) -> None:
+        half = max(1, self._options.receiver_queue_size // 2)
+        if source.credit >= half and not self._paused and source.attached is not None:
+            permits, source.credit = source.credit, 0
+            self._flow(source, permits)
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        for source in self._sources:
+            self._give_credit(source)
+
+    def arrived(self, source: _Source, generation: int, delivery: Delivery) -> None:
+        """A delivery came through; it is handed over with the others of this turn."""
+        if generation != source.generation or self._sink is None:
+            return
+        self._arrived.append(delivery)
+        self.transport.hand_over_soon()
+
+    def hand_over(self) -> None:
+        arrived, self._arrived = self._arrived, []
+        if arrived and self._sink is not None:
+            self._sink.on_deliveries(arrived)
+
+    # Commands
+
+    def ack(self, plan: AckPlan) -> None:
+        self.transport.check_connected()
+        source = self._sources[plan.source]
+        self.transport.command(
+            "ACK", source.topic, self.subscription_name, plan, lambda: self._ack(source, plan)
+        )
+
+    def _ack(self, source: _Source, plan: AckPlan) -> None:
+        subscription = source.subscription
+        if plan.cumulative is not None:
+            ledger, entry, _, ack_set = plan.cumulative
+            subscription.ack_cumulative(ledger, entry, None if ack_set == -1 else ack_set)
+        for ledger, entry in plan.entries:
+            for each in _chunks(subscription, ledger, entry):
+                subscription.ack(ledger, each)
+        for ledger, entry, _, ack_set in plan.partial:
+            subscription.ack(ledger, entry, ack_set)
+        self.transport.wake(subscription)
+
+    def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
+        if not self._kind.shares:
+            raise NotSupportedError("only Shared and Key_Shared redeliver single entries")
+        ids = [(ledger, entry) for ledger, entries in groups for entry in entries]
+        if ids:  # a command without ids would ask for everything
+            self._redeliver(self._sources[source], ids)
+
+    def redeliver_all(self, source: int | None = None) -> None:
+        for each in self._sources if source is None else [self._sources[source]]:
+            each.generation += 1
+            self._arrived = [one for one in self._arrived if one.source != each.number]
+            self._redeliver(each, [])
+
+    def _redeliver(self, source: _Source, ids: list[_EntryId]) -> None:
+        consumer = source.attached
+        if consumer is None:
+            return  # the reconnect brings everything again
+
+        def carry_out() -> None:
+            source.subscription.redeliver(consumer, ids)
+            self.transport.wake(source.subscription)
+
+        name = "REDELIVER_UNACKNOWLEDGED_MESSAGES"
+        self.transport.command(name, source.topic, self.subscription_name, ids, carry_out)
+
+    async def seek(self, position: MessageId | int) -> None:
+        self.transport.check_connected()
+        self._check_open()
+        for source in self._sources:
+            self._seek(source, position)
+        self._arrived.clear()
+        if self._sink is not None:
+            self._sink.on_rewound()
+        self.attach(self.transport.wall_ms())
+        self._flow_all()
+
+    def _seek(self, source: _Source, position: MessageId | int) -> None:
+        log = source.subscription.topic
+        mask = None
+        if isinstance(position, int):
+            seq = log.locate_time(position)
+        else:
+            where = position.first_chunk or position
+            wire = (where.ledger_id() % 2**64, where.entry_id() % 2**64)
+            seq = log.locate_from(*wire)
+            if position.batch_index() > 0:
+                size = position.batch_size
+                mask = ((1 << size) - 1) >> position.batch_index() << position.batch_index()
+
+        def carry_out() -> None:
+            source.generation += 1
+            source.chunks.clear()
+            source.subscription.seek(seq, self.transport.wall_ms(), mask)
+            source.attached = None
+
+        self.transport.command("SEEK", source.topic, self.subscription_name, position, carry_out)
+
+    async def last_message_id(self) -> MessageId:
+        self.transport.check_connected()
+        self._check_open()
+        if len(self._sources) != 1:
+            raise NotSupportedError("the last message id is one topic's; this consumer has several")
+        log = self._sources[0].subscription.topic
+        if log.end == log.base:
+            return MessageId(log.partition, -1, -1, topic=self.topic)
+        last = log.at(log.end - 1)
+        return MessageId(
+            log.partition,
+            last.ledger,
+            last.entry,
+            last.batch - 1,
+            batch_size=last.batch,
+            topic=self.topic,
+        )
+
+    async def unsubscribe(self) -> None:
+        self.transport.check_connected()
+        for source in self._sources:
+            if any(one is not source.attached for one in source.subscription.consumers):
+                raise TransportError("the subscription has other consumers", result="MetadataError")
+        self.drop()
+        for source in self._sources:
+            state = self.transport.state(source.topic)
+            state.subscriptions.pop(self.subscription_name, None)
+
+    async def close(self) -> None:
+        self.drop()
+
+    def drop(self) -> None:
+        """Leave at once; calling it again does nothing."""
+        if not self._closed:
+            self._closed = True
+            self.detach(self.transport.wall_ms())
+            self.transport.links.remove(self)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the consumer was closed")
+
+
+def _chunks(subscription: Subscription, ledger: int, entry: int) -> Iterator[int]:
+    """The entry, and with the last chunk of a message all its chunks."""
+    log = subscription.topic
+    seq = log.locate(ledger, entry)
+    stored = log.at(seq) if seq is not None else None
+    if isinstance(stored, StoredEntry) and stored.chunks is not None:
+        number, total = stored.chunks
+        if number == total - 1:
+            yield from range(entry - number, entry)
+    yield entry

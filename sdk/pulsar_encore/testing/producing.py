@@ -1,0 +1,104 @@
+"""Producers of the transport in memory.
+
+Owns `MemoryProducer`: one entry for each message, stored before the next turn of the loop. Batches
+are made by `MemoryTransport.put`, so that a test decides what shares an entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING
+
+from ..devbroker.refusal import Refusal
+from ..errors import ClosedError, EncoreError, TransportError
+from ..ids import MessageId
+from ..options import ProducerOptions
+from ..transport.base import Outgoing
+from .commands import MemoryMessage
+
+if TYPE_CHECKING:
+    from .memory import MemoryTransport
+
+
+class MemoryProducer:
+    """A `ProducerLink`; made by `MemoryTransport.create_producer`."""
+
+    def __init__(
+        self, transport: MemoryTransport, options: ProducerOptions, topics: Sequence[str], name: str
+    ) -> None:
+        self._transport = transport
+        self._topics = topics
+        self._name = options.producer_name or name
+        initial = options.initial_sequence_id
+        self._sequence_id = -1 if initial is None else initial
+        self._turn = 0
+        self._closed = False
+
+    @property
+    def topic(self) -> str:
+        return self._topics[0].rpartition("-partition-")[0] or self._topics[0]
+
+    @property
+    def producer_name(self) -> str:
+        return self._name
+
+    @property
+    def last_sequence_id(self) -> int:
+        return self._sequence_id
+
+    def is_connected(self) -> bool:
+        return self._transport.connected and not self._closed
+
+    def publish(self, message: Outgoing) -> Awaitable[MessageId]:
+        done: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
+        try:
+            if self._closed:
+                raise ClosedError("the producer was closed")
+            self._transport.check_connected()
+            self._send(message, done)
+        except Refusal as error:
+            done.set_exception(TransportError(error.message, result=error.code))
+        except EncoreError as error:
+            done.set_exception(error)
+        return done
+
+    def _send(self, message: Outgoing, done: asyncio.Future[MessageId]) -> None:
+        topic = self._choose(message.partition_key)
+        stored = MemoryMessage(
+            message.payload,
+            producer=self._name,
+            event_ms=message.event_timestamp or 0,
+            key=message.partition_key or "",
+            ordering=message.ordering_key or "",
+            attributes=dict(message.properties or {}),
+        )
+
+        def carry_out() -> None:
+            entry = self._transport.store(
+                topic,
+                [stored],
+                key=message.ordering_key or message.partition_key or "",
+                deliver_at_ms=message.deliver_at or 0,
+            )
+            self._sequence_id += 1
+            if message.sequence_id is not None:
+                self._sequence_id = message.sequence_id
+            partition = self._transport.state(topic).log.partition
+            if not done.done():
+                done.set_result(MessageId(partition, entry.ledger, entry.entry, topic=stored.topic))
+
+        self._transport.command("SEND", topic, "", message, carry_out)
+
+    def _choose(self, key: str | None) -> str:
+        if key is not None:
+            return self._topics[zlib.crc32(key.encode()) % len(self._topics)]
+        self._turn += 1
+        return self._topics[self._turn % len(self._topics)]
+
+    async def flush(self) -> None:
+        """Nothing waits here."""
+
+    async def close(self) -> None:
+        self._closed = True

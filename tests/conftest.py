@@ -1,0 +1,15 @@
+"""What every test has: no event loop left over from another, and properties that repeat."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import settings
+
+# looptime's plugin asks for a loop before every synchronous test; without this one is made, never
+# closed, and collected with a warning in whatever test comes later.
+asyncio.set_event_loop(None)
+
+settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
+settings.register_profile("searching", deadline=None, print_blob=True)
+settings.load_profile("repeatable")

@@ -1,0 +1,40 @@
+"""Consumers on the transport in memory, in virtual time: an hour's delay takes milliseconds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+from consumer_kit import TOPIC
+
+from pulsar_encore import Consumer
+from pulsar_encore.options import ConsumerOptions, ConsumerType, InitialPosition
+from pulsar_encore.testing import MemoryTransport, VirtualClockLoop
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"virtual": VirtualClockLoop}
+
+
+@pytest.fixture
+def transport() -> MemoryTransport:
+    return MemoryTransport()
+
+
+@pytest.fixture
+def subscribe(transport: MemoryTransport) -> Callable[..., Awaitable[Consumer]]:
+    """Makes a Shared consumer of `TOPIC`, from the earliest message, with options."""
+
+    async def begin(*topics: str, **options: Any) -> Consumer:
+        options.setdefault("consumer_type", ConsumerType.Shared)
+        options.setdefault("initial_position", InitialPosition.Earliest)
+        options.setdefault("subscription_name", "s")
+        checked = ConsumerOptions(topics=topics or (TOPIC,), pattern=None, **options)
+        link = await transport.subscribe(checked)
+        return Consumer(link, checked)
+
+    return begin

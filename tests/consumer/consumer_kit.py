@@ -1,0 +1,55 @@
+"""What the consumer tests share: the topic, and small questions to ask of a transport."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from pulsar_encore import Consumer, Message, ReceiveTimeout
+from pulsar_encore.testing import MemoryTransport
+
+TOPIC = "persistent://public/default/t"
+REDELIVER = "REDELIVER_UNACKNOWLEDGED_MESSAGES"
+
+Subscribe: TypeAlias = Callable[..., Awaitable[Consumer]]
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def receive_all(consumer: Consumer, quiet_s: float = 1.0) -> list[Message]:
+    """Everything that comes until nothing has come for `quiet_s`."""
+    got = []
+    while True:
+        try:
+            got.append(await consumer.receive(timeout=quiet_s))
+        except ReceiveTimeout:
+            return got
+
+
+async def receive_n(consumer: Consumer, count: int) -> list[Message]:
+    return [await consumer.receive(timeout=100_000) for _ in range(count)]
+
+
+def payloads(messages: list[Message]) -> list[bytes]:
+    return [message.data() for message in messages]
+
+
+def counted(messages: list[Message]) -> Counter[bytes]:
+    return Counter(payloads(messages))
+
+
+def put_numbers(transport: MemoryTransport, count: int, batch: int = 1) -> list[bytes]:
+    """Publish `count` numbered messages, `batch` to an entry."""
+    numbers = [b"%d" % each for each in range(count)]
+    for start in range(0, count, batch):
+        transport.put(TOPIC, *numbers[start : start + batch])
+    return numbers
+
+
+def redelivered(transport: MemoryTransport) -> list[tuple[int, list[tuple[int, int]]]]:
+    """(ms, entries) of each redeliver command."""
+    return [(command.at_ms, command.details) for command in transport.recorded(REDELIVER)]
