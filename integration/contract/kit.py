@@ -11,7 +11,7 @@ from typing import Any
 
 import pulsar_encore as encore
 
-WAIT_S = 10.0
+WAIT_S = 5.0
 SUBSCRIPTION = "s"
 MARKER = b"nothing before this"
 
