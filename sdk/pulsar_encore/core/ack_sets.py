@@ -53,7 +53,7 @@ class AckTracker:
 
     def __init__(self) -> None:
         self._whole: dict[EntryKey, None] = {}
-        self._dirty: list[Entry] = []
+        self._dirty: dict[Entry, None] = {}
         self._cumulative: Cumulative | None = None
         self._cumulative_due = False
         self._sent: deque[tuple[int, list[EntryKey]]] = deque()
@@ -71,7 +71,13 @@ class AckTracker:
     def add_part(self, entry: Entry) -> None:
         if not entry.dirty:
             entry.dirty = True
-            self._dirty.append(entry)
+            self._dirty[entry] = None
+
+    def drop_part(self, entry: Entry) -> None:
+        """The entry is done: one ack of the whole says it, and no part is to be sent or counted."""
+        if entry.dirty:
+            entry.dirty = False
+            self._dirty.pop(entry, None)
 
     def advance(self, key: EntryKey, size: int, mask: int) -> bool:
         """Ack everything up to `key`; False when that was acked cumulatively before."""
@@ -104,8 +110,8 @@ class AckTracker:
         """All there is to send; what the transport then refuses goes back by `put_back`."""
         cumulative = self._cumulative if self._cumulative_due else None
         whole = list(self._whole)
-        parts = [entry for entry in self._dirty if entry.unacked]
-        for entry in self._dirty:
+        parts = list(self._dirty)
+        for entry in parts:
             entry.dirty = False
         self._cumulative_due = False
         self._whole.clear()

@@ -183,6 +183,8 @@ class InFlight:
             self.attempts.pop(entry.due_key(index), None)
         if entry.unacked == 0:
             self._drop(entry)
+            if entry.dirty:
+                self.acks.drop_part(entry)
             self.acks.add_whole(entry.key)
             return entry.size
         if entry.active == 0:
@@ -232,11 +234,12 @@ class InFlight:
             for each in range(index + 1):
                 self.ack(rest, each)
             settled += index + 1
-            rest.dirty = was_dirty
+            rest.dirty = was_dirty and rest.live
         return settled
 
     def _settle_entry(self, entry: Entry) -> int:
         settled = entry.unacked
+        self.acks.drop_part(entry)
         self.unacked -= entry.active
         entry.state = bytearray([ACKED]) * entry.size
         entry.unacked = entry.active = 0
