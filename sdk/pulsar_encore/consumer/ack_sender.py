@@ -23,6 +23,7 @@ _WINDOW_SHARE: Final = 10
 _RETRY_S: Final = 0.2
 # How long after a reconnect an entry may come again because its ack was lost with the connection.
 _SUSPECT_S: Final = 30.0
+_ECHO_S: Final = 2.0  # a redelivery that an ack did not overtake arrives sooner than this
 
 
 class AckSender:
@@ -51,6 +52,7 @@ class AckSender:
         self._unsent = 0
         self._timer: asyncio.TimerHandle | None = None
         self._trust_timer: asyncio.TimerHandle | None = None
+        self._echo_timer: asyncio.TimerHandle | None = None
 
     def added(self, home: InFlight, messages: int) -> None:
         """An ack of `messages` more waits in `home`."""
@@ -81,6 +83,8 @@ class AckSender:
         for home in self._homes.values():
             if len(home.acks):
                 done = self._flush(home) and done
+        if self._echo_timer is None:
+            self._echo_timer = self._loop.call_later(_ECHO_S, self._forget_echoes)
         if not done:
             self._timer = self._loop.call_later(max(_RETRY_S, self._group_s), self.flush)
         return done
@@ -108,13 +112,18 @@ class AckSender:
             self._trust_timer.cancel()
         self._trust_timer = self._loop.call_later(_SUSPECT_S, self._trust)
 
+    def _forget_echoes(self) -> None:
+        self._echo_timer = None
+        if any([home.acks.forget_echoes() for home in self._homes.values()]):
+            self._echo_timer = self._loop.call_later(_ECHO_S, self._forget_echoes)
+
     def _trust(self) -> None:
         for home in self._homes.values():
             home.acks.trust()
 
     def close(self) -> None:
         """Stop the timers; flush before if anything is to be sent."""
-        for timer in (self._timer, self._trust_timer):
+        for timer in (self._timer, self._trust_timer, self._echo_timer):
             if timer is not None:
                 timer.cancel()
 

@@ -44,8 +44,10 @@ class AckTracker:
         "_cumulative",
         "_cumulative_due",
         "_dirty",
+        "_echoes",
         "_sent",
         "_sent_count",
+        "_stale_echoes",
         "_suspecting",
         "_suspects",
         "_whole",
@@ -60,13 +62,24 @@ class AckTracker:
         self._sent_count = 0
         self._suspects: dict[EntryKey, None] = {}
         self._suspecting = False
+        self._echoes: dict[EntryKey, None] = {}
+        self._stale_echoes: dict[EntryKey, None] = {}
 
     def __len__(self) -> int:
         """Entries that the next flush would name."""
         return len(self._whole) + len(self._dirty) + self._cumulative_due
 
-    def add_whole(self, key: EntryKey) -> None:
+    def add_whole(self, key: EntryKey, *, redelivered: bool = False) -> None:
+        """The entry is done.
+
+        Args:
+            key: Which.
+            redelivered: A request to redeliver it may still be on its way, and reach the broker
+                before the ack: then it comes once more, and has to be recognised.
+        """
         self._whole[key] = None
+        if redelivered:
+            self._echoes[key] = None
 
     def add_part(self, entry: Entry) -> None:
         if not entry.dirty:
@@ -99,7 +112,9 @@ class AckTracker:
         Acks sent long ago do not count: an entry that comes again after those was rewound on
         purpose (an operator's cursor reset), and swallowing it would lose it.
         """
-        if key in self._whole or (self._suspecting and key in self._suspects):
+        if key in self._whole or key in self._echoes or key in self._stale_echoes:
+            return True
+        if self._suspecting and key in self._suspects:
             return True
         last = self._cumulative
         if last is None or not (self._cumulative_due or self._suspecting):
@@ -144,8 +159,12 @@ class AckTracker:
         self._sent_count = 0
 
     def reconnected(self, unfinished: Iterable[Entry]) -> None:
-        """Make due again: suspects, the cumulative position, the sets of unfinished entries."""
+        """Make due again: suspects, the cumulative position, the sets of unfinished entries.
+
+        What is due now may already be on its way here again, so it stays suspect when it is sent.
+        """
         self._whole.update(self._suspects)
+        self._suspects.update(self._whole)
         self._cumulative_due = self._cumulative is not None
         for entry in unfinished:
             if entry.unacked < entry.size:
@@ -155,6 +174,11 @@ class AckTracker:
         """Long enough after the reconnect: what comes now is not a leftover of the loss."""
         self._suspecting = False
         self._suspects.clear()
+
+    def forget_echoes(self) -> bool:
+        """Called every few seconds: forgets those of the time before; False when none are left."""
+        self._stale_echoes, self._echoes = self._echoes, {}
+        return bool(self._stale_echoes)
 
     def clear(self) -> None:
         """After a seek: what was acked may rightly come again."""
@@ -166,4 +190,6 @@ class AckTracker:
         self._sent_count = 0
         self._cumulative = None
         self._cumulative_due = False
+        self._echoes.clear()
+        self._stale_echoes.clear()
         self.trust()

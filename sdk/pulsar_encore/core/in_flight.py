@@ -185,7 +185,7 @@ class InFlight:
             self._drop(entry)
             if entry.dirty:
                 self.acks.drop_part(entry)
-            self.acks.add_whole(entry.key)
+            self.acks.add_whole(entry.key, redelivered=entry.asked > 0 or entry.base > 0)
             return entry.size
         if entry.active == 0:
             self._park_away(entry)

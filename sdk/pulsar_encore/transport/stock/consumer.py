@@ -29,10 +29,10 @@ from .results import Calls, Mailbox
 
 logger = logging.getLogger(__name__)
 
-# The nack timer of the native client runs every 33 ms at its floor of 100 ms: an id handed over
-# comes out at the fourth tick. Each hand-over restarts the timer; two bursts need more than a tick
-# between.
-_LEAD_MS: Final = 132
+# The native client holds an id for at least 100 ms, and looks every 33 ms: with this lead nothing is
+# ever early, and late by little. Each hand-over restarts its timer; two bursts need more than a look
+# between them, or it never comes to one.
+_LEAD_MS: Final = 100
 _BURST_GAP_S: Final = 0.050
 _BURST: Final = 10_000  # ids a burst: 3 us each, on the loop
 _CLOSE_S: Final = 5.0
