@@ -5,13 +5,18 @@ An example without an expectation here fails, and so does an expectation without
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import pulsar_encore as encore
+from pulsar_encore import testing
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 MOST_LINES = 60
@@ -82,6 +87,39 @@ def test_an_example_says_what_it_should(
     said = "".join(f"{line}\n" for line in output.splitlines() if not _from_the_engine(line))
     assert process.returncode == 0, problems
     assert re.fullmatch(EXPECTED[name], said), f"{output}\n{problems}"
+
+
+async def test_the_readmes_first_example_runs_as_it_is_printed() -> None:
+    """Only the address, the delay and the last line, which would never end, are other ones."""
+    source = (EXAMPLES.parent / "README.md").read_text()
+    example = source.partition("```python\n")[2].partition("```")[0]
+    assert "delay=30" in example
+    assert len(example.splitlines()) < 20
+
+    class Busy(Exception):
+        pass
+
+    billed: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    seen: list[bytes] = []
+
+    async def bill(value: bytes) -> None:
+        seen.append(value)
+        if len(seen) == 1:
+            raise Busy
+        billed.set_result(value)
+
+    async with testing.broker() as url, encore.Client(url) as client:
+        first = await client.subscribe("orders", "billing", encore.ConsumerType.Shared)
+        await first.close()  # the subscription stays, and keeps what is sent before the example
+        await (await client.create_producer("orders")).send(b"order")
+        shorter = example.replace("delay=30", "delay=0.2").replace("asyncio.run(main())", "")
+        names: dict[str, Any] = {"bill": bill, "Busy": Busy}
+        exec(shorter.replace("pulsar://localhost:6650", url), names)
+        running = asyncio.create_task(names["main"]())
+        await asyncio.wait([billed, running], timeout=10, return_when=asyncio.FIRST_COMPLETED)
+        assert seen == [b"order", b"order"]
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 def _from_the_engine(line: str) -> bool:

@@ -20,7 +20,7 @@ from .figures import Row, report
 from .processes import Runner, broker, fresh_topic
 
 ROUNDS = 3
-BATCHED = 401_000
+BATCHED = 301_000
 UNBATCHED = 101_000
 
 

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import ConfigurationError, EncoreError
+from .console import wide_console
 
 #: Names as given to ``--only``, in the order they run.
 BENCHMARKS: Final = (
@@ -68,7 +69,7 @@ def run_bench(
     Raises:
         ConfigurationError: No checkout, or a name that is no benchmark.
     """
-    console = console or Console(highlight=False)
+    console = console or wide_console()
     names = list(only or BENCHMARKS)
     for name in names:
         if name not in BENCHMARKS:

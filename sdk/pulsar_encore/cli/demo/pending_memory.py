@@ -29,7 +29,7 @@ def _encore(figures: Mapping[str, Figures]) -> str:
 
 
 SCENARIO = Scenario(
-    title=f"{COUNT:,} nacked ids wait for an hour: how much memory do they take?",
+    title=f"{COUNT:,} ids, nacked in order, wait for an hour: how much memory do they take?",
     labels=SIDES,
     measure=both_sides("pending_memory", within_s=60, count=COUNT, delay_s=DELAY_S),
     stock=_stock,

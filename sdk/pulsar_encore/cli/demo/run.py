@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..broker_process import broker_process
+from ..console import wide_console
 from . import continuous_nacks, pending_memory, throughput, timed_out_receives, two_delays
 from .measuring import measure
 from .scenario import Row, Run, Scenario, row_of
@@ -48,7 +49,7 @@ def run_demo(
     Raises:
         TransportError: The development broker did not start.
     """
-    console = console or Console(highlight=False)
+    console = console or wide_console()
     clock = Stopwatch()
     with ExitStack() as stack:
         where = url or stack.enter_context(broker_process())

@@ -69,7 +69,12 @@ def publish(
 
 
 def fill(url: str, topic: str, *, count: int, batch: int) -> Figures:
-    """Publish before a race; as a measurement, so that it has a process of its own."""
+    """Publish before a race; as a measurement, so that it has a process of its own.
+
+    A subscription that never acks keeps what the racers have acked, as brokers drop it otherwise.
+    """
+    with _client(url) as client:
+        client.subscribe(topic, "keep", **_SHARED).close()
     clock = Stopwatch()
     publish(url, topic, count, batch=batch)
     return {"seconds": clock()}

@@ -16,11 +16,11 @@ from .workload import Figures
 ROUNDS = 3
 #: Label -> side, function, messages in one round: enough for about a second of work.
 WAYS = {
-    "stock asyncio": ("stock", "throughput_asyncio", 50_000),
-    "stock sync": ("stock", "throughput_sync", 250_000),
-    "encore": ("encore", "throughput", 400_000),
+    "stock asyncio": ("stock", "throughput_asyncio", 40_000),
+    "stock sync": ("stock", "throughput_sync", 200_000),
+    "encore": ("encore", "throughput", 300_000),
 }
-MESSAGES = 401_000
+MESSAGES = 301_000
 BATCH = 1000
 
 
@@ -83,5 +83,5 @@ SCENARIO = Scenario(
     stock=_stock,
     encore=_encore,
     alone=True,
-    seconds=24,
+    seconds=18,
 )

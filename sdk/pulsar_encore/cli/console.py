@@ -1,0 +1,17 @@
+"""Where tables go: as wide as the terminal, and wide enough to read in a file or a build's log."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich.console import Console
+
+_FILE_COLUMNS: Final = 110
+
+
+def wide_console() -> Console:
+    """A console on stdout."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, _FILE_COLUMNS)
+    return console
