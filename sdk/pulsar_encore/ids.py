@@ -33,8 +33,9 @@ class MessageId:
         topic: Full name of the topic (of the partition, if any) or "".
         first_chunk: For a chunked message, the id of its first chunk.
 
-    Equality and hash use ledger, entry, partition and batch index; order uses ledger, entry and
-    batch index, an id without an index coming after all indexes of its entry (it covers them).
+    Equality and hash use ledger, entry, partition and batch index; order uses ledger, entry, batch
+    index and partition, an id without an index coming after all indexes of its entry (it covers
+    them).
     """
 
     __slots__ = (
@@ -124,6 +125,10 @@ class MessageId:
         Raises:
             ConfigurationError: The bytes are not a message id.
         """
+        if not isinstance(message_id_bytes, (bytes, bytearray, memoryview)):
+            raise ConfigurationError(
+                f"message_id_bytes must be bytes, got {type(message_id_bytes).__name__}"
+            )
         return _parse(bytes(message_id_bytes), topic or "")
 
     @classmethod
@@ -171,9 +176,9 @@ class MessageId:
     def _identity(self) -> tuple[int, int, int, int]:
         return (self._ledger, self._entry, self._partition, self._batch_index)
 
-    def _order(self) -> tuple[int, int, int]:
+    def _order(self) -> tuple[int, int, int, int]:
         index = self._batch_index if self._batch_index >= 0 else _MAX
-        return (self._ledger, self._entry, index)
+        return (self._ledger, self._entry, index, self._partition)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MessageId):
@@ -225,7 +230,7 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value > _MAX else value
 
 
-def _parse(data: bytes, topic: str) -> MessageId:
+def _parse(data: bytes, topic: str, *, is_chunk: bool = False) -> MessageId:
     fields: dict[int, int] = {}
     first_chunk: MessageId | None = None
     at = 0
@@ -240,7 +245,9 @@ def _parse(data: bytes, topic: str) -> MessageId:
             if at + size > len(data):
                 raise ConfigurationError("the serialized message id is cut short")
             if field == _FIRST_CHUNK:
-                first_chunk = _parse(data[at : at + size], topic)
+                if is_chunk:
+                    raise ConfigurationError("a message id's first chunk has no first chunk itself")
+                first_chunk = _parse(data[at : at + size], topic, is_chunk=True)
             at += size
         else:
             raise ConfigurationError("these bytes are not a serialized message id")
@@ -250,7 +257,7 @@ def _parse(data: bytes, topic: str) -> MessageId:
         fields.get(_PARTITION, -1),
         fields[_LEDGER],
         fields[_ENTRY],
-        fields.get(_BATCH_INDEX, -1),
+        max(-1, fields.get(_BATCH_INDEX, -1)),
         batch_size=max(0, fields.get(_BATCH_SIZE, 0)),
         topic=topic,
         first_chunk=first_chunk,

@@ -1,0 +1,172 @@
+"""Message ids: bytes every client reads, order, hash, pickle, and bytes that are none."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import pairwise
+
+import _pulsar
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_encore import ConfigurationError, MessageId
+
+U63 = 2**63 - 1
+positions = st.integers(0, 50) | st.integers(0, U63)
+indexes = st.integers(-1, 5) | st.integers(-1, 2**31 - 1)
+
+ids = st.builds(
+    MessageId,
+    st.integers(-1, 100),
+    positions,
+    positions,
+    indexes,
+    batch_size=st.integers(0, 2**31 - 1),
+)
+
+
+def fields(message_id: MessageId) -> tuple[object, ...]:
+    return (
+        message_id.partition(),
+        message_id.ledger_id(),
+        message_id.entry_id(),
+        message_id.batch_index(),
+        message_id.batch_size,
+        message_id.topic,
+        message_id.first_chunk,
+    )
+
+
+@given(ids)
+def test_round_trip(message_id: MessageId) -> None:
+    assert fields(MessageId.deserialize(message_id.serialize())) == fields(message_id)
+
+
+@given(ids)
+def test_stock_reads_our_bytes_and_we_read_stocks(message_id: MessageId) -> None:
+    stock = _pulsar.MessageId.deserialize(message_id.serialize())
+    assert (stock.ledger_id(), stock.entry_id()) == (message_id.ledger_id(), message_id.entry_id())
+    assert stock.partition() == message_id.partition()
+    assert stock.batch_index() == message_id.batch_index()
+    assert MessageId.wrap(stock) == message_id
+    assert fields(MessageId.wrap(stock))[:5] == fields(message_id)[:5]
+
+
+@given(st.integers(-1, 9), positions, positions, st.integers(-1, 9))
+def test_our_bytes_are_stocks_bytes(partition: int, ledger: int, entry: int, index: int) -> None:
+    stock = _pulsar.MessageId(partition, ledger, entry, index)
+    again = MessageId.deserialize(stock.serialize())
+    assert again == MessageId(partition, ledger, entry, index)
+
+
+@pytest.mark.parametrize("name", ["earliest", "latest"])
+def test_the_ends_of_a_topic_are_stocks(name: str) -> None:
+    stock = getattr(_pulsar.MessageId, name)
+    ours = getattr(MessageId, name)
+    assert MessageId.wrap(stock) == ours
+    assert MessageId.deserialize(ours.serialize()) == ours
+
+
+@given(ids, st.text(max_size=8))
+def test_pickle_keeps_everything(message_id: MessageId, topic: str) -> None:
+    named = message_id.with_topic(topic)
+    assert fields(pickle.loads(pickle.dumps(named))) == fields(named)
+
+
+def test_chunked_ids_keep_their_first_chunk() -> None:
+    first = MessageId(2, 7, 3)
+    whole = MessageId(2, 7, 9, first_chunk=first)
+    again = MessageId.deserialize(whole.serialize(), "topic")
+    assert again == whole
+    assert again.first_chunk == first
+    assert again.first_chunk is not None and again.first_chunk.topic == "topic"
+    assert fields(pickle.loads(pickle.dumps(whole)))[:-1] == fields(whole)[:-1]
+
+
+@given(ids, ids)
+def test_equal_ids_hash_alike_and_order_agrees(one: MessageId, other: MessageId) -> None:
+    if one == other:
+        assert hash(one) == hash(other)
+        assert not one < other and not other < one
+    assert (one < other) + (other < one) <= 1
+    assert (one > other) == (other < one)
+
+
+def test_order_is_ledger_entry_index_with_the_whole_entry_last() -> None:
+    rising = [
+        MessageId.earliest,
+        MessageId(-1, 1, 0, 0),
+        MessageId(-1, 1, 0, 1),
+        MessageId(-1, 1, 0, 100),
+        MessageId(-1, 1, 0),
+        MessageId(-1, 1, 1, 0),
+        MessageId(-1, 2, 0),
+        MessageId.latest,
+    ]
+    assert sorted(rising, reverse=True)[::-1] == rising
+    assert all(before < after for before, after in pairwise(rising))
+    assert all(before <= after for before, after in pairwise(rising))
+
+
+def test_size_and_topic_do_not_make_another_id() -> None:
+    one = MessageId(0, 1, 2, 3, batch_size=9, topic="a")
+    assert {one, MessageId(0, 1, 2, 3)} == {one}
+    assert one != MessageId(1, 1, 2, 3)
+    assert one != "(1,2,0,3)"
+    with pytest.raises(TypeError):
+        assert one < 3
+
+
+def test_text() -> None:
+    assert str(MessageId(4, 1, 2, 3)) == "(1,2,4,3)" == str(_pulsar.MessageId(4, 1, 2, 3))
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_an_id_or_a_named_error(data: bytes) -> None:
+    try:
+        read = MessageId.deserialize(data)
+    except ConfigurationError as error:
+        assert "id" in str(error)
+    else:
+        assert MessageId.deserialize(read.serialize()) == read
+
+
+@given(ids, st.data())
+def test_a_cut_id_is_a_named_error_or_another_id(
+    message_id: MessageId, data: st.DataObject
+) -> None:
+    whole = message_id.serialize()
+    cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    try:
+        MessageId.deserialize(cut)
+    except ConfigurationError:
+        return
+    assert len(cut) >= 4  # ledger and entry were there
+
+
+def test_chunks_in_chunks_in_chunks_end() -> None:
+    """Bad input never overflows the stack."""
+    data = MessageId(-1, 1, 1).serialize()
+    for _ in range(5_000):
+        size = len(data)
+        length = bytearray()
+        while size > 0x7F:
+            length.append(size & 0x7F | 0x80)
+            size >>= 7
+        length.append(size)
+        data = b"\x08\x01\x10\x01\x3a" + bytes(length) + data
+    with pytest.raises(ConfigurationError):
+        MessageId.deserialize(data)
+
+
+@pytest.mark.parametrize("item", [None, 3, "1:2:3", object()])
+def test_what_is_no_id(item: object) -> None:
+    with pytest.raises(ConfigurationError, match="MessageId"):
+        MessageId.wrap(item)
+
+
+@pytest.mark.parametrize("item", [None, "text", 3])
+def test_what_is_no_bytes(item: object) -> None:
+    with pytest.raises(ConfigurationError, match="bytes"):
+        MessageId.deserialize(item)  # type: ignore[arg-type]
