@@ -30,10 +30,11 @@ class Backoff:
     """Exponential delay by redelivery count, as Java's MultiplierRedeliveryBackoff (PIP-106).
 
     Args:
-        min_delay: Delay of the first redelivery. Seconds or timedelta. max_delay: No delay is
-        longer. Seconds or timedelta. multiplier: Growth per redelivery, more than 1. jitter: Share
-        of each delay, 0 to 1, that is taken off at random, so that messages that failed
-            together do not return together. Never below `min_delay`.
+        min_delay: Delay of the first redelivery. Seconds or timedelta.
+        max_delay: No delay is longer. Seconds or timedelta.
+        multiplier: Growth per redelivery, more than 1.
+        jitter: Share of each delay, 0 to 1, that is taken off at random, so that messages that
+            failed together do not return together. Never below `min_delay`.
 
     Raises:
         ConfigurationError: A value is out of range; the text names it.
@@ -49,6 +50,12 @@ class Backoff:
         high = to_ms(self.max_delay, "Backoff.max_delay")
         if high < low:
             raise ConfigurationError("Backoff.max_delay must be at least Backoff.min_delay")
+        for name in ("multiplier", "jitter"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise ConfigurationError(
+                    f"Backoff.{name} must be a number, got {type(value).__name__}"
+                )
         if not (math.isfinite(self.multiplier) and self.multiplier > 1):
             raise ConfigurationError("Backoff.multiplier must be more than 1")
         if not 0 <= self.jitter <= 1:
