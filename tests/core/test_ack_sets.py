@@ -1,0 +1,229 @@
+"""Acks waiting to be sent, against a naive model: what is acked, what the broker knows.
+
+Keys are small so that whole entries, parts and the cumulative position meet. The model's broker
+may lose what was sent in the last second; nothing acked may be forgotten on both sides.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from pulsar_encore.core.ack_sets import UNCERTAIN_MS, AckTracker, Unsent
+from pulsar_encore.core.entry import ACKED, Entry, EntryKey
+
+SIZE = 3
+keys = st.tuples(st.integers(0, 1), st.integers(0, 4))
+
+FULL = (1 << SIZE) - 1
+
+
+class AgainstModel(RuleBasedStateMachine):
+    @initialize()
+    def begin(self) -> None:
+        self.acks = AckTracker()
+        self.now = 10_000
+        self.entries: dict[EntryKey, Entry] = {}  # the live records
+        self.acked: dict[EntryKey, int] = {}  # bit 1 = acked here
+        self.known: dict[EntryKey, int] = {}  # bit 1 = acked at the broker
+        self.sent: list[tuple[int, EntryKey, int]] = []
+
+    def bits(self, key: EntryKey) -> int:
+        return self.acked.get(key, 0)
+
+    @rule(key=keys, index=st.integers(0, SIZE - 1))
+    def ack(self, key: EntryKey, index: int) -> None:
+        if self.bits(key) == FULL:
+            return
+        entry = self.entries.setdefault(key, Entry(None, key, SIZE, True, 0))
+        if entry.state[index] == ACKED:
+            return
+        entry.state[index] = ACKED
+        entry.unacked -= 1
+        self.acked[key] = self.bits(key) | 1 << index
+        if entry.unacked:
+            self.acks.add_part(entry)
+            return
+        del self.entries[key]
+        self.acks.drop_part(entry)
+        self.acks.add_whole(key)
+
+    @rule(key=keys)
+    def ack_whole(self, key: EntryKey) -> None:
+        entry = self.entries.pop(key, None)
+        if entry is not None:
+            self.acks.drop_part(entry)
+        self.acked[key] = FULL
+        self.acks.add_whole(key)
+
+    @rule(key=keys, index=st.integers(0, SIZE - 1))
+    def ack_cumulative(self, key: EntryKey, index: int) -> None:
+        whole = index == SIZE - 1
+        mask = -1 if whole else FULL >> (index + 1) << (index + 1)
+        self.acks.advance(key, SIZE, mask)
+        for each in [(ledger, entry) for ledger in range(2) for entry in range(5)]:
+            if each < key or (each == key and whole):
+                self.acked[each] = FULL
+                gone = self.entries.pop(each, None)
+                if gone is not None:
+                    self.acks.drop_part(gone)
+            elif each == key:
+                self.acked[key] = self.bits(key) | (FULL & ~mask)
+                self.partly(key)
+
+    def partly(self, key: EntryKey) -> None:
+        """The record of an entry that a cumulative ack ends in."""
+        entry = self.entries.setdefault(key, Entry(None, key, SIZE, True, 0))
+        for index in range(SIZE):
+            if self.bits(key) >> index & 1 and entry.state[index] != ACKED:
+                entry.state[index] = ACKED
+                entry.unacked -= 1
+        if not entry.unacked:
+            del self.entries[key]
+            self.acks.drop_part(entry)
+            self.acks.add_whole(key)
+
+    @rule(arrives=st.booleans(), refused=st.booleans())
+    def flush(self, arrives: bool, refused: bool) -> None:
+        names = len(self.acks)
+        unsent = self.acks.take(self.now)
+        assert names == self.named(unsent)
+        assert len(self.acks) == 0
+        if refused:
+            self.acks.put_back(unsent)
+            assert len(self.acks) == names
+            return
+        for key in unsent.whole:
+            self.tell(key, FULL)
+        for entry in unsent.parts:
+            assert entry.remaining() == FULL & ~self.bits(entry.key)
+            self.tell(entry.key, FULL & ~entry.remaining())
+        if unsent.cumulative is not None:
+            end, _, mask = unsent.cumulative
+            for ledger in range(2):
+                for number in range(5):
+                    if (ledger, number) < end:
+                        self.tell((ledger, number), FULL)
+            self.tell(end, FULL if mask == -1 else FULL & ~mask)
+
+    @staticmethod
+    def named(unsent: Unsent) -> int:
+        return len(unsent.whole) + len(unsent.parts) + (unsent.cumulative is not None)
+
+    def tell(self, key: EntryKey, bits: int) -> None:
+        assert bits & ~self.bits(key) == 0, "more was acked than the application did"
+        fresh = bits & ~self.known.get(key, 0)
+        self.known[key] = self.known.get(key, 0) | bits
+        self.sent.append((self.now, key, fresh))
+
+    @rule(passed=st.sampled_from([0, 1, 400, 5_000]))
+    def time_passes(self, passed: int) -> None:
+        self.now += passed
+
+    @rule(lost=st.booleans(), sets_lost=st.booleans())
+    def connection_lost(self, lost: bool, sets_lost: bool) -> None:
+        self.acks.disconnected(self.now)
+        if lost:
+            for at, key, fresh in self.sent:
+                if at >= self.now - UNCERTAIN_MS:
+                    self.known[key] &= ~fresh
+        if sets_lost:
+            self.known = {key: bits for key, bits in self.known.items() if bits == FULL}
+        self.sent.clear()
+        for key, bits in self.acked.items():
+            if bits == FULL and self.known.get(key) != FULL:
+                assert self.acks.covers(key), "it comes again and would be handed out"
+        self.acks.reconnected(self.entries.values())
+
+    @precondition(lambda self: all(self.known.get(k) == v for k, v in self.acked.items()))
+    @rule()
+    def long_quiet(self) -> None:
+        if len(self.acks):
+            return
+        self.now += 31_000
+        self.acks.trust()
+        self.sent.clear()
+        for key, bits in self.acked.items():
+            assert not (bits == FULL and self.acks.covers(key)), "swallowed, were it rewound"
+
+    @rule()
+    def seek(self) -> None:
+        self.acks.clear()
+        for entry in self.entries.values():
+            assert not entry.dirty
+        self.entries.clear()
+        self.acked.clear()
+        self.known.clear()
+        self.sent.clear()
+        assert len(self.acks) == 0
+
+    @invariant()
+    def every_ack_is_known_or_kept(self) -> None:
+        unsent = self.acks.take(self.now - 10_000_000)
+        self.acks.put_back(unsent)
+        whole, parts = set(unsent.whole), set(unsent.parts)
+        for key, bits in self.acked.items():
+            if self.known.get(key, 0) & bits == bits:
+                continue
+            cumulative = unsent.cumulative
+            told = (
+                key in whole
+                or self.entries.get(key) in parts
+                or (cumulative is not None and key <= cumulative.key)
+            )
+            assert told, (key, bin(bits), bin(self.known.get(key, 0)))
+
+
+def test_agrees_with_the_model() -> None:
+    run_state_machine_as_test(
+        AgainstModel,
+        settings=settings(
+            max_examples=150,
+            stateful_step_count=30,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+        ),
+    )
+
+
+def test_a_cumulative_ack_only_moves_forward() -> None:
+    acks = AckTracker()
+    assert acks.advance((1, 5), 1, -1)
+    assert not acks.advance((1, 5), 1, -1)
+    assert not acks.advance((1, 4), 1, -1)
+    assert not acks.advance((0, 9), 1, -1)
+    assert acks.advance((1, 6), 4, 0b1100)
+    assert not acks.advance((1, 6), 4, 0b1110)
+    assert acks.advance((1, 6), 4, 0b1000)
+    assert acks.advance((1, 6), 4, -1)
+    assert acks.take(0).cumulative == ((1, 6), 4, -1)
+
+
+def test_what_was_sent_long_ago_is_not_suspect() -> None:
+    acks = AckTracker()
+    acks.add_whole((1, 1))
+    acks.take(1_000)
+    acks.add_whole((1, 2))
+    acks.take(5_000)
+    acks.disconnected(5_000 + UNCERTAIN_MS)
+    assert not acks.covers((1, 1))
+    assert acks.covers((1, 2))
+    acks.reconnected([])
+    assert acks.take(7_000).whole == [(1, 2)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 64, 1000])
+def test_the_ack_set_has_a_bit_for_each_unacked_index(size: int) -> None:
+    entry = Entry(None, (0, 0), size, True, 0)
+    assert entry.remaining() == (1 << size) - 1
+    for index in range(0, size, 3):
+        entry.state[index] = ACKED
+    assert entry.remaining() == sum(1 << index for index in range(size) if index % 3)

@@ -1,0 +1,30 @@
+"""One entry's record: ack sets, counts by message, due keys."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_encore.core.entry import ACKED, HELD, Entry
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=200))
+def test_remaining_is_the_unacked_indexes(acked: list[bool]) -> None:
+    entry = Entry(None, (1, 2), len(acked), True, 0)
+    for index, each in enumerate(acked):
+        entry.state[index] = ACKED if each else HELD
+    assert entry.remaining() == sum(1 << at for at, each in enumerate(acked) if not each)
+
+
+def test_counts_are_by_message() -> None:
+    entry = Entry(None, (1, 2), 3, True, 4)
+    assert [entry.redelivery_count(index) for index in range(3)] == [4, 4, 4]
+    entry.count_look(1)
+    entry.count_look(1)
+    entry.count_look(2)
+    assert [entry.redelivery_count(index) for index in range(3)] == [4, 6, 5]
+
+
+def test_a_batch_of_one_waits_as_its_entry() -> None:
+    assert Entry(None, (1, 2), 1, True, 0).due_key(0) == (1, 2, -1)
+    assert Entry(None, (1, 2), 2, True, 0).due_key(0) == (1, 2, 0)

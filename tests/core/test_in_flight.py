@@ -1,0 +1,419 @@
+"""Who holds what, against a naive model: one word for each message, and a broker that forgets.
+
+The machine drives `InFlight` the way the shell does, through the real `Settlement` and
+`ReceiveQueue`, synchronously. The model knows of each message where it is; after every step the
+two agree, and nothing is lost: what is away will be sent again by the model's broker.
+"""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from pulsar_encore.consumer.receive_queue import ReceiveQueue
+from pulsar_encore.consumer.settlement import Settlement
+from pulsar_encore.core.entry import ACKED, AWAY, HELD, NACKED, QUEUED, EntryKey
+from pulsar_encore.core.in_flight import InFlight
+from pulsar_encore.ids import MessageId
+from pulsar_encore.message import Message
+
+TOPIC = "persistent://public/default/t"
+WORDS = {AWAY: "away", QUEUED: "queued", HELD: "held", NACKED: "nacked", ACKED: "acked"}
+DELAYS = st.sampled_from([0, 0.05, 1, 3, 60])
+
+Spot = tuple[EntryKey, int]
+
+
+class Stored:
+    """One entry at the model's broker."""
+
+    def __init__(self, size: int, batched: bool) -> None:
+        self.size = size
+        self.batched = batched
+        self.acked: set[int] = set()
+        self.count = 0
+
+
+class AgainstModel(RuleBasedStateMachine):
+    shared: bool
+
+    @initialize()
+    def begin(self) -> None:
+        self.home = InFlight(self, 0, TOPIC, -1, shared=self.shared)
+        self.queue = ReceiveQueue(None, lambda source, messages: None, None)
+        capabilities = SimpleNamespace(ack_unseen_index=True, name="model")
+        link: Any = SimpleNamespace(capabilities=capabilities, source_of=lambda topic, partition: 0)
+        acks: Any = SimpleNamespace(added=lambda home, messages: None)
+        redelivery: Any = SimpleNamespace(nack_due=self.nack_due, nacked=lambda home: None)
+        self.settlement = Settlement(self, link, lambda source: self.home, acks, redelivery)
+        self.now = 1_000
+        self.entries: dict[EntryKey, Stored] = {}
+        self.where: dict[Spot, str] = {}
+        self.due: dict[Spot, int] = {}
+        self.pending: set[EntryKey] = set()  # what the broker will send (again)
+        self.looks: list[tuple[Message, Spot]] = []
+        self.current: dict[Spot, Message] = {}
+        self.last_sent: list[tuple[EntryKey, set[int]]] = []
+        self.connected = True
+
+    def nack_due(self, count: int, delay_ms: int | None) -> tuple[int, int]:
+        return self.now + (delay_ms or 0), 0
+
+    # The broker
+
+    @rule(size=st.integers(1, 4), batched=st.booleans(), ledger=st.integers(1, 2))
+    def publish(self, size: int, batched: bool, ledger: int) -> None:
+        number = sum(key[0] == ledger for key in self.entries)
+        key = (ledger, number)
+        self.entries[key] = Stored(size, batched or size > 1)
+        self.pending.add(key)
+        self.where.update({(key, index): "away" for index in range(size)})
+
+    @precondition(lambda self: self.connected and self.pending)
+    @rule(data=st.data(), tells=st.booleans(), split=st.booleans(), twice=st.booleans())
+    def deliver(self, data: st.DataObject, tells: bool, split: bool, twice: bool) -> None:
+        key = data.draw(st.sampled_from(sorted(self.pending)))
+        stored = self.entries[key]
+        parts = [list(range(stored.size))]
+        if split and stored.size > 1:
+            parts = [parts[0][:1], parts[0][1:]]
+        for part in parts:
+            self.arrive(key, part, tells)
+        if twice:
+            self.arrive(key, list(range(stored.size)), False)
+        self.pending.discard(key)
+
+    def arrive(self, key: EntryKey, indexes: list[int], tells: bool) -> None:
+        stored = self.entries[key]
+        mask = -1
+        if tells and stored.acked:
+            mask = sum(1 << index for index in range(stored.size) if index not in stored.acked)
+        wanted = ["away"] if self.shared else ["away", "nacked"]
+        expected = [index for index in indexes if self.where[key, index] in wanted]
+        if tells and stored.acked:
+            expected = [index for index in expected if index not in stored.acked]
+        size = stored.size if stored.batched else 0
+        entry, positions = self.home.arrive(key, size, stored.count, indexes, mask)
+        admitted = [indexes[position] for position in positions]
+        assert admitted == expected, (key, indexes, admitted, expected)
+        if entry is not None and admitted:
+            raws: Any = [(key, index) for index in admitted]
+            self.queue.push(entry, admitted, raws)
+        for index in admitted:
+            self.where[key, index] = "queued"
+            self.due.pop((key, index), None)
+
+    @precondition(lambda self: self.connected)
+    @rule()
+    def flush(self) -> None:
+        """Acks go out and arrive."""
+        unsent = self.home.acks.take(self.now)
+        for key in unsent.whole:
+            self.settle(key, set(range(self.entries[key].size)))
+        for entry in unsent.parts:
+            left = entry.remaining()
+            acked = {index for index in range(entry.size) if not left >> index & 1}
+            for index in acked:
+                assert self.where[entry.key, index] == "acked", "an ack covered a sibling"
+            self.settle(entry.key, acked)
+        if unsent.cumulative is not None:
+            key, size, mask = unsent.cumulative
+            for before in [each for each in self.entries if each < key]:
+                self.settle(before, set(range(self.entries[before].size)))
+            acked = set(range(self.entries[key].size))
+            if mask != -1:
+                assert size == self.entries[key].size
+                acked = {index for index in acked if not mask >> index & 1}
+            self.settle(key, acked)
+
+    def settle(self, key: EntryKey, acked: set[int]) -> None:
+        for index in acked:
+            assert self.where[key, index] == "acked", "a whole ack covered an unacked message"
+        stored = self.entries[key]
+        self.last_sent.append((key, acked - stored.acked))
+        stored.acked |= acked
+        if len(stored.acked) == stored.size:
+            self.pending.discard(key)
+        if acked:
+            stored.count = 0  # a partial ack resets the count
+
+    @rule(refused=st.booleans())
+    def flush_refused(self, refused: bool) -> None:
+        before = len(self.home.acks)
+        unsent = self.home.acks.take(self.now)
+        self.home.acks.put_back(unsent)
+        assert len(self.home.acks) == before
+
+    # The application
+
+    @rule(count=st.integers(1, 5))
+    def take(self, count: int) -> None:
+        for _ in range(count):
+            message = self.queue.take()
+            if message is None:
+                assert "queued" not in self.where.values()
+                return
+            raw: Any = message._raw
+            assert self.where[raw] == "queued", "handed out twice, or after its ack"
+            self.where[raw] = "held"
+            self.looks.append((message, raw))
+            self.current[raw] = message
+
+    @precondition(lambda self: self.looks)
+    @rule(data=st.data(), by_id=st.booleans())
+    def ack(self, data: st.DataObject, by_id: bool) -> None:
+        message, spot = data.draw(st.sampled_from(self.looks[-12:]))
+        if by_id:
+            rebuilt = MessageId.deserialize(message.message_id().serialize(), TOPIC)
+            self.settlement.ack(rebuilt)
+        else:
+            self.settlement.ack(message)
+        self.where[spot] = "acked"
+        self.due.pop(spot, None)
+
+    @precondition(lambda self: self.looks)
+    @rule(data=st.data())
+    def ack_entry(self, data: st.DataObject) -> None:
+        """By an id without an index: its sender means the whole entry."""
+        _, (key, _) = data.draw(st.sampled_from(self.looks[-12:]))
+        self.settlement.ack(MessageId(-1, *key, topic=TOPIC))
+        for index in range(self.entries[key].size):
+            self.where[key, index] = "acked"
+            self.due.pop((key, index), None)
+
+    @precondition(lambda self: self.looks and not self.shared)
+    @rule(data=st.data(), by_id=st.booleans())
+    def ack_cumulative(self, data: st.DataObject, by_id: bool) -> None:
+        message, (key, index) = data.draw(st.sampled_from(self.looks[-12:]))
+        self.settlement.ack_cumulative(message.message_id() if by_id else message)
+        for spot in self.where:
+            if spot <= (key, index):
+                self.where[spot] = "acked"
+                self.due.pop(spot, None)
+
+    @precondition(lambda self: self.looks)
+    @rule(data=st.data(), delay=DELAYS)
+    def nack(self, data: st.DataObject, delay: float) -> None:
+        message, spot = data.draw(st.sampled_from(self.looks[-12:]))
+        self.settlement.nack(message, delay)
+        live = ("held", "nacked") if self.shared else ("queued", "held", "nacked")
+        key = spot[0]
+        if self.where[spot] in live and (self.current[spot] is message or not self.shared):
+            self.where[spot] = "nacked"
+            self.due[spot] = self.now + round(delay * 1000)
+        elif self.where[spot] == "nacked" and self.entries[key].size == 1:
+            # No record is kept of a waiting plain message, so an older look may move it as well.
+            entry = self.home.find(key)
+            assert entry is None
+            head = self.home.nacks.next_due()
+            assert head is not None
+            self.resync(spot)
+
+    def resync(self, spot: Spot) -> None:
+        """Read the due time of a plain nack back, by asking when it leaves."""
+        due_key = (*spot[0], -1)
+        at = next(
+            at
+            for at in sorted({self.due[spot], *(self.now + d for d in (0, 50, 1000, 3000, 60000))})
+            if _leaves_by(self.home.nacks, due_key, at)
+        )
+        self.due[spot] = at
+
+    @precondition(lambda self: self.looks)
+    @rule(data=st.data(), delay=DELAYS)
+    def nack_by_id(self, data: st.DataObject, delay: float) -> None:
+        message, spot = data.draw(st.sampled_from(self.looks[-12:]))
+        if self.where[spot] not in ("queued", "held", "nacked"):
+            return
+        self.settlement.nack(message.message_id(), delay)
+        self.where[spot] = "nacked"
+        self.due[spot] = self.now + round(delay * 1000)
+
+    @precondition(lambda self: "held" in self.where.values())
+    @rule(data=st.data(), delay=DELAYS)
+    def start_timeout(self, data: st.DataObject, delay: float) -> None:
+        held = sorted(spot for spot, word in self.where.items() if word == "held")
+        key, index = data.draw(st.sampled_from(held))
+        entry = self.home.find(key)
+        assert entry is not None
+        self.home.timeouts.move(entry.due_key(index), self.now + round(delay * 1000), 0)
+
+    # Time
+
+    @rule(passed=st.sampled_from([1, 60, 2_000, 70_000]))
+    def time_passes(self, passed: int) -> None:
+        self.now += passed
+        self.release(self.home.timeouts.pop_due(self.now), timed_out=True)
+        due = self.home.nacks.pop_due(self.now)
+        expected = {spot for spot, at in self.due.items() if at <= self.now}
+        asked = self.release(due)
+        if self.shared:
+            assert {key for key, _ in expected} == asked
+        assert not self.shared or all(self.where[spot] == "away" for spot in expected)
+
+    def release(self, due: Any, timed_out: bool = False) -> set[EntryKey]:
+        spots = [((ledger, number), max(index, 0)) for ledger, number, index in due]
+        if not spots:
+            assert not due
+            return set()
+        if timed_out:
+            for spot in spots:
+                assert self.where[spot] == "held", "a timeout for what is not held"
+        groups = self.home.release(due)
+        asked = {(ledger, number) for ledger, numbers in groups for number in numbers}
+        if not self.shared:
+            self.rewind()
+            return asked
+        assert asked == {key for key, _ in spots}
+        for spot in spots:
+            self.where[spot] = "away"
+            self.due.pop(spot, None)
+        for key in asked:
+            self.redelivered(key)
+        return asked
+
+    def redelivered(self, key: EntryKey) -> None:
+        stored = self.entries[key]
+        if len(stored.acked) < stored.size:
+            stored.count += self.shared
+            self.pending.add(key)
+
+    @rule()
+    def rewind(self) -> None:
+        """Everything unacked comes again."""
+        self.home.release_all()
+        self.queue.drop()
+        for spot, word in self.where.items():
+            if word != "acked":
+                self.where[spot] = "away"
+        self.due.clear()
+        for key in self.entries:
+            self.redelivered(key)
+
+    # Connections
+
+    @precondition(lambda self: self.connected)
+    @rule(lose=st.booleans(), forget_sets=st.booleans(), forget_counts=st.booleans())
+    def disconnect(self, lose: bool, forget_sets: bool, forget_counts: bool) -> None:
+        self.connected = False
+        self.home.acks.disconnected(self.now)
+        self.home.drop_queued()
+        self.queue.drop()
+        for spot, word in self.where.items():
+            if word == "queued":
+                self.where[spot] = "away"
+        if lose:  # what was sent in the last moments did not arrive
+            for key, acked in self.last_sent:
+                self.entries[key].acked -= acked
+        for key, stored in self.entries.items():
+            if forget_sets and len(stored.acked) < stored.size:
+                stored.acked.clear()
+            if forget_counts:
+                stored.count = 0
+            if len(stored.acked) < stored.size:
+                self.pending.add(key)
+        self.last_sent.clear()
+
+    @precondition(lambda self: not self.connected)
+    @rule(flushes=st.booleans())
+    def reconnect(self, flushes: bool) -> None:
+        self.connected = True
+        self.home.reconnected()
+        if flushes:
+            self.flush()
+
+    @rule()
+    def long_quiet(self) -> None:
+        """Nothing sent is uncertain any more, and what came again is known."""
+        if not self.connected:
+            return
+        self.flush()
+        self.now += 31_000
+        self.home.acks.trust()
+        self.last_sent.clear()
+
+    @rule()
+    def seek(self) -> None:
+        """Back to the start: nothing from before counts."""
+        if not self.connected:
+            return
+        self.home.reset()
+        self.queue.drop()
+        self.due.clear()
+        self.last_sent.clear()
+        for key, stored in self.entries.items():
+            stored.acked.clear()
+            stored.count = 0
+            self.pending.add(key)
+        self.where = dict.fromkeys(self.where, "away")
+        self.current.clear()
+        self.looks.clear()
+
+    # Agreement
+
+    @invariant()
+    def agree(self) -> None:
+        self.home._check()
+        counted = {"queued": 0, "held": 0, "nacked": 0}
+        for (key, index), word in self.where.items():
+            if word in counted:
+                counted[word] += 1
+            entry = self.home.find(key)
+            if entry is not None:
+                assert WORDS[entry.state[index]] == word, (key, index)
+            elif word == "nacked":
+                assert (*key, -1) in self.home.nacks
+            else:
+                assert word in ("away", "acked"), (key, index, word)
+        assert self.home.counts() == (counted["queued"], counted["held"], counted["nacked"])
+        assert self.home.unacked == sum(counted.values())
+        assert len(self.home.nacks) == len(self.due) == counted["nacked"]
+        assert self.home.nacks.next_due() == min(self.due.values(), default=None)
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        for (key, index), word in self.where.items():
+            if word == "away":
+                assert key in self.pending, (key, index)
+            elif word == "acked" and index not in self.entries[key].acked:
+                assert self.ack_is_kept(key, index), (key, index)
+
+    def ack_is_kept(self, key: EntryKey, index: int) -> bool:
+        """An ack that the broker does not have waits here, or is told again when it comes."""
+        acks = self.home.acks
+        entry = self.home.find(key)
+        return (
+            acks.covers(key)
+            or entry is not None
+            or (acks._cumulative is not None and key <= acks._cumulative.key)
+        )
+
+
+def _leaves_by(index: Any, due_key: tuple[int, int, int], at: int) -> bool:
+    return due_key in set(copy.deepcopy(index).pop_due(at))
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "exclusive"])
+def test_agrees_with_the_model(shared: bool) -> None:
+    machine = type("Machine", (AgainstModel,), {"shared": shared})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=150,
+            stateful_step_count=40,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+        ),
+    )

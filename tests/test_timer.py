@@ -1,0 +1,112 @@
+"""The alarm: an earlier head re-arms it, a later one never postpones it, idle costs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_encore.testing import run
+from pulsar_encore.timer import Alarm, now_ms
+
+
+class Clockwork:
+    """Due times, and when each was served."""
+
+    def __init__(self, lead_ms: int = 0) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.waiting: list[int] = []
+        self.served: list[tuple[int, int]] = []
+        self.rings = 0
+        self.alarm = Alarm(self.loop, self.fire, lead_ms)
+
+    def add(self, due_ms: int) -> None:
+        self.waiting.append(due_ms)
+        self.alarm.at(due_ms)
+
+    def fire(self, now: int) -> int | None:
+        self.rings += 1
+        actual = now_ms(self.loop)
+        self.served += [(due, actual) for due in self.waiting if due <= now]
+        self.waiting = [due for due in self.waiting if due > now]
+        return min(self.waiting, default=None)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 900)), min_size=1, max_size=30),
+    st.sampled_from([0, 50]),
+)
+def test_everything_is_served_at_its_time(steps: list[tuple[int, int]], lead_ms: int) -> None:
+    async def main() -> Clockwork:
+        clockwork = Clockwork(lead_ms)
+        for pause_ms, delay_ms in steps:
+            await asyncio.sleep(pause_ms / 1000)
+            clockwork.add(now_ms(clockwork.loop) + delay_ms + lead_ms)
+        await asyncio.sleep(2)
+        return clockwork
+
+    clockwork = run(main())
+    assert clockwork.waiting == []
+    assert len(clockwork.served) == len(steps)
+    for due, actual in clockwork.served:
+        assert due - lead_ms <= actual <= due - lead_ms + 2
+    assert clockwork.rings <= len(steps)
+
+
+async def test_a_later_due_time_never_postpones_an_earlier_one() -> None:
+    clockwork = Clockwork()
+    base = now_ms(clockwork.loop)
+    clockwork.add(base + 30)
+    clockwork.add(base + 5_000)
+    clockwork.alarm.at(None)
+    await asyncio.sleep(0.045)
+    assert [due for due, _ in clockwork.served] == [base + 30]
+    clockwork.alarm.cancel()
+
+
+def test_a_cancelled_alarm_does_not_ring_and_can_be_set_again() -> None:
+    async def main() -> None:
+        clockwork = Clockwork()
+        clockwork.add(100)
+        clockwork.alarm.cancel()
+        clockwork.alarm.cancel()
+        await asyncio.sleep(1)
+        assert clockwork.rings == 0
+        clockwork.add(1_500)
+        await asyncio.sleep(1)
+        assert len(clockwork.served) == 2
+
+    run(main())
+
+
+def test_nothing_runs_while_nothing_is_due() -> None:
+    async def main() -> None:
+        clockwork = Clockwork()
+        loop: Any = clockwork.loop
+        for each in range(1_000):
+            clockwork.add(50_000 - each)
+        await asyncio.sleep(48)
+        assert clockwork.rings == 0
+        armed = [handle for handle in loop._scheduled if not handle.cancelled()]
+        assert len(armed) == 1
+        await asyncio.sleep(10)
+        assert not clockwork.waiting
+        assert [handle for handle in loop._scheduled if not handle.cancelled()] == []
+
+    run(main())
+
+
+def test_what_is_due_already_is_served_in_the_next_turn() -> None:
+    async def main() -> None:
+        await asyncio.sleep(5)
+        clockwork = Clockwork()
+        clockwork.add(1_000)
+        assert clockwork.rings == 0
+        await asyncio.sleep(0.002)
+        ((due, served),) = clockwork.served
+        assert due == 1_000
+        assert 5_000 <= served <= 5_001
+
+    run(main())
