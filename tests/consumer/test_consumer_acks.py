@@ -1,0 +1,529 @@
+"""Acks: grouped, held while disconnected, sent again, and never wider than what was acked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from consumer_kit import (
+    TOPIC,
+    Subscribe,
+    counted,
+    now_s,
+    payloads,
+    put_numbers,
+    receive_all,
+    receive_n,
+)
+
+from pulsar_encore import (
+    ConfigurationError,
+    Consumer,
+    ConsumerType,
+    Message,
+    MessageId,
+    MessageNotHeldError,
+    ReceiveTimeout,
+)
+from pulsar_encore.options import ConsumerOptions, InitialPosition
+from pulsar_encore.testing import BrokerSettings, Fault, FaultPlan, MemoryTransport
+from pulsar_encore.transport.base import AckPlan
+
+
+def plans(transport: MemoryTransport) -> list[AckPlan]:
+    return [command.details for command in transport.recorded("ACK")]
+
+
+def acked_at(transport: MemoryTransport) -> list[int]:
+    return [command.at_ms for command in transport.recorded("ACK")]
+
+
+# Grouping
+
+
+async def test_acks_of_one_window_leave_together(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 10)
+    consumer = await subscribe(ack_group_time_ms=100)
+    for message in await receive_n(consumer, 10):
+        await consumer.acknowledge(message)
+        await asyncio.sleep(0.005)
+    await asyncio.sleep(1)
+    assert [len(plan.entries) for plan in plans(transport)] == [10]
+    assert acked_at(transport) == [100]
+
+
+async def test_acks_leave_by_their_number(transport: MemoryTransport, subscribe: Subscribe) -> None:
+    put_numbers(transport, 10)
+    consumer = await subscribe(ack_group_time_ms=10_000, ack_group_max_size=4)
+    for message in await receive_n(consumer, 10):
+        await consumer.acknowledge(message)
+    assert [len(plan.entries) for plan in plans(transport)] == [4, 4]
+    await consumer.close()
+    assert [len(plan.entries) for plan in plans(transport)] == [4, 4, 2]
+
+
+async def test_acks_leave_by_messages_before_the_window_is_full(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 100, batch=5)
+    consumer = await subscribe(ack_group_time_ms=10_000, max_unacked_messages=200)
+    for message in await receive_n(consumer, 60):
+        await consumer.acknowledge(message)
+    assert [len(plan.entries) for plan in plans(transport)] == [4, 4, 4]
+
+
+async def test_a_window_smaller_than_the_group_time_allows_does_not_stall() -> None:
+    """With grouping by time alone each 100 messages would cost 100 ms."""
+    transport = MemoryTransport(BrokerSettings(namespaces=None, max_unacked_per_consumer=100))
+    put_numbers(transport, 2000, batch=10)
+
+    options = ConsumerOptions(
+        topics=(TOPIC,),
+        pattern=None,
+        subscription_name="s",
+        consumer_type=ConsumerType.Shared,
+        initial_position=InitialPosition.Earliest,
+        max_unacked_messages=100,
+    )
+    consumer = Consumer(await transport.subscribe(options), options)
+    for _ in range(2000):
+        await consumer.acknowledge(await consumer.receive())
+    assert now_s() < 0.5
+
+
+async def test_group_time_of_nothing_sends_at_once(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 2)
+    consumer = await subscribe(ack_group_time_ms=0)
+    for message in await receive_n(consumer, 2):
+        await consumer.acknowledge(message)
+    assert [len(plan.entries) for plan in plans(transport)] == [1, 1]
+
+
+async def test_one_set_for_each_entry_and_window_and_the_whole_entry_at_the_end(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 4, batch=4)
+    consumer = await subscribe()
+    messages = await receive_n(consumer, 4)
+    await consumer.acknowledge(messages[0])
+    await consumer.acknowledge(messages[2])
+    await asyncio.sleep(1)
+    key = (messages[0].message_id().ledger_id(), 0)
+    assert plans(transport)[0].partial == [(*key, 4, 0b1010)]
+    await consumer.acknowledge(messages[1])
+    await consumer.acknowledge(messages[3])
+    await asyncio.sleep(1)
+    assert plans(transport)[1] == AckPlan(0, None, [key], [])
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+async def test_acking_twice_sends_once(transport: MemoryTransport, subscribe: Subscribe) -> None:
+    put_numbers(transport, 2, batch=2)
+    consumer = await subscribe()
+    message, _ = await receive_n(consumer, 2)
+    await consumer.acknowledge(message)
+    await consumer.acknowledge(message)
+    await asyncio.sleep(1)
+    await consumer.acknowledge(message)
+    await asyncio.sleep(1)
+    assert len(plans(transport)) == 1
+
+
+async def test_a_list_in_one_call(transport: MemoryTransport, subscribe: Subscribe) -> None:
+    put_numbers(transport, 6, batch=3)
+    consumer = await subscribe()
+    messages = await receive_n(consumer, 6)
+    await consumer.acknowledge(
+        [messages[0], messages[1].message_id(), messages[2], messages[3], messages[4]]
+    )
+    await consumer.acknowledge([])
+    await consumer.close()
+    assert [(len(plan.entries), len(plan.partial)) for plan in plans(transport)] == [(1, 1)]
+
+
+async def test_close_sends_what_was_acked(transport: MemoryTransport, subscribe: Subscribe) -> None:
+    put_numbers(transport, 3)
+    consumer = await subscribe(ack_group_time_ms=60_000)
+    await consumer.acknowledge(await receive_n(consumer, 3))
+    assert plans(transport) == []
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+# Connections
+
+
+async def test_acks_made_while_disconnected_are_sent_after_the_reconnect(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 8, batch=2)
+    consumer = await subscribe()
+    messages = await receive_n(consumer, 8)
+    transport.disconnect()
+    assert not consumer.is_connected()
+    for message in messages[:5]:
+        await consumer.acknowledge(message)
+    await asyncio.sleep(10)
+    assert plans(transport) == []
+    assert consumer.statistics().unsent_acks == 3
+    transport.reconnect()
+    names = [command.name for command in transport.commands[-2:]]
+    assert names == ["ACK", "FLOW"], "acks go before more is asked for"
+    with pytest.raises(ReceiveTimeout):
+        await consumer.receive(timeout=5)  # the rest is still held here
+    await consumer.acknowledge(messages[5:])
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+@pytest.mark.parametrize("keep_ack_sets", [True, False])
+async def test_acked_indexes_are_remembered_across_a_reconnect(
+    transport: MemoryTransport, subscribe: Subscribe, keep_ack_sets: bool
+) -> None:
+    """A broker that stops in order forgets partial acks (semantics notes 6.8); we do not."""
+    put_numbers(transport, 4, batch=4)
+    consumer = await subscribe()
+    messages = await receive_n(consumer, 4)
+    await consumer.acknowledge(messages[1])
+    await consumer.acknowledge(messages[3])
+    await asyncio.sleep(1)
+    transport.disconnect()
+    transport.reconnect(keep_ack_sets=keep_ack_sets)
+    await consumer.negative_acknowledge(messages[0], delay=0.1)
+    again = await receive_all(consumer)
+    assert payloads(again) == [b"0"]
+    await consumer.acknowledge([again[0], messages[2]])
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
+    assert plans(transport)[1].partial[0][3] == 0b0101, "the set is told again"
+
+
+async def test_an_ack_lost_with_its_connection_is_sent_again(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    """The broker had it in its socket, or in memory: what comes again is not handed out."""
+    put_numbers(transport, 3)
+    consumer = await subscribe()
+    messages = await receive_n(consumer, 3)
+    transport.faults = FaultPlan([Fault(kind="close_before", command="ACK")])
+    await consumer.acknowledge(messages)
+    assert await receive_all(consumer, quiet_s=60) == []
+    assert transport.backlog(TOPIC, "s") == 0
+    assert [len(plan.entries) for plan in plans(transport)] == [3, 3]
+
+
+async def test_what_is_queued_when_the_connection_goes_comes_once(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    numbers = put_numbers(transport, 20, batch=5)
+    consumer = await subscribe()
+    first = await receive_n(consumer, 7)
+    transport.disconnect()
+    await asyncio.sleep(1)
+    transport.reconnect()
+    rest = await receive_all(consumer)
+    assert counted(first + rest) == dict.fromkeys(numbers, 1)
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.Exclusive])
+async def test_a_nack_waits_through_a_reconnect(
+    transport: MemoryTransport, subscribe: Subscribe, kind: ConsumerType
+) -> None:
+    put_numbers(transport, 2)
+    consumer = await subscribe(consumer_type=kind)
+    held, nacked = await receive_n(consumer, 2)
+    await consumer.negative_acknowledge(nacked, delay=5)
+    transport.disconnect()
+    transport.reconnect()
+    again = await consumer.receive(timeout=10)
+    assert again.data() == b"1"
+    if kind is ConsumerType.Shared:
+        assert 5 <= now_s() <= 5.3
+        assert await receive_all(consumer, quiet_s=10) == []
+    else:
+        assert now_s() < 1, "as Java: what the broker sends again comes at once"
+    await consumer.acknowledge([held, again])
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+async def test_a_nack_that_comes_due_while_disconnected(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    numbers = put_numbers(transport, 4, batch=2)
+    consumer = await subscribe()
+    for message in await receive_n(consumer, 4):
+        await consumer.negative_acknowledge(message, delay=1)
+    transport.disconnect()
+    await asyncio.sleep(5)
+    transport.reconnect()
+    assert counted(await receive_all(consumer)) == dict.fromkeys(numbers, 1)
+
+
+@pytest.mark.parametrize("nth", range(1, 5))
+@pytest.mark.parametrize("command", ["ACK", "MESSAGE", "FLOW", "REDELIVER_UNACKNOWLEDGED_MESSAGES"])
+@pytest.mark.parametrize("kind", ["close_before", "close_after", "outage", "delay", "duplicate"])
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "exclusive"])
+async def test_nothing_is_lost_whatever_fails(
+    transport: MemoryTransport,
+    subscribe: Subscribe,
+    command: str,
+    kind: Any,
+    nth: int,
+    shared: bool,
+) -> None:
+    """Every message is settled in the end, and none is handed out after its ack was made."""
+    if (command, kind, shared) == ("ACK", "delay", False):
+        return  # a rewind that overtakes an ack on one connection is not a thing that happens
+    transport.faults = FaultPlan(
+        [Fault(kind=kind, command=command, nth=nth, delay_ms=40, outage_s=2)]
+    )
+    numbers = put_numbers(transport, 30, batch=3)
+    consumer = await subscribe(
+        consumer_type=ConsumerType.Shared if shared else ConsumerType.Exclusive,
+        receiver_queue_size=8,
+        ack_group_time_ms=10,
+    )
+    acked: set[bytes] = set()
+    seen: set[bytes] = set()
+    looks = 0
+    while len(acked) < len(numbers):
+        message: Message = await consumer.receive(timeout=30)
+        looks += 1
+        assert message.data() not in acked, "handed out after its ack"
+        if message.data() not in seen and int(message.data()) % 4 == 0:
+            await consumer.negative_acknowledge(message, delay=0.03)
+        else:
+            await consumer.acknowledge(message)
+            acked.add(message.data())
+        seen.add(message.data())
+        if looks % 5 == 0:
+            await asyncio.sleep(0.02)
+    assert await receive_all(consumer, quiet_s=10) == []
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+async def test_an_entry_rewound_on_purpose_long_after_its_ack_comes(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 2)
+    consumer = await subscribe()
+    await consumer.acknowledge(await receive_n(consumer, 2))
+    await asyncio.sleep(60)
+    await consumer.seek(MessageId.earliest)
+    assert payloads(await receive_all(consumer)) == [b"0", b"1"]
+
+
+async def test_seek_makes_what_was_acked_come_again(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 6, batch=3)
+    consumer = await subscribe()
+    messages = await receive_n(consumer, 6)
+    await consumer.acknowledge(messages[0])
+    await consumer.negative_acknowledge(messages[1], delay=1)
+    await consumer.seek(MessageId.earliest)
+    await consumer.acknowledge(messages[2])  # from before: void, or its own message at most
+    again = await receive_all(consumer, quiet_s=10)
+    assert set(payloads(again)) >= {b"0", b"1", b"3", b"4", b"5"}
+    assert max(counted(again).values()) == 1
+
+
+# Cumulative
+
+
+async def test_cumulative_across_batches(transport: MemoryTransport, subscribe: Subscribe) -> None:
+    put_numbers(transport, 9, batch=3)
+    consumer = await subscribe(consumer_type=ConsumerType.Exclusive)
+    messages = await receive_n(consumer, 9)
+    await consumer.acknowledge_cumulative(messages[5])
+    await consumer.close()
+    (plan,) = plans(transport)
+    assert plan.cumulative == (messages[5].message_id().ledger_id(), 1, 3, -1)
+    assert transport.backlog(TOPIC, "s") == 1
+
+
+async def test_cumulative_inside_a_batch(transport: MemoryTransport, subscribe: Subscribe) -> None:
+    put_numbers(transport, 8, batch=4)
+    consumer = await subscribe(consumer_type=ConsumerType.Exclusive)
+    messages = await receive_n(consumer, 8)
+    await consumer.acknowledge_cumulative(messages[5])
+    await asyncio.sleep(1)
+    (plan,) = plans(transport)
+    assert plan.cumulative is not None and plan.cumulative[3] == 0b1100
+    assert plan.partial == [] and plan.entries == []
+    consumer.redeliver_unacknowledged_messages()
+    rest = await receive_all(consumer)
+    assert payloads(rest) == [b"6", b"7"]
+    await consumer.acknowledge_cumulative(rest[-1])
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+async def test_cumulative_only_moves_forward(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 5)
+    consumer = await subscribe(consumer_type=ConsumerType.Failover)
+    messages = await receive_n(consumer, 5)
+    await consumer.acknowledge_cumulative(messages[3])
+    await consumer.acknowledge_cumulative(messages[1])
+    await asyncio.sleep(1)
+    (plan,) = plans(transport)
+    assert plan.cumulative is not None and plan.cumulative[1] == 3
+    assert consumer.statistics().in_flight == 1
+
+
+async def test_cumulative_survives_a_disconnect(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 6, batch=2)
+    consumer = await subscribe(consumer_type=ConsumerType.Exclusive)
+    messages = await receive_n(consumer, 6)
+    transport.disconnect()
+    await consumer.acknowledge_cumulative(messages[2])
+    await asyncio.sleep(5)
+    transport.reconnect()
+    assert await receive_all(consumer) == []
+    consumer.redeliver_unacknowledged_messages()
+    assert payloads(await receive_all(consumer)) == [b"3", b"4", b"5"]
+
+
+async def test_cumulative_cancels_nacks_and_timeouts_below_it(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 4)
+    consumer = await subscribe(
+        consumer_type=ConsumerType.Exclusive, unacked_messages_timeout_ms=2000
+    )
+    messages = await receive_n(consumer, 4)
+    await consumer.negative_acknowledge(messages[0], delay=1)
+    await consumer.acknowledge_cumulative(messages[3].message_id())
+    with pytest.raises(ReceiveTimeout):
+        await consumer.receive(timeout=20)
+    assert consumer.statistics().unacked == 0
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
+async def test_cumulative_is_refused_where_others_hold_the_rest(
+    transport: MemoryTransport, subscribe: Subscribe, kind: ConsumerType
+) -> None:
+    put_numbers(transport, 1)
+    consumer = await subscribe(consumer_type=kind)
+    with pytest.raises(ConfigurationError, match=kind.name):
+        await consumer.acknowledge_cumulative(await consumer.receive())
+
+
+# Whose message is it?
+
+
+async def test_ids_from_bytes_ack_their_own_message_and_no_sibling(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 3, batch=3)
+    consumer = await subscribe()
+    messages = await receive_n(consumer, 3)
+    data = messages[1].message_id().serialize()
+    await consumer.acknowledge(MessageId.deserialize(data))
+    await asyncio.sleep(1)
+    assert plans(transport)[0].partial[0][3] == 0b101
+    consumer.redeliver_unacknowledged_messages()
+    assert payloads(await receive_all(consumer)) == [b"0", b"2"]
+
+
+async def test_ids_of_a_batch_never_seen_here_ack_only_their_index(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    ids = transport.put(TOPIC, b"0", b"1", b"2")
+    consumer = await subscribe(consumer_type=ConsumerType.Shared)
+    await consumer.acknowledge(MessageId.deserialize(ids[1].serialize(), TOPIC))
+    await asyncio.sleep(1)
+    assert plans(transport)[0].partial[0][2:] == (3, 0b101)
+    assert payloads(await receive_all(consumer)) == [b"0", b"2"]
+
+
+@pytest.mark.parametrize("index", [3, 7])
+async def test_an_index_that_does_not_exist(
+    transport: MemoryTransport, subscribe: Subscribe, index: int
+) -> None:
+    put_numbers(transport, 3, batch=3)
+    consumer = await subscribe()
+    own = (await receive_n(consumer, 3))[0].message_id()
+    wrong = MessageId(-1, own.ledger_id(), own.entry_id(), index, batch_size=3, topic=TOPIC)
+    for call in (consumer.acknowledge, consumer.negative_acknowledge):
+        with pytest.raises(ConfigurationError, match="index"):
+            await call(wrong)
+    assert consumer.statistics().in_flight == 3
+
+
+async def test_another_consumers_message_is_refused_and_its_id_accepted(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 1)
+    one = await subscribe()
+    message = await one.receive()
+    other = await subscribe()
+    with pytest.raises(MessageNotHeldError, match="another consumer"):
+        await other.acknowledge(message)
+    with pytest.raises(MessageNotHeldError, match="another consumer"):
+        await other.negative_acknowledge(message)
+    await other.acknowledge(message.message_id())
+    await other.close()
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+@pytest.mark.parametrize("item", [None, 7, "id", b"bytes", object()])
+async def test_what_is_no_message(subscribe: Subscribe, item: object) -> None:
+    consumer = await subscribe()
+    for call in (consumer.acknowledge, consumer.negative_acknowledge):
+        with pytest.raises(ConfigurationError, match="MessageId"):
+            await call(item)
+
+
+@pytest.mark.parametrize("position", [MessageId.earliest])
+async def test_positions_are_no_messages(subscribe: Subscribe, position: MessageId) -> None:
+    consumer = await subscribe()
+    for call in (consumer.acknowledge, consumer.negative_acknowledge):
+        with pytest.raises(ConfigurationError):
+            await call(position)
+
+
+async def test_ids_need_their_topic_among_several(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    transport.put(TOPIC, b"a")
+    transport.put(TOPIC + "2", b"b")
+    consumer = await subscribe(TOPIC, TOPIC + "2")
+    messages = await receive_n(consumer, 2)
+    bare = MessageId.deserialize(messages[0].message_id().serialize())
+    with pytest.raises(MessageNotHeldError, match="topic"):
+        await consumer.acknowledge(bare)
+    with pytest.raises(MessageNotHeldError, match="topic"):
+        await consumer.acknowledge(bare.with_topic("persistent://public/default/elsewhere"))
+    await consumer.acknowledge(bare.with_topic(messages[0].topic_name()))
+    await consumer.acknowledge(messages[1].message_id())
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == transport.backlog(TOPIC + "2", "s") == 0
+
+
+async def test_partitions_keep_their_ids_apart(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    transport.catalogue.create_partitioned(TOPIC, 3)
+    for partition in range(3):
+        transport.put(f"{TOPIC}-partition-{partition}", b"%d" % partition, b"x")
+    consumer = await subscribe()
+    messages = await receive_n(consumer, 6)
+    for message in messages:
+        copied = MessageId.deserialize(message.message_id().serialize())
+        assert copied.partition() == message.message_id().partition() >= 0
+        await consumer.acknowledge(copied)
+    await consumer.close()
+    for partition in range(3):
+        assert transport.backlog(f"{TOPIC}-partition-{partition}", "s") == 0

@@ -1,0 +1,390 @@
+"""Negative acks and ack timeouts: each message comes back at its own time, and only it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+from consumer_kit import (
+    REDELIVER,
+    TOPIC,
+    Subscribe,
+    counted,
+    now_s,
+    payloads,
+    put_numbers,
+    receive_all,
+    receive_n,
+    redelivered,
+)
+
+from pulsar_encore import (
+    Backoff,
+    ConfigurationError,
+    ConsumerType,
+    MessageId,
+    ReceiveTimeout,
+)
+from pulsar_encore.testing import MemoryTransport
+
+SHARING = pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
+
+
+def late_by(delay_s: float) -> float:
+    """How late a nack of that delay may be: a bucket (1/64 of the delay, at least 64 ms)."""
+    return max(delay_s / 32, 0.064) + 0.005
+
+
+@SHARING
+async def test_two_delays_in_one_batch(
+    transport: MemoryTransport, subscribe: Subscribe, kind: ConsumerType
+) -> None:
+    put_numbers(transport, 4, batch=4)
+    consumer = await subscribe(consumer_type=kind)
+    first, second, acked, held = await receive_n(consumer, 4)
+    await consumer.negative_acknowledge(first, delay=3)
+    await consumer.negative_acknowledge(second, delay=1)
+    await consumer.acknowledge(acked)
+    back = await consumer.receive()
+    assert back.data() == b"1"
+    assert 1 <= now_s() <= 1 + late_by(1)
+    back = await consumer.receive()
+    assert back.data() == b"0"
+    assert 3 <= now_s() <= 3 + late_by(3)
+    with pytest.raises(ReceiveTimeout):
+        await consumer.receive(timeout=100)
+    await consumer.acknowledge(held)
+
+
+async def test_an_hour_passes_in_virtual_time(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 1)
+    consumer = await subscribe()
+    await consumer.negative_acknowledge(await consumer.receive(), delay=timedelta(hours=1))
+    assert (await consumer.receive()).redelivery_count() == 1
+    assert 3600 <= now_s() <= 3600 + late_by(3600)
+
+
+async def test_continuous_nacks_postpone_nothing(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    """A nack each 100 ms for 12 s with a delay of 3 s: the stock client's first is at 13 s."""
+    put_numbers(transport, 120)
+    consumer = await subscribe()
+    for message in await receive_n(consumer, 120):
+        await consumer.negative_acknowledge(message, delay=3)
+        await asyncio.sleep(0.1)
+    await receive_n(consumer, 120)
+    times = [(entry, at) for at, entries in redelivered(transport) for _, entry in entries]
+    assert [entry for entry, _ in times] == list(range(120))
+    for entry, at in times:
+        assert 100 * entry + 3000 <= at <= 100 * entry + 3000 + 1000 * late_by(3)
+
+
+async def test_a_shorter_delay_after_a_longer_one(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 2)
+    consumer = await subscribe()
+    long, short = await receive_n(consumer, 2)
+    await consumer.negative_acknowledge(long, delay=40)
+    await consumer.negative_acknowledge(short, delay=0.2)
+    assert (await consumer.receive()).data() == b"1"
+    assert 0.2 <= now_s() <= 0.2 + late_by(0.2)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+async def test_an_ack_cancels_a_nack(
+    transport: MemoryTransport, subscribe: Subscribe, batch: int
+) -> None:
+    put_numbers(transport, 3, batch=batch)
+    consumer = await subscribe()
+    messages = await receive_n(consumer, 3)
+    for message in messages:
+        await consumer.negative_acknowledge(message, delay=1)
+    for message in messages:
+        await consumer.acknowledge(message)
+    with pytest.raises(ReceiveTimeout):
+        await consumer.receive(timeout=10)
+    assert transport.recorded(REDELIVER) == []
+    assert transport.backlog(TOPIC, "s") == 0
+    assert consumer.statistics().nacked == 0
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(("first", "then"), [(1, 5), (5, 1)])
+async def test_nacking_again_moves_it(
+    transport: MemoryTransport, subscribe: Subscribe, batch: int, first: float, then: float
+) -> None:
+    put_numbers(transport, 3, batch=batch)
+    consumer = await subscribe()
+    message = (await receive_n(consumer, 3))[1]
+    await consumer.negative_acknowledge(message, delay=first)
+    await consumer.negative_acknowledge(message, delay=then)
+    assert (await consumer.receive()).data() == b"1"
+    assert then <= now_s() <= then + late_by(then)
+    assert len(transport.recorded(REDELIVER)) == 1
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+async def test_the_object_of_an_earlier_look_nacks_nothing(
+    transport: MemoryTransport, subscribe: Subscribe, batch: int
+) -> None:
+    """The look is over: what is held now is another one, maybe in other hands."""
+    put_numbers(transport, 3, batch=batch)
+    consumer = await subscribe()
+    stale = (await receive_n(consumer, 3))[0]
+    await consumer.negative_acknowledge(stale, delay=0.1)
+    again = await consumer.receive()
+    assert again.data() == stale.data()
+    await consumer.negative_acknowledge(stale, delay=0.1)
+    with pytest.raises(ReceiveTimeout):
+        await consumer.receive(timeout=10)
+    assert consumer.statistics().in_flight == 3
+
+
+async def test_the_backoff_grows_by_message_and_by_id(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 4, batch=2)
+    backoff = Backoff(min_delay=1, max_delay=6, multiplier=2)
+    consumer = await subscribe(negative_ack_redelivery_backoff=backoff)
+    looks: dict[bytes, list[float]] = {}
+    by_id = (b"1", b"2")
+    while now_s() < 20:
+        try:
+            message = await consumer.receive(timeout=8)
+        except ReceiveTimeout:
+            break
+        looks.setdefault(message.data(), []).append(now_s())
+        assert message.redelivery_count() == len(looks[message.data()]) - 1
+        await consumer.negative_acknowledge(
+            message.message_id() if message.data() in by_id else message
+        )
+    for times in looks.values():
+        gaps = [after - before for before, after in pairwise(times)]
+        for gap, delay in zip(gaps, [1, 2, 4, 6, 6], strict=False):
+            assert delay <= gap <= delay + late_by(delay)
+        assert len(gaps) >= 4
+
+
+async def test_a_partial_ack_does_not_restart_the_backoff_of_its_siblings(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    """The broker's count goes back to 0 at every partial ack; ours does not."""
+    put_numbers(transport, 4, batch=4)
+    consumer = await subscribe(negative_ack_redelivery_backoff=Backoff(min_delay=1, max_delay=60))
+    held = await receive_n(consumer, 4)
+    counts = []
+    for sibling in held[1:]:
+        await consumer.negative_acknowledge(held[0])
+        await consumer.acknowledge(sibling)
+        held[0] = await consumer.receive()
+        counts.append(held[0].redelivery_count())
+    assert counts == [1, 2, 3]
+    assert now_s() >= 1 + 2 + 4
+
+
+async def test_jitter_spreads_within_its_share(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 50)
+    backoff = Backoff(min_delay=1, max_delay=100, multiplier=4, jitter=0.5)
+    consumer = await subscribe(negative_ack_redelivery_backoff=backoff)
+    for message in await receive_n(consumer, 50):
+        await consumer.negative_acknowledge(message)
+    again = await receive_n(consumer, 50)
+    begun = now_s()
+    for message in again:
+        await consumer.negative_acknowledge(message)
+    times = []
+    for _ in range(50):
+        await consumer.receive()
+        times.append(now_s() - begun)
+    assert min(times) >= 2
+    assert max(times) <= 4 + late_by(4)
+    assert max(times) - min(times) > 0.5
+
+
+async def test_the_subscriptions_delay(transport: MemoryTransport, subscribe: Subscribe) -> None:
+    put_numbers(transport, 1)
+    consumer = await subscribe(negative_ack_redelivery_delay_ms=2500)
+    await consumer.negative_acknowledge(await consumer.receive())
+    await consumer.receive()
+    assert 2.5 <= now_s() <= 2.5 + late_by(2.5)
+
+
+async def test_a_fixed_precision_is_kept_to(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 64)
+    consumer = await subscribe(negative_ack_precision_bit_cnt=10)
+    for message in await receive_n(consumer, 64):
+        await consumer.negative_acknowledge(message, delay=5)
+        await asyncio.sleep(0.03)
+    await receive_n(consumer, 64)
+    assert len({at for at, _ in redelivered(transport)}) <= 4
+
+
+async def test_a_delay_of_nothing_comes_at_once(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 1)
+    consumer = await subscribe()
+    await consumer.negative_acknowledge(await consumer.receive(), delay=0)
+    await consumer.receive(timeout=0.1)
+
+
+@pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), "3", True, timedelta(-1)])
+async def test_delays_that_make_no_sense(
+    transport: MemoryTransport, subscribe: Subscribe, delay: object
+) -> None:
+    put_numbers(transport, 1)
+    consumer = await subscribe()
+    message = await consumer.receive()
+    with pytest.raises(ConfigurationError, match="delay"):
+        await consumer.negative_acknowledge(message, delay=delay)  # type: ignore[arg-type]
+    assert consumer.statistics().in_flight == 1
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
+async def test_exclusive_rewinds(
+    transport: MemoryTransport, subscribe: Subscribe, kind: ConsumerType
+) -> None:
+    """As Java's client: a due nack brings everything unacked again, in order."""
+    numbers = put_numbers(transport, 6)
+    consumer = await subscribe(consumer_type=kind)
+    messages = await receive_n(consumer, 4)
+    await consumer.acknowledge(messages[1])
+    start = now_s()
+    await consumer.negative_acknowledge(messages[2], delay=1)
+    await consumer.negative_acknowledge(messages[0], delay=30)
+    await asyncio.sleep(1.5)
+    back = await receive_all(consumer, quiet_s=60)
+    assert payloads(back) == [numbers[each] for each in (0, 2, 3, 4, 5)]
+    assert len(transport.recorded(REDELIVER)) == 1
+    assert 1 <= redelivered(transport)[0][0] / 1000 - start <= 1 + late_by(1)
+
+
+async def test_redeliver_unacknowledged_messages(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    numbers = put_numbers(transport, 9, batch=3)
+    consumer = await subscribe()
+    messages = await receive_n(consumer, 7)
+    await consumer.acknowledge([messages[0], messages[4]])
+    await consumer.negative_acknowledge(messages[1], delay=60)
+    consumer.redeliver_unacknowledged_messages()
+    left = set(numbers) - {b"0", b"4"}
+    assert counted(await receive_all(consumer, quiet_s=200)) == dict.fromkeys(left, 1)
+
+
+async def test_nothing_runs_while_nothing_is_due(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 100)
+    consumer = await subscribe()
+    for message in await receive_n(consumer, 100):
+        await consumer.negative_acknowledge(message, delay=10_000)
+    loop = asyncio.get_running_loop()
+    before = len(loop._scheduled)  # type: ignore[attr-defined]
+    await asyncio.sleep(5000)
+    assert len(transport.recorded(REDELIVER)) == 0
+    assert len(loop._scheduled) <= before  # type: ignore[attr-defined]
+
+
+async def test_a_chunked_message_is_asked_for_with_all_its_chunks(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    transport.put_chunked(TOPIC, b"large", chunks=4)
+    consumer = await subscribe()
+    message = await consumer.receive()
+    await consumer.negative_acknowledge(message, delay=1)
+    again = await consumer.receive(timeout=5)
+    assert again.data() == b"large"
+    assert sorted(entry for _, entry in redelivered(transport)[0][1]) == [0, 1, 2, 3]
+    assert again.message_id().first_chunk == MessageId(-1, again.message_id().ledger_id(), 0)
+    await consumer.acknowledge(again)
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+# Ack timeouts
+
+
+async def test_the_ack_timeout_counts_from_hand_over(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 2)
+    consumer = await subscribe(unacked_messages_timeout_ms=2000)
+    await asyncio.sleep(10)  # prefetched all the while: nobody is late yet
+    assert transport.recorded(REDELIVER) == []
+    begun = now_s()
+    first = await consumer.receive()
+    await asyncio.sleep(1)
+    await consumer.receive()
+    again = await consumer.receive()
+    assert again.data() == first.data()
+    assert again.redelivery_count() == 1
+    assert 2 <= now_s() - begun <= 2 + late_by(2)
+    assert (await consumer.receive()).data() == b"1"
+    assert 3 <= now_s() - begun <= 3 + late_by(2)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+async def test_what_is_settled_does_not_time_out(
+    transport: MemoryTransport, subscribe: Subscribe, batch: int
+) -> None:
+    put_numbers(transport, 2, batch=batch)
+    consumer = await subscribe(unacked_messages_timeout_ms=1000)
+    acked, nacked = await receive_n(consumer, 2)
+    await consumer.acknowledge(acked)
+    await consumer.negative_acknowledge(nacked, delay=5)
+    assert (await consumer.receive()).data() == b"1"
+    assert 5 <= now_s() <= 5 + late_by(5)
+
+
+async def test_the_ack_timeouts_backoff_is_added(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 1)
+    consumer = await subscribe(
+        unacked_messages_timeout_ms=1000,
+        ack_timeout_redelivery_backoff=Backoff(min_delay=0.5, max_delay=60),
+    )
+    times = []
+    for _ in range(5):
+        await consumer.receive()
+        times.append(now_s())
+    gaps = [after - before for before, after in pairwise(times)]
+    for gap, delay in zip(gaps, [1.5, 2, 3, 5], strict=True):
+        assert delay <= gap <= delay + 2 * late_by(delay)
+
+
+async def test_the_ack_timeout_of_one_message_leaves_its_siblings(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 3, batch=3)
+    consumer = await subscribe(unacked_messages_timeout_ms=1000)
+    await consumer.receive()
+    await asyncio.sleep(0.9)
+    await consumer.acknowledge(await consumer.receive())
+    await asyncio.sleep(0.5)
+    got = payloads([await consumer.receive(), await consumer.receive()])
+    assert got == [b"2", b"0"]
+
+
+async def test_the_ack_timeout_on_exclusive_rewinds(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 3)
+    consumer = await subscribe(
+        consumer_type=ConsumerType.Exclusive, unacked_messages_timeout_ms=1000
+    )
+    first = await receive_n(consumer, 2)
+    await consumer.acknowledge(first[0])
+    await asyncio.sleep(1.1)
+    assert payloads(await receive_n(consumer, 2)) == [b"1", b"2"]

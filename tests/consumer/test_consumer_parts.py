@@ -1,0 +1,260 @@
+"""Listener, statistics, the window's warning, non-persistent topics, closing in `async with`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from consumer_kit import REDELIVER, TOPIC, Subscribe, now_s, payloads, put_numbers, receive_n
+
+from pulsar_encore import Client, ClosedError, ConfigurationError, Consumer, ConsumerType, Message
+from pulsar_encore.testing import MemoryTransport
+
+# Listener
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_listener_gets_everything_in_order(
+    transport: MemoryTransport, subscribe: Subscribe, is_async: bool
+) -> None:
+    seen: list[bytes] = []
+
+    async def later(consumer: Consumer, message: Message) -> None:
+        await asyncio.sleep(0.1)
+        seen.append(message.data())
+        await consumer.acknowledge(message)
+
+    def at_once(consumer: Consumer, message: Message) -> None:
+        seen.append(message.data())
+
+    numbers = put_numbers(transport, 10)
+    consumer = await subscribe(message_listener=later if is_async else at_once)
+    await asyncio.sleep(2)
+    assert seen == numbers
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == (0 if is_async else 10)
+
+
+async def test_a_listener_that_fails_nacks(
+    transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks: list[tuple[bytes, int]] = []
+
+    async def fail_once(consumer: Consumer, message: Message) -> None:
+        looks.append((message.data(), message.redelivery_count()))
+        if message.redelivery_count() == 0 and message.data() == b"1":
+            raise RuntimeError("no")
+        await consumer.acknowledge(message)
+
+    put_numbers(transport, 3, batch=3)
+    consumer = await subscribe(message_listener=fail_once, negative_ack_redelivery_delay_ms=1000)
+    await asyncio.sleep(5)
+    assert looks == [(b"0", 0), (b"1", 0), (b"2", 0), (b"1", 1)]
+    assert "message_listener failed" in caplog.text
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+async def test_a_paused_listener_gets_nothing_more(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    seen: list[bytes] = []
+
+    async def listen(consumer: Consumer, message: Message) -> None:
+        seen.append(message.data())
+        await consumer.acknowledge(message)
+        if len(seen) == 2:
+            consumer.pause_message_listener()
+
+    put_numbers(transport, 4)
+    consumer = await subscribe(message_listener=listen)
+    await asyncio.sleep(5)
+    assert seen == [b"0", b"1"]
+    consumer.resume_message_listener()
+    await asyncio.sleep(5)
+    assert seen == [b"0", b"1", b"2", b"3"]
+    await consumer.close()
+
+
+async def test_a_listener_may_close_its_consumer(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    seen: list[bytes] = []
+
+    async def listen(consumer: Consumer, message: Message) -> None:
+        seen.append(message.data())
+        await consumer.acknowledge(message)
+        await consumer.close()
+
+    put_numbers(transport, 3)
+    await subscribe(message_listener=listen)
+    await asyncio.sleep(5)
+    assert seen == [b"0"]
+    assert transport.links == []
+
+
+async def test_receiving_beside_a_listener_is_refused(subscribe: Subscribe) -> None:
+    consumer = await subscribe(message_listener=lambda consumer, message: None)
+    for call in (consumer.receive(), consumer.receive(timeout=1), consumer.batch_receive()):
+        with pytest.raises(ConfigurationError, match="message_listener"):
+            await call
+    await consumer.close()
+    plain = await subscribe()
+    for switch in (plain.pause_message_listener, plain.resume_message_listener):
+        with pytest.raises(ConfigurationError, match="message_listener"):
+            switch()
+
+
+# What is known about it
+
+
+async def test_statistics(transport: MemoryTransport, subscribe: Subscribe) -> None:
+    put_numbers(transport, 12, batch=3)
+    consumer = await subscribe(max_unacked_messages=240, ack_group_time_ms=1000)
+    messages = await receive_n(consumer, 7)
+    await consumer.acknowledge(messages[0])
+    await consumer.acknowledge(messages[3:6])
+    await consumer.negative_acknowledge(messages[1], delay=60)
+    statistics = consumer.statistics()
+    assert (statistics.queued, statistics.in_flight, statistics.nacked) == (5, 2, 1)
+    assert statistics.unsent_acks == 2
+    assert statistics.unacked == 8
+    assert statistics.window_share == pytest.approx(8 / 240)
+    assert statistics.connected
+    await asyncio.sleep(2)
+    assert consumer.statistics().unsent_acks == 0
+    transport.disconnect()
+    assert not consumer.statistics().connected
+    assert consumer.statistics().queued == 0
+
+
+async def test_one_warning_before_the_window_is_full(
+    transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_numbers(transport, 100)
+    consumer = await subscribe(max_unacked_messages=100, receiver_queue_size=10)
+    with caplog.at_level(logging.WARNING):
+        for message in await receive_n(consumer, 60):
+            await consumer.negative_acknowledge(message, delay=3600)
+        assert caplog.records == []
+        for message in await receive_n(consumer, 40):
+            await consumer.negative_acknowledge(message, delay=3600)
+    (record,) = caplog.records
+    text = record.getMessage()
+    assert "maxUnackedMessagesPerConsumer" in text
+    assert "shorter nack delays" in text
+    assert "100" in text
+
+
+async def test_names(transport: MemoryTransport, subscribe: Subscribe) -> None:
+    consumer = await subscribe(consumer_name="me", subscription_name="mine")
+    assert consumer.topic() == TOPIC
+    assert consumer.subscription_name() == "mine"
+    assert consumer.consumer_name() == "me"
+    assert consumer.is_connected()
+    transport.disconnect()
+    assert not consumer.is_connected()
+
+
+# Non-persistent topics
+
+
+async def test_a_non_persistent_topic_settles_nothing(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    """All ids there are the same: acks and nacks mean nothing, and nothing may be mixed up."""
+    topic = "non-persistent://public/default/t"
+    consumer = await subscribe(topic, unacked_messages_timeout_ms=1000)
+    for number in range(6):
+        transport.put(topic, b"%d" % number)
+    messages = await receive_n(consumer, 6)
+    assert payloads(messages) == [b"%d" % number for number in range(6)]
+    for message in messages[:3]:
+        await consumer.acknowledge(message)
+    for message in messages[3:5]:
+        await consumer.negative_acknowledge(message, delay=0.1)
+    await asyncio.sleep(10)
+    assert transport.recorded(REDELIVER) == []
+    assert transport.recorded("ACK") == []
+    assert consumer.statistics().nacked == 0
+    transport.put(topic, b"more")
+    assert (await consumer.receive(timeout=1)).data() == b"more"
+
+
+async def test_the_window_of_a_non_persistent_topic_is_never_full(
+    transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = "non-persistent://public/default/t"
+    consumer = await subscribe(topic, max_unacked_messages=50)
+    for _ in range(20):
+        transport.put(topic, *[b"x"] * 5)
+        await receive_n(consumer, 5)
+    assert consumer.statistics().unacked == 0
+    assert caplog.records == []
+
+
+# Life
+
+
+async def test_unsubscribe_deletes_the_subscription(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 2)
+    consumer = await subscribe()
+    await consumer.receive()
+    await consumer.unsubscribe()
+    assert transport.state(TOPIC).subscriptions == {}
+    with pytest.raises(ClosedError):
+        await consumer.receive()
+
+
+async def test_what_is_held_at_close_goes_to_another_consumer(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 6, batch=3)
+    one = await subscribe()
+    messages = await receive_n(one, 4)
+    await one.acknowledge(messages[0])
+    await one.negative_acknowledge(messages[1], delay=1000)
+    await one.close()
+    other = await subscribe()
+    got = payloads(await receive_n(other, 5))
+    assert got == [b"1", b"2", b"3", b"4", b"5"]
+
+
+async def test_close_ends_every_timer(transport: MemoryTransport, subscribe: Subscribe) -> None:
+    put_numbers(transport, 3)
+    consumer = await subscribe(unacked_messages_timeout_ms=1000)
+    messages = await receive_n(consumer, 3)
+    await consumer.negative_acknowledge(messages[0], delay=1)
+    transport.disconnect()
+    await consumer.acknowledge(messages[1])
+    await asyncio.sleep(0.5)
+    transport.reconnect()
+    await consumer.close()
+    before = len(transport.commands)
+    await asyncio.sleep(100)
+    assert len(transport.commands) == before
+    loop: Any = asyncio.get_running_loop()
+    assert [handle for handle in loop._scheduled if not handle.cancelled()] == []
+
+
+async def test_a_client_closes_what_it_made(transport: MemoryTransport) -> None:
+    async with Client("pulsar://memory:6650", transport=transport) as client:
+        consumer = await client.subscribe("t", "s", ConsumerType.Shared)
+        producer = await client.create_producer("t")
+        sent = await producer.send(b"x", properties={"a": "b"}, partition_key="k")
+        message = await consumer.receive()
+        assert message.message_id() == sent
+        assert message.properties() == {"a": "b"}
+        assert message.partition_key() == "k"
+        assert message.topic_name() == TOPIC
+        await consumer.acknowledge(message)
+        waiting = asyncio.ensure_future(consumer.receive())
+        await asyncio.sleep(0)
+    assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], ClosedError)
+    assert transport.links == []
+    assert transport.backlog(TOPIC, "s") == 0
+    assert now_s() < 1
