@@ -79,6 +79,15 @@ def test_the_broker_of_a_process_listens_and_goes_with_the_block() -> None:
         socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
+def test_the_broker_of_a_process_does_not_outlive_who_started_it() -> None:
+    command = [sys.executable, "-m", "pulsar_encore.cli", "broker", "--port", "0", "--until-eof"]
+    with broker_process.child(command) as process:
+        broker_process.first_line(process)
+        assert process.stdin is not None
+        process.stdin.close()  # as the system does when the parent is killed
+        assert process.wait(10) == 0
+
+
 def test_a_broker_that_does_not_start_is_an_error() -> None:
     with (
         pytest.raises(TransportError, match=r"ended with code|said nothing"),

@@ -47,6 +47,7 @@ def broker(
     tick: float = 1.0,
     token: str | None = None,
     any_namespace: bool = False,
+    until_eof: bool = False,
 ) -> int:
     """Start the development broker: in memory, for laptops and tests, not for production.
 
@@ -61,10 +62,12 @@ def broker(
         tick: Granularity of delayed delivery in s.
         token: Ask clients for this token.
         any_namespace: Accept namespaces besides public/default.
+        until_eof: End when stdin does, as it does when the program that started this is gone.
     """
     from .broker import run_broker
 
     return run_broker(
+        until_eof=until_eof,
         port=port,
         host=host,
         auto_create_partitions=partitions,

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import sys
+import threading
 from typing import Any
 
 from ..devbroker.main import serve
 from ..devbroker.settings import BrokerSettings
 
 
-def run_broker(**settings: Any) -> int:
+def run_broker(*, until_eof: bool = False, **settings: Any) -> int:
     """Serve until interrupted.
 
     Args:
+        until_eof: Also end when stdin is at its end.
         settings: As in `BrokerSettings`; commands are not recorded, nobody could look at them.
 
     Raises:
@@ -22,5 +26,14 @@ def run_broker(**settings: Any) -> int:
         TransportError: The address cannot be had.
     """
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.INFO)
-    asyncio.run(serve(BrokerSettings(record=False, **settings)))
+    checked = BrokerSettings(record=False, **settings)
+    if until_eof:
+        threading.Thread(target=_end_with_stdin, daemon=True).start()
+    asyncio.run(serve(checked))
     return 0
+
+
+def _end_with_stdin() -> None:
+    while os.read(0, 4096):  # not sys.stdin: its lock would be held when the process ends
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

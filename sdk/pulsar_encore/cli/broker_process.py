@@ -28,8 +28,8 @@ def broker_process(options: Sequence[str] = ()) -> Iterator[str]:
     Raises:
         TransportError: It did not come up.
     """
-    command = [sys.executable, "-m", "pulsar_encore.cli", "broker", "--port", "0", *options]
-    with child(command) as process:
+    command = [sys.executable, "-m", "pulsar_encore.cli", "broker", "--port", "0", "--until-eof"]
+    with child([*command, *options]) as process:
         yield first_line(process)
 
 
