@@ -33,6 +33,7 @@ async def publish(
 ) -> list[encore.MessageId]:
     """Publish in order; in entries of `batch` messages, or 0 for plain ones."""
     options: dict[str, Any] = {"batching_enabled": batch > 0, "schema": schema}
+    options["max_pending_messages"] = max(1000, len(payloads))
     if batch:
         options |= {"batching_max_messages": batch, "batching_max_publish_delay_ms": 60_000}
     async with await client.create_producer(topic, **options) as producer:

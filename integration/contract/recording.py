@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from pulsar_encore.options import ConsumerOptions, ConsumerType, InitialPosition
 from pulsar_encore.transport.base import AckPlan, ConsumerLink, Delivery, Transport
@@ -42,13 +42,13 @@ class Recording:
             self.link.consumed(each.source, len(each.indexes))
         self._more.set()
 
-    def on_connected(self) -> None:
+    def on_connected(self, only: Container[int] | None = None) -> None:
         self.events.append("connected")
 
-    def on_disconnected(self) -> None:
+    def on_disconnected(self, only: Container[int] | None = None) -> None:
         self.events.append("disconnected")
 
-    def on_rewound(self) -> None:
+    def on_rewound(self, only: Container[int] | None = None) -> None:
         self.events.append("rewound")
 
     def on_failed(self, error: Exception) -> None:

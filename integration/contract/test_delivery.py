@@ -9,6 +9,7 @@ import pytest
 
 import pulsar_encore as encore
 
+from .cluster import Cluster
 from .kit import SUBSCRIPTION, ack_all, before_marker, bodies, data, publish, subscribe, take
 
 Exclusive, Shared = encore.ConsumerType.Exclusive, encore.ConsumerType.Shared
@@ -98,7 +99,10 @@ async def test_key_shared_keeps_a_key_together_and_in_order(
     assert by_key == {key: sent[number::16] for number, key in enumerate(keys[:16])}
 
 
-async def test_failover_hands_over_what_is_unacked(client: encore.Client, topic: str) -> None:
+async def test_failover_hands_over_what_is_unacked(
+    client: encore.Client, cluster: Cluster, topic: str
+) -> None:
+    await cluster.create_partitioned_topic(topic, 1)  # without partitions a hash decides who goes
     active = await subscribe(client, topic, Failover, consumer_name="a")
     sent = bodies(6)
     await publish(client, topic, sent)

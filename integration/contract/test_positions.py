@@ -73,6 +73,21 @@ async def test_seek_voids_pending_nacks(client: encore.Client, topic: str) -> No
     assert await before_marker(client, topic, consumer) == []
 
 
+async def test_acks_made_before_a_seek_do_not_ack_after_it(
+    client: encore.Client, topic: str
+) -> None:
+    """Wherever the seek falls between two flushes of an engine that groups acks itself."""
+    sent = bodies(3)
+    ids = await publish(client, topic, sent)
+    consumer = await subscribe(client, topic, start_message_id_inclusive=True)
+    for offset in range(8):
+        got = await take(consumer, 3, timeout=3)
+        assert data(got) == sent
+        await asyncio.sleep(offset * 0.0125)
+        await consumer.acknowledge(got)
+        await consumer.seek(ids[0])
+
+
 async def test_last_message_id(client: encore.Client, topic: str) -> None:
     ids = await publish(client, topic, bodies(6), batch=3)
     consumer = await subscribe(client, topic)
