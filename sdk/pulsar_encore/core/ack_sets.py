@@ -74,11 +74,13 @@ class AckTracker:
 
         Args:
             key: Which.
-            redelivered: A request to redeliver it may still be on its way, and reach the broker
-                before the ack: then it comes once more, and has to be recognised.
+            redelivered: It may be on its way here once more (a request to redeliver it, or a
+                reconnect, overtakes the ack), and then has to be recognised.
         """
         self._whole[key] = None
-        if redelivered:
+        if redelivered and self._suspecting:
+            self._suspects[key] = None
+        elif redelivered:
             self._echoes[key] = None
 
     def add_part(self, entry: Entry) -> None:
@@ -161,8 +163,12 @@ class AckTracker:
     def reconnected(self, unfinished: Iterable[Entry]) -> None:
         """Make due again: suspects, the cumulative position, the sets of unfinished entries.
 
-        What is due now may already be on its way here again, so it stays suspect when it is sent.
+        What is due now, or was sent since the loss, may already be on its way here again, so it
+        stays suspect when it is sent.
         """
+        self._suspecting = True
+        for _, keys in self._sent:
+            self._suspects.update(dict.fromkeys(keys))
         self._whole.update(self._suspects)
         self._suspects.update(self._whole)
         self._cumulative_due = self._cumulative is not None

@@ -39,6 +39,7 @@ class Entry:
         looks: Times each index was handed over and came back since, where not 0.
         live: False once the record is out of use; the ids it gave out then go by key.
         dirty: A partial ack waits to be sent.
+        doubled: A reconnect may have sent it on its way here once more.
         first_chunk: (ledger, entry) of the first chunk of a chunked message, else None.
     """
 
@@ -48,6 +49,7 @@ class Entry:
         "base",
         "batched",
         "dirty",
+        "doubled",
         "first_chunk",
         "home",
         "key",
@@ -79,6 +81,7 @@ class Entry:
         self.looks: dict[int, int] | None = None
         self.live = True
         self.dirty = False
+        self.doubled = False
         self.first_chunk = first_chunk
 
     def redelivery_count(self, index: int) -> int:

@@ -185,7 +185,8 @@ class InFlight:
             self._drop(entry)
             if entry.dirty:
                 self.acks.drop_part(entry)
-            self.acks.add_whole(entry.key, redelivered=entry.asked > 0 or entry.base > 0)
+            again = entry.doubled or entry.asked > 0 or entry.base > 0
+            self.acks.add_whole(entry.key, redelivered=again)
             return entry.size
         if entry.active == 0:
             self._park_away(entry)
@@ -366,6 +367,9 @@ class InFlight:
         self.unacked = 0
 
     def reconnected(self) -> None:
+        """The broker sends everything unacked again, what is here included."""
+        for entry in self._entries.values():
+            entry.doubled = True
         self.acks.reconnected(self._entries.values())
 
     # Book-keeping
