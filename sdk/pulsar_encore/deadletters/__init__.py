@@ -1,0 +1,27 @@
+"""Dead letters after their death: count them, look at them, send them home again.
+
+`DeadLetters` is the entry point; `pulsar-encore dlq` is a thin layer over it. Letters of Java and
+other clients work too, they only have no evidence to show.
+"""
+
+from .errors import LetterNotFoundError, NothingSelectedError, ReplayStoppedError
+from .groups import NO_FINGERPRINT, LetterGroup
+from .letter import Letter
+from .printing import printable
+from .report import Refusal, ReplayReport
+from .selection import Selection
+from .topic import DeadLetters
+
+__all__ = [
+    "NO_FINGERPRINT",
+    "DeadLetters",
+    "Letter",
+    "LetterGroup",
+    "LetterNotFoundError",
+    "NothingSelectedError",
+    "Refusal",
+    "ReplayReport",
+    "ReplayStoppedError",
+    "Selection",
+    "printable",
+]

@@ -1,0 +1,29 @@
+"""What can go wrong with dead letters, besides what every client can meet."""
+
+from __future__ import annotations
+
+from ..errors import ConfigurationError, EncoreError
+from .report import ReplayReport
+
+
+class LetterNotFoundError(ConfigurationError):
+    """No letter of the topic has that id or fingerprint."""
+
+
+class NothingSelectedError(ConfigurationError):
+    """No letter that the subscription still holds was selected; nothing was sent."""
+
+
+class ReplayStoppedError(EncoreError):
+    """A letter could not be sent, and the replay stopped there; its cause is the `__cause__`.
+
+    Running it again goes on where it stopped.
+
+    Args:
+        message: What happened and what to change.
+        report: What was done before.
+    """
+
+    def __init__(self, message: str, report: ReplayReport) -> None:
+        super().__init__(message)
+        self.report = report

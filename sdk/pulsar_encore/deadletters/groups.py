@@ -1,0 +1,83 @@
+"""Letters of like failures, counted together.
+
+Owns `LetterGroup` and `Grouping`. Pure and bounded: a topic with a new fingerprint on every letter
+cannot fill the memory, the groups beyond a number are counted as one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from .letter import Letter
+
+NO_FINGERPRINT: Final = "-"
+"""Stands for letters without evidence, in listings and selections."""
+
+MOST_GROUPS: Final = 10_000
+_OTHERS: Final = ("(others)", "(others)")
+
+
+@dataclass(slots=True)
+class LetterGroup:
+    """Letters with one fingerprint that died on one topic.
+
+    Attributes:
+        fingerprint: "-" for letters without evidence.
+        real_topic: Full name; "" when they do not say.
+        count: How many.
+        again: How many of them had been replayed before and died again.
+        first_ms, last_ms: When the first and the last was written, ms since the epoch.
+        error_class, error_message: Of the last one.
+        sample_id: The last one's id, for `show`.
+    """
+
+    fingerprint: str
+    real_topic: str
+    count: int = 0
+    again: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+    error_class: str = ""
+    error_message: str = ""
+    sample_id: str = ""
+
+    def add(self, letter: Letter) -> None:
+        """Count one more."""
+        written = letter.written_ms
+        if not self.count or written < self.first_ms:
+            self.first_ms = written
+        if not self.count or written >= self.last_ms:
+            self.last_ms = written
+            self.error_class = letter.error_class
+            self.error_message = letter.error_message
+            self.sample_id = letter.id
+        self.count += 1
+        self.again += bool(letter.replay_id)
+
+
+class Grouping:
+    """Adds letters up.
+
+    Args:
+        most: Groups kept apart; letters of further ones are counted under "(others)".
+    """
+
+    def __init__(self, most: int = MOST_GROUPS) -> None:
+        self._most = most
+        self._groups: dict[tuple[str, str], LetterGroup] = {}
+
+    def add(self, letter: Letter) -> None:
+        """Count a letter in its group."""
+        key = (letter.fingerprint or NO_FINGERPRINT, letter.real_topic)
+        group = self._groups.get(key)
+        if group is None:
+            if len(self._groups) >= self._most:
+                key = _OTHERS
+            group = self._groups.setdefault(key, LetterGroup(*key))
+        group.add(letter)
+
+    def result(self) -> list[LetterGroup]:
+        """The groups, largest first."""
+        groups = self._groups.values()
+        return sorted(groups, key=lambda each: (-each.count, each.fingerprint, each.real_topic))

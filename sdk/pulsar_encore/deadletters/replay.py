@@ -1,0 +1,269 @@
+"""Replaying: receive through a subscription, publish at home, ack what is persisted.
+
+How it works. An Exclusive subscription delivers in order what was not acked, has no unacked window
+to run full while letters that were not selected are passed by, and admits one replay at a time. Its
+single acks are the broker's to remember, so a second run begins where the first was cut off. A
+letter passed by is left unacked and costs memory until the replay closes; then all of them are the
+subscription's again.
+
+Invariant: an ack follows the copy's receipt. Owns `Replay`; a cancelled or failed one waits for the
+copies under way, so that only a kill can leave one sent and not acked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..client import Client
+from ..consumer import Consumer
+from ..errors import ConfigurationError, EncoreError, ReceiveTimeout, TransportError
+from ..message import Message
+from ..options import ConsumerType, InitialPosition
+from ..options.checks import integer, text
+from ..producer import Producer
+from ..transport.base import Outgoing
+from .errors import ReplayStoppedError
+from .letter import Letter
+from .pacing import Pace
+from .report import ReplayReport
+from .selection import Selection
+
+_UNDER_WAY: Final = 64  # copies sent and not yet persisted: the most doubles a kill can leave
+_ACK_GROUP_MS: Final = 10
+_MOST_PRODUCERS: Final = 64
+_DRAIN_S: Final = 35.0  # over the producers' send timeout, so that copies have ended by then
+_MOST_ID: Final = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayOptions:
+    """Checked arguments of `DeadLetters.replay`."""
+
+    dead_topic: str
+    subscription: str
+    schema: Any
+    selection: Selection
+    pace: Pace
+    limit: int | None
+    keep_counters: bool
+    target: str | None
+    quiet_s: float
+    on_progress: Callable[[ReplayReport], None] | None
+
+
+class Replay:
+    """One run.
+
+    Args:
+        client: Open.
+        options: What to replay, and how.
+        report: Kept up to date.
+    """
+
+    def __init__(self, client: Client, options: ReplayOptions, report: ReplayReport) -> None:
+        self._client = client
+        self._options = options
+        self._report = report
+        self._producers: dict[str, Producer] = {}
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(_UNDER_WAY)
+        self._failure: BaseException | None = None
+        self._failed_at = ""
+
+    async def run(self, partitions: Sequence[str]) -> None:
+        """Replay one partition after the other.
+
+        Raises:
+            ReplayStoppedError: A letter could not be sent.
+            TransportError: A partition could not be subscribed.
+        """
+        ended = []
+        try:
+            for partition in partitions:
+                if self._full or self._failure is not None:
+                    break
+                ended.append(await self._replay(partition))
+        finally:
+            await _to_its_end(self._close_producers())
+        if self._failure is not None:
+            if not isinstance(self._failure, EncoreError):
+                raise self._failure
+            raise self._stopped(self._failure) from self._failure
+        self._report.reached_end = len(ended) == len(partitions) and all(ended)
+
+    @property
+    def _full(self) -> bool:
+        limit = self._options.limit
+        return limit is not None and self._report.selected >= limit
+
+    async def _replay(self, partition: str) -> bool:
+        """All of one partition; True when its last letter was seen."""
+        consumer = await self._subscribe(partition)
+        try:
+            last = await consumer.get_last_message_id()
+            end = (last.ledger_id(), last.entry_id())
+            if end[1] < 0:
+                return True
+            while not self._full and self._failure is None:
+                try:
+                    message = await consumer.receive(timeout=self._options.quiet_s)
+                except ReceiveTimeout:
+                    if consumer.is_connected():
+                        return False
+                    continue
+                await self._look(consumer, message)
+                if self._last(message, end):
+                    return True
+            return False
+        finally:
+            # Also when cancelled: what is under way will be persisted, and is acked then.
+            await _to_its_end(self._end(consumer))
+
+    async def _end(self, consumer: Consumer) -> None:
+        await self._settle()
+        await consumer.close()
+
+    @staticmethod
+    def _last(message: Message, end: tuple[int, int]) -> bool:
+        message_id = message.message_id()
+        here = (message_id.ledger_id(), message_id.entry_id())
+        whole = message_id.batch_index() >= message_id.batch_size - 1
+        return here > end or (here == end and whole)
+
+    async def _subscribe(self, partition: str) -> Consumer:
+        options = self._options
+        try:
+            return await self._client.subscribe(
+                partition,
+                options.subscription,
+                ConsumerType.Exclusive,
+                initial_position=InitialPosition.Earliest,
+                batch_index_ack_enabled=True,
+                ack_group_time_ms=_ACK_GROUP_MS,
+            )
+        except TransportError as error:
+            if error.result != "ConsumerBusy":
+                raise
+            raise TransportError(
+                f"the subscription {options.subscription!r} of {partition} is in use: another "
+                "replay runs, or it is not a replay's; wait for it, or name another subscription",
+                result=error.result,
+                retryable=True,
+            ) from error
+
+    async def _look(self, consumer: Consumer, message: Message) -> None:
+        options, report = self._options, self._report
+        letter = Letter(message)
+        if not options.selection.takes(letter):
+            report.passed += 1
+            return
+        try:
+            target = letter.target(options.dead_topic, options.target)
+            copy = letter.copy(report.replay_id, keep_counters=options.keep_counters)
+        except ConfigurationError as error:
+            report.refuse(letter.id, str(error))
+            return
+        if report.dry_run:
+            report.select(target)
+            return
+        await options.pace.step()
+        await self._room.acquire()
+        if self._failure is not None:
+            self._room.release()
+            return
+        try:
+            producer = await self._producer(target)
+        except BaseException as error:
+            self._room.release()
+            if not isinstance(error, EncoreError):
+                raise
+            self._failed(letter, error)
+            return
+        report.select(target)
+        work = self._send(consumer, letter, producer, copy)
+        task = asyncio.get_running_loop().create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _send(
+        self, consumer: Consumer, letter: Letter, producer: Producer, copy: Outgoing
+    ) -> None:
+        try:
+            # Past the producer's encoding: the payload is encoded already.
+            await producer._link.publish(copy)
+            await consumer.acknowledge(letter.message)
+            self._report.replayed += 1
+            if self._options.on_progress is not None:
+                self._options.on_progress(self._report)
+        except BaseException as error:
+            self._failed(letter, error)
+        finally:
+            self._room.release()
+
+    def _failed(self, letter: Letter, error: BaseException) -> None:
+        if self._failure is None and not isinstance(error, asyncio.CancelledError):
+            self._failure, self._failed_at = error, letter.id
+
+    async def _producer(self, target: str) -> Producer:
+        producer = self._producers.get(target)
+        if producer is None:
+            if len(self._producers) >= _MOST_PRODUCERS:
+                await self._settle()
+                await self._close_producers()
+            producer = await self._client.create_producer(
+                target, schema=self._options.schema, batching_enabled=False, chunking_enabled=True
+            )
+            self._producers[target] = producer
+        return producer
+
+    async def _settle(self) -> None:
+        """Wait for the copies under way."""
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=_DRAIN_S)
+        self._report.doubtful = len(self._under_way)
+
+    async def _close_producers(self) -> None:
+        producers, self._producers = list(self._producers.values()), {}
+        closing = (producer.close() for producer in producers)
+        # A producer that is gone already is closed, which is what was wanted.
+        await asyncio.gather(*closing, return_exceptions=True)
+
+    def _stopped(self, error: EncoreError) -> ReplayStoppedError:
+        return ReplayStoppedError(
+            f"letter {self._failed_at} could not be sent, {self._report.replayed} were before it: "
+            f"{error}. Run it again to go on: what was replayed is not sent again",
+            self._report,
+        )
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await work that a cancel must not leave half done; the cancel takes effect afterwards."""
+    task = asyncio.get_running_loop().create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()
+
+
+def checked_limit(limit: Any) -> int | None:
+    """A number of letters, at least 1, or None."""
+    return None if limit is None else integer(limit, "limit", low=1, unit="letters")
+
+
+def checked_replay_id(replay_id: Any) -> str:
+    """The id given, or a new one."""
+    if replay_id is None:
+        return uuid.uuid4().hex[:12]
+    checked = text(replay_id, "replay_id")
+    if len(checked) > _MOST_ID or not checked.isprintable():
+        raise ConfigurationError(f"replay_id must be at most {_MOST_ID} printable characters")
+    return checked

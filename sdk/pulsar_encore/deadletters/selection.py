@@ -1,0 +1,110 @@
+"""Which letters: by fingerprint, by the topic they died on, by time, by id.
+
+Owns `Selection`, a value. Each field that is given must hold; within a field any of its values
+will do. What is empty selects everything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ..core.forwarding import id_text
+from ..errors import ConfigurationError
+from ..ids import MessageId
+from ..topics import base_name, full_name
+from .groups import NO_FINGERPRINT
+from .letter import Letter, parse_id
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """A choice of letters.
+
+    Args:
+        fingerprints: Of their failures; "-" for letters without evidence.
+        real_topics: The topics they died on, short or full, with or without partition.
+        since: Written to the dead-letter topic at or after this; s since the epoch, or a datetime
+            (naive ones are local time).
+        until: Written before this.
+        ids: Letters' own ids, as text or `MessageId`.
+
+    Raises:
+        ConfigurationError: A value is not of these kinds; names the field.
+    """
+
+    fingerprints: Iterable[str] = ()
+    real_topics: Iterable[str] = ()
+    since: float | datetime | None = None
+    until: float | datetime | None = None
+    ids: Iterable[str | MessageId] = ()
+
+    def __post_init__(self) -> None:
+        fingerprints = _texts(self.fingerprints, "fingerprints")
+        topics = _texts(self.real_topics, "real_topics")
+        since, until = _moment(self.since, "since"), _moment(self.until, "until")
+        if since is not None and until is not None and until <= since:
+            raise ConfigurationError("until must be after since: nothing lies between them")
+        put = object.__setattr__
+        put(self, "fingerprints", fingerprints)
+        put(self, "real_topics", frozenset(base_name(full_name(topic)) for topic in topics))
+        put(self, "since", since)
+        put(self, "until", until)
+        put(self, "ids", frozenset(_id(each) for each in _several(self.ids, "ids")))
+
+    def takes(self, letter: Letter) -> bool:
+        """Whether the letter is chosen."""
+        written_s = letter.written_ms / 1000
+        since, until = self.since, self.until
+        assert not isinstance(since, datetime) and not isinstance(until, datetime)
+        return (
+            (not self.fingerprints or (letter.fingerprint or NO_FINGERPRINT) in self.fingerprints)
+            and (not self.real_topics or letter.real_topic in self.real_topics)
+            and (since is None or written_s >= since)
+            and (until is None or written_s < until)
+            and (not self.ids or letter.id in self.ids)
+        )
+
+    @property
+    def everything(self) -> bool:
+        """True when no letter is left out."""
+        return not (self.fingerprints or self.real_topics or self.ids) and (
+            self.since is None and self.until is None
+        )
+
+
+def _several(values: Any, name: str) -> list[Any]:
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise ConfigurationError(f"{name} must be a list, got {type(values).__name__}")
+    return list(values)
+
+
+def _texts(values: Any, name: str) -> frozenset[str]:
+    several = _several(values, name)
+    for each in several:
+        if not isinstance(each, str) or not each.strip():
+            raise ConfigurationError(f"{name} must hold strings that are not blank, got {each!r}")
+    return frozenset(several)
+
+
+def _moment(value: Any, name: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, datetime):
+        return value.timestamp()
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ConfigurationError(
+            f"{name} must be seconds since the epoch or a datetime, got {value!r}"
+        )
+    return float(value)
+
+
+def _id(value: Any) -> str:
+    if isinstance(value, str):
+        # A plain topic's letters may be named without its partition, -1.
+        parsed = parse_id(value)
+        return value if value.count(":") > 1 else id_text(parsed)
+    return id_text(MessageId.wrap(value))

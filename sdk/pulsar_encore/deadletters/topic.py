@@ -1,0 +1,266 @@
+"""A dead-letter topic: what lies there, one letter in full, and the way home.
+
+Owns `DeadLetters`. Looking needs no subscription and changes nothing: readers from the beginning,
+one for each partition. Replaying is `Replay`'s. A broker that makes topics by itself makes one of
+any name asked for, so an empty answer may be a misspelt name; errors say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any, Final
+
+from ..client import Client
+from ..errors import ConfigurationError, ReceiveTimeout, TransportError
+from ..ids import MessageId
+from ..options.checks import boolean, text
+from ..topics import base_name, full_name
+from .errors import LetterNotFoundError, NothingSelectedError
+from .groups import Grouping, LetterGroup
+from .letter import Letter, parse_id
+from .pacing import Pace
+from .replay import Replay, ReplayOptions, checked_limit, checked_replay_id
+from .report import ReplayReport
+from .selection import Selection
+
+SUBSCRIPTION: Final = "encore-replay"
+_EVERYTHING: Final = Selection()
+_LOOK_MS: Final = 50  # read so long before asking whether there is anything
+_MOST_NAMED: Final = 5
+
+
+class DeadLetters:
+    """The letters of one dead-letter topic.
+
+    Args:
+        client: Open; stays open.
+        topic: The dead-letter topic, short or full; with partitions, all of them are read.
+        subscription: The durable subscription that remembers what was replayed. A letter replayed
+            under it is not replayed under it again; another name starts anew.
+        schema: Registered with the target topics when replaying; needed where a target insists on
+            one. Payload bytes are copied as they are in any case.
+
+    Raises:
+        ConfigurationError: A name is blank.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        *,
+        subscription: str = SUBSCRIPTION,
+        schema: Any = None,
+    ) -> None:
+        self._client = client
+        self.topic = full_name(text(topic, "topic"))
+        self.subscription = text(subscription, "subscription")
+        self._schema = schema
+
+    async def letters(self, selection: Selection = _EVERYTHING) -> AsyncGenerator[Letter, None]:
+        """Every letter selected, oldest first in each partition, up to the end there is now.
+
+        Raises:
+            TransportError: The topic is missing, or the broker refused.
+        """
+        for partition in await self._partitions():
+            async with aclosing(self._scan(partition, MessageId.earliest)) as scan:
+                async for letter in scan:
+                    if selection.takes(letter):
+                        yield letter
+
+    async def show(self, which: str | MessageId) -> Letter:
+        """One letter in full.
+
+        Args:
+            which: Its id, as listed, or a fingerprint, for the last letter that has it.
+
+        Raises:
+            LetterNotFoundError: There is none.
+            TransportError: The topic is missing, or the broker refused.
+        """
+        if isinstance(which, str) and ":" not in which:
+            return await self._last_of(which)
+        wanted = next(iter(Selection(ids=(which,)).ids))
+        assert isinstance(wanted, str)
+        message_id = parse_id(wanted)
+        start = message_id.first_chunk or message_id
+        position = MessageId(start.partition(), start.ledger_id(), start.entry_id())
+        for partition in await self._partitions():
+            if _number(partition) != message_id.partition():
+                continue
+            async with aclosing(self._scan(partition, position)) as scan:
+                async for letter in scan:
+                    if letter.id == wanted:
+                        return letter
+                    if letter.message.message_id() > message_id:
+                        break
+        raise LetterNotFoundError(
+            f"{self.topic} has no letter {wanted}: the broker has dropped it, or the id is of "
+            "another topic; `letters()` and the listing name those there are"
+        )
+
+    async def _last_of(self, fingerprint: str) -> Letter:
+        found = None
+        known = Grouping()
+        async with aclosing(self.letters()) as scan:
+            selection = Selection(fingerprints=(fingerprint,))
+            async for letter in scan:
+                known.add(letter)
+                if selection.takes(letter):
+                    found = letter
+        if found is None:
+            raise LetterNotFoundError(self._unknown(fingerprint, known.result()))
+        return found
+
+    async def replay(
+        self,
+        selection: Selection = _EVERYTHING,
+        *,
+        dry_run: bool = False,
+        rate: float | None = None,
+        limit: int | None = None,
+        keep_counters: bool = False,
+        replay_id: str | None = None,
+        target: str | None = None,
+        quiet: float = 2.0,
+        on_progress: Callable[[ReplayReport], None] | None = None,
+    ) -> ReplayReport:
+        """Send letters back to the topics they died on, and ack each once its copy is persisted.
+
+        A letter that is not selected stays with the subscription for a later replay. Interrupted,
+        by a cancel or a kill, it can be run again: what was acked is not sent again. What was sent
+        and not acked yet may be (at least once): then two messages carry the same
+        `letters.REPLAYED_FROM`, the id of the letter. One replay runs at a time on a subscription.
+
+        Args:
+            selection: Which letters.
+            dry_run: Send and ack nothing; count what would be. Creates the subscription if missing,
+                as a replay does.
+            rate: Most letters a second; None for as fast as the targets take them.
+            limit: Stop after so many letters.
+            keep_counters: Keep attempt counts and evidence; they are dropped otherwise, and the
+                message has all its looks again.
+            replay_id: Written on every message as `letters.REPLAY_ID`; made up when None.
+            target: A topic for all of them, instead of their own.
+            quiet: When the topic's last letters were replayed before, nothing tells that the end
+                is reached but that nothing comes for so long, in s.
+            on_progress: Called with the running report after each letter, on the event loop.
+
+        Returns:
+            What was done. Letters that cannot be sent (no REAL_TOPIC, keys of raw bytes) are named
+            in it and stay.
+
+        Raises:
+            ConfigurationError: An argument is wrong; nothing was connected.
+            NothingSelectedError: No letter left under the subscription is selected.
+            ReplayStoppedError: A letter could not be sent; what was done before counts.
+            TransportError: The topic is missing, or another replay runs on the subscription.
+        """
+        if not isinstance(selection, Selection):
+            raise ConfigurationError(
+                f"selection must be a Selection, got {type(selection).__name__}"
+            )
+        home = None if target is None else full_name(text(target, "target"))
+        if home is not None and base_name(home) == base_name(self.topic):
+            raise ConfigurationError(
+                "target is the dead-letter topic itself: letters would go round in circles"
+            )
+        if isinstance(quiet, bool) or not isinstance(quiet, (int, float)) or not 0 < quiet < 86_400:
+            raise ConfigurationError(f"quiet must be seconds above 0, got {quiet!r}")
+        options = ReplayOptions(
+            dead_topic=self.topic,
+            subscription=self.subscription,
+            schema=self._schema,
+            selection=selection,
+            pace=Pace(rate),
+            limit=checked_limit(limit),
+            keep_counters=boolean(keep_counters, "keep_counters"),
+            target=home,
+            quiet_s=float(quiet),
+            on_progress=on_progress,
+        )
+        report = ReplayReport(checked_replay_id(replay_id), dry_run=boolean(dry_run, "dry_run"))
+        partitions = await self._partitions()
+        await Replay(self._client, options, report).run(partitions)
+        if not report.selected and not report.refused:
+            raise NothingSelectedError(await self._why_nothing(selection))
+        return report
+
+    async def list(self, selection: Selection = _EVERYTHING) -> list[LetterGroup]:
+        """The letters selected, counted by fingerprint and topic; largest group first.
+
+        Raises:
+            TransportError: The topic is missing, or the broker refused.
+        """
+        grouping = Grouping()
+        async with aclosing(self.letters(selection)) as scan:
+            async for letter in scan:
+                grouping.add(letter)
+        return grouping.result()
+
+    async def _partitions(self) -> tuple[str, ...]:
+        try:
+            return tuple(await self._client.get_topic_partitions(self.topic))
+        except TransportError as error:
+            raise self._named(error) from error
+
+    async def _scan(self, partition: str, start: MessageId) -> AsyncGenerator[Letter, None]:
+        try:
+            reader = await self._client.create_reader(
+                partition, start, start_message_id_inclusive=True
+            )
+        except TransportError as error:
+            raise self._named(error) from error
+        async with reader:
+            while True:
+                try:
+                    yield Letter(await reader.read_next(timeout_millis=_LOOK_MS))
+                except ReceiveTimeout:
+                    if not await reader.has_message_available():
+                        return
+
+    def _named(self, error: TransportError) -> TransportError:
+        if error.result != "TopicNotFound":
+            return error
+        return TransportError(
+            f"there is no dead-letter topic {self.topic}: check the name; Java's and this "
+            "package's default is <topic>-<subscription>-DLQ",
+            result=error.result,
+        )
+
+    async def _why_nothing(self, selection: Selection) -> str:
+        known, alike = Grouping(), 0
+        async with aclosing(self.letters()) as scan:
+            async for letter in scan:
+                known.add(letter)
+                alike += selection.takes(letter)
+        groups = known.result()
+        if not groups:
+            return (
+                f"{self.topic} holds no letters: check the name; a broker that makes topics by "
+                "itself has made one of this name now"
+            )
+        if alike:
+            return (
+                f"{alike} letters match, and all of them were replayed under the subscription "
+                f"{self.subscription!r}: replay again under another subscription name"
+            )
+        fingerprints = {group.fingerprint for group in groups}
+        for each in selection.fingerprints:
+            if each not in fingerprints:
+                return self._unknown(each, groups)
+        return f"none of the {sum(group.count for group in groups)} letters of {self.topic} matches"
+
+    def _unknown(self, fingerprint: str, groups: Any) -> str:
+        # Fingerprints are the letters' own words; as reprs they are safe to print.
+        known = list(dict.fromkeys(group.fingerprint for group in groups))
+        names = ", ".join(repr(each) for each in known[:_MOST_NAMED]) or "none"
+        more = "" if len(known) <= _MOST_NAMED else f" and {len(known) - _MOST_NAMED} more"
+        return f"{self.topic} has no letter with fingerprint {fingerprint!r}; it has {names}{more}"
+
+
+def _number(partition: str) -> int:
+    tail = partition.removeprefix(base_name(partition)).rpartition("-")[2]
+    return int(tail) if tail else -1

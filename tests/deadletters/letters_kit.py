@@ -1,0 +1,62 @@
+"""What the dead-letter tests share: letters as others wrote them, and reading a topic out."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pulsar_encore as encore
+from pulsar_encore import letters
+from pulsar_encore.testing import MemoryTransport
+
+HOME = "persistent://public/default/orders"
+DEAD = "persistent://public/default/orders-billing-DLQ"
+
+
+def properties_of(
+    real_topic: str | None = HOME, fingerprint: str | None = "aaaaaaaaaaaa", **more: str
+) -> dict[str, str]:
+    """Those of a letter; without a fingerprint it is one of Java's."""
+    given = {"colour": "red", letters.ORIGIN_MESSAGE_ID: "7:7:-1", letters.RECONSUME_TIMES: "3"}
+    given |= {letters.REAL_SUBSCRIPTION: "billing", letters.DELAY_TIME: "0"}
+    if real_topic is not None:
+        given[letters.REAL_TOPIC] = real_topic
+    if fingerprint is not None:
+        given |= {
+            letters.FINGERPRINT: fingerprint,
+            letters.ERROR_CLASS: "ValueError",
+            letters.ERROR_MESSAGE: f"no {fingerprint[0]}",
+            letters.ATTEMPTS: "4",
+            letters.FIRST_TIME: "1",
+            letters.LAST_TIME: "2",
+        }
+    return given | more
+
+
+def bury(transport: MemoryTransport, *payloads: bytes | None, **of: Any) -> list[str]:
+    """Write letters, an entry each, and return their ids as listed."""
+    topic = of.pop("topic", DEAD)
+    put = {name: of.pop(name) for name in ("key", "event_ms") if name in of}
+    ids = []
+    for payload in payloads:
+        (message_id,) = transport.put(topic, payload, properties=properties_of(**of), **put)
+        ids.append(f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.partition()}")
+    return ids
+
+
+async def read_out(client: encore.Client, topic: str = HOME) -> list[encore.Message]:
+    """Everything on a topic."""
+    found = []
+    async with await client.create_reader(topic, encore.MessageId.earliest) as reader:
+        while await reader.has_message_available():
+            found.append(await reader.read_next(timeout_millis=5000))
+    return found
+
+
+def bodies(messages: list[encore.Message]) -> list[bytes]:
+    return [message.data() for message in messages]
+
+
+def environment() -> dict[str, str]:
+    """For child processes: this one's."""
+    return dict(os.environ)

@@ -1,0 +1,363 @@
+"""Replaying, in virtual time: what is sent home, what stays, and what a second run does."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from letters_kit import DEAD, HOME, bodies, bury, properties_of, read_out
+
+import pulsar_encore as encore
+from pulsar_encore import letters
+from pulsar_encore.deadletters import (
+    DeadLetters,
+    NothingSelectedError,
+    ReplayReport,
+    ReplayStoppedError,
+    Selection,
+)
+from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
+
+OTHER = "persistent://public/default/refunds"
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def test_a_replayed_message_is_the_original_again(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters
+) -> None:
+    (letter_id,) = bury(transport, b"one", key="k", event_ms=42)
+    report = await dead.replay(replay_id="second-try")
+    (message,) = await read_out(client)
+    assert message.data() == b"one"
+    assert (message.partition_key(), message.event_timestamp()) == ("k", 42)
+    assert message.properties() == {
+        "colour": "red",
+        letters.REAL_TOPIC: HOME,
+        letters.REAL_SUBSCRIPTION: "billing",
+        letters.ORIGIN_MESSAGE_ID: "7:7:-1",
+        letters.REPLAY_ID: "second-try",
+        letters.REPLAYED_FROM: letter_id,
+    }
+    assert (report.selected, report.replayed, report.passed) == (1, 1, 0)
+    assert report.reached_end
+    assert report.targets == {HOME: 1}
+
+
+async def test_counters_and_evidence_stay_when_told_to(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters
+) -> None:
+    bury(transport, b"one")
+    await dead.replay(keep_counters=True)
+    (message,) = await read_out(client)
+    kept = message.properties()
+    assert properties_of().items() <= kept.items()
+    assert set(kept) - set(properties_of()) == {letters.REPLAY_ID, letters.REPLAYED_FROM}
+
+
+async def test_a_tombstone_stays_one(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters
+) -> None:
+    bury(transport, None, key="k")
+    await dead.replay()
+    (message,) = await read_out(client)
+    assert message.has_null_value()
+
+
+async def test_a_letter_of_a_partition_goes_to_the_topic_of_it(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters
+) -> None:
+    bury(transport, b"one", real_topic=f"{HOME}-partition-3", fingerprint=None)
+    report = await dead.replay()
+    assert report.targets == {HOME: 1}
+    assert bodies(await read_out(client)) == [b"one"]
+
+
+async def test_what_is_not_selected_stays_for_later_replays(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters
+) -> None:
+    bury(transport, b"a1", b"a2")
+    bury(transport, b"b1", fingerprint="bbbbbbbbbbbb")
+    bury(transport, b"a3")
+    bury(transport, b"j1", fingerprint=None)
+    only = Selection(fingerprints=["bbbbbbbbbbbb"])
+    report = await dead.replay(only)
+    assert (report.replayed, report.passed) == (1, 4)
+    assert bodies(await read_out(client)) == [b"b1"]
+    report = await dead.replay(Selection(fingerprints=["-"]))
+    assert (report.replayed, report.passed) == (1, 3)
+    report = await dead.replay()
+    assert report.replayed == 3
+    assert bodies(await read_out(client)) == [b"b1", b"j1", b"a1", b"a2", b"a3"]
+
+
+async def test_members_of_a_batch_are_replayed_one_by_one(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters
+) -> None:
+    """Our letters are never batched; those of other writers may be."""
+    ids = transport.put(DEAD, b"x", b"y", b"z", properties=properties_of())
+    middle = f"{ids[1].ledger_id()}:{ids[1].entry_id()}:-1:1"
+    await dead.replay(Selection(ids=[middle]))
+    assert bodies(await read_out(client)) == [b"y"]
+    await dead.replay()
+    assert bodies(await read_out(client)) == [b"y", b"x", b"z"]
+
+
+async def test_every_partition_of_a_dead_letter_topic_is_replayed(
+    transport: MemoryTransport, client: encore.Client
+) -> None:
+    topic = "persistent://public/default/wide-DLQ"
+    transport.catalogue.create_partitioned(topic, 3)
+    for number in range(3):
+        bury(transport, b"%d" % number, topic=f"{topic}-partition-{number}")
+    wide = DeadLetters(client, topic)
+    assert (await wide.list())[0].count == 3
+    report = await wide.replay(Selection(fingerprints=["aaaaaaaaaaaa"]))
+    assert (report.replayed, report.reached_end) == (3, True)
+    assert sorted(bodies(await read_out(client))) == [b"0", b"1", b"2"]
+
+
+async def test_a_dry_run_counts_and_sends_nothing(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters
+) -> None:
+    bury(transport, b"1", b"2")
+    bury(transport, b"3", real_topic=OTHER)
+    report = await dead.replay(dry_run=True)
+    assert (report.selected, report.replayed) == (3, 0)
+    assert report.targets == {HOME: 2, OTHER: 1}
+    assert not await read_out(client)
+    assert (await dead.replay()).replayed == 3
+
+
+async def test_a_second_run_sends_nothing_twice_and_says_why(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters
+) -> None:
+    bury(transport, b"1", b"2")
+    await dead.replay()
+    with pytest.raises(
+        NothingSelectedError, match="2 letters match, and all of them were replayed"
+    ):
+        await dead.replay()
+    assert len(await read_out(client)) == 2
+    again = DeadLetters(client, DEAD, subscription="once-more")
+    assert (await again.replay()).replayed == 2
+
+
+async def test_the_end_is_found_when_the_last_letters_were_replayed_before(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters
+) -> None:
+    bury(transport, b"first")
+    bury(transport, b"last", fingerprint="bbbbbbbbbbbb")
+    await dead.replay(Selection(fingerprints=["bbbbbbbbbbbb"]))
+    begin = now_s()
+    report = await dead.replay(quiet=3)
+    assert report.replayed == 1
+    assert not report.reached_end
+    assert now_s() - begin == pytest.approx(3, abs=0.5)
+
+
+async def test_the_rate_is_kept(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters
+) -> None:
+    bury(transport, *(b"%d" % number for number in range(21)))
+    begin = now_s()
+    await dead.replay(rate=4)
+    assert now_s() - begin == pytest.approx(5.0, abs=0.2)
+
+
+async def test_the_limit_is_kept_and_the_next_run_goes_on(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters
+) -> None:
+    bury(transport, *(b"%d" % number for number in range(5)))
+    report = await dead.replay(limit=3)
+    assert (report.replayed, report.reached_end) == (3, False)
+    assert (await dead.replay(limit=3)).replayed == 2
+    assert bodies(await read_out(client)) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_progress_is_told(transport: MemoryTransport, dead: DeadLetters) -> None:
+    bury(transport, b"1", b"2", b"3")
+    told: list[int] = []
+    await dead.replay(on_progress=lambda report: told.append(report.replayed))
+    assert told == [1, 2, 3]
+
+
+async def test_a_letter_without_a_home_is_named_and_stays(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters
+) -> None:
+    (lost,) = bury(transport, b"lost", real_topic=None)
+    (circular,) = bury(transport, b"round", real_topic=f"{DEAD}-partition-1")
+    (forged,) = bury(transport, b"bad", real_topic="persistent://a\x1b[2J/b/c")
+    bury(transport, b"fine")
+    report = await dead.replay()
+    assert (report.replayed, report.refused) == (1, 3)
+    assert [each.letter_id for each in report.refusals] == [lost, circular, forged]
+    assert "no REAL_TOPIC" in report.refusals[0].reason
+    assert "dead-letter topic itself" in report.refusals[1].reason
+    assert "\x1b" not in report.refusals[2].reason
+    report = await dead.replay(target="orders")
+    assert (report.replayed, report.refused) == (3, 0)
+    assert bodies(await read_out(client)) == [b"fine", b"lost", b"round", b"bad"]
+
+
+async def test_a_cancelled_replay_is_run_again_without_doubles(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters
+) -> None:
+    """Cancelled between any two letters: what was sent is acked before it ends."""
+    sent = [b"%03d" % number for number in range(60)]
+    bury(transport, *sent)
+    runs = 0
+    while True:
+        runs += 1
+        work = asyncio.ensure_future(dead.replay(rate=100))
+        await asyncio.sleep(0.073)
+        if work.done():
+            assert work.result().reached_end
+            break
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+    assert runs > 5
+    assert bodies(await read_out(client)) == sent
+
+
+@pytest.mark.parametrize("turns", range(45))
+async def test_a_cancel_at_any_turn_loses_and_doubles_nothing(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters, turns: int
+) -> None:
+    sent = [b"%d" % number for number in range(6)]
+    bury(transport, *sent)
+    work = asyncio.ensure_future(dead.replay())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if not work.done():
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        try:
+            await dead.replay()
+        except NothingSelectedError:
+            pass  # the cancel came when all was sent
+    await work if not work.cancelled() else None
+    assert bodies(await read_out(client)) == sent
+
+
+async def test_a_letter_that_cannot_be_sent_stops_the_replay_and_stays(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters
+) -> None:
+    bury(transport, b"1")
+    bury(transport, b"2", real_topic=OTHER)
+    bury(transport, b"3")
+    transport.state(OTHER).log.terminated = True
+    with pytest.raises(ReplayStoppedError, match="Run it again") as raised:
+        await dead.replay()
+    assert raised.value.report.replayed >= 1
+    assert isinstance(raised.value.__cause__, encore.TransportError)
+    assert (await dead.replay(target=HOME)).replayed >= 1
+    assert sorted(bodies(await read_out(client))) == [b"1", b"2", b"3"]
+
+
+async def test_a_lost_receipt_is_a_double_that_can_be_seen(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters
+) -> None:
+    (letter_id,) = bury(transport, b"1")
+    await dead.replay(replay_id="r")
+    other = DeadLetters(client, DEAD, subscription="knows-nothing")
+    await other.replay(replay_id="r")
+    marks = {
+        (message.properties()[letters.REPLAY_ID], message.properties()[letters.REPLAYED_FROM])
+        for message in await read_out(client)
+    }
+    assert marks == {("r", letter_id)}
+
+
+async def test_one_replay_at_a_time(transport: MemoryTransport, dead: DeadLetters) -> None:
+    bury(transport, b"1", b"2", b"3")
+    first = asyncio.ensure_future(dead.replay(rate=1))
+    await asyncio.sleep(0.5)
+    with pytest.raises(encore.TransportError, match="another replay"):
+        await dead.replay()
+    assert (await first).replayed == 3
+
+
+async def test_many_target_topics_need_few_producers(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters
+) -> None:
+    homes = [f"persistent://public/default/home-{number}" for number in range(150)]
+    for home in homes:
+        bury(transport, b"x", real_topic=home)
+    report = await dead.replay()
+    assert set(report.targets) == set(homes)
+    assert len(await read_out(client, homes[149])) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        ({"rate": 0}, "rate"),
+        ({"rate": -1}, "rate"),
+        ({"rate": float("nan")}, "rate"),
+        ({"rate": "fast"}, "rate"),
+        ({"rate": True}, "rate"),
+        ({"limit": 0}, "limit"),
+        ({"limit": 1.5}, "limit"),
+        ({"replay_id": " "}, "replay_id"),
+        ({"replay_id": "a\nb"}, "replay_id"),
+        ({"replay_id": "a" * 201}, "replay_id"),
+        ({"target": ""}, "target"),
+        ({"target": DEAD}, "target"),
+        ({"target": f"{DEAD}-partition-0"}, "target"),
+        ({"quiet": 0}, "quiet"),
+        ({"keep_counters": 1}, "keep_counters"),
+        ({"dry_run": "yes"}, "dry_run"),
+        ({"selection": "all"}, "selection"),
+    ],
+)
+async def test_a_wrong_argument_is_named_before_anything_is_connected(
+    transport: MemoryTransport, dead: DeadLetters, arguments: dict[str, Any], names: str
+) -> None:
+    with pytest.raises(encore.ConfigurationError, match=names):
+        await dead.replay(**arguments)
+    assert not transport.commands
+
+
+async def test_a_fingerprint_that_no_letter_has_is_named(
+    transport: MemoryTransport, dead: DeadLetters
+) -> None:
+    bury(transport, b"1")
+    with pytest.raises(NothingSelectedError, match=r"'cccccccccccc'; it has 'aaaaaaaaaaaa'"):
+        await dead.replay(Selection(fingerprints=["cccccccccccc"]))
+    with pytest.raises(NothingSelectedError, match="none of the 1 letters"):
+        await dead.replay(Selection(real_topics=["nowhere"]))
+
+
+async def test_an_empty_topic_is_named(dead: DeadLetters) -> None:
+    with pytest.raises(NothingSelectedError, match="holds no letters: check the name"):
+        await dead.replay()
+
+
+async def test_a_callback_that_fails_ends_the_replay(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters
+) -> None:
+    bury(transport, b"1", b"2")
+
+    def fail(_: ReplayReport) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await dead.replay(on_progress=fail, rate=10)
+    assert len(await read_out(client)) == 1
+
+
+async def test_a_send_that_is_refused_once_is_sent_by_the_next_run(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters
+) -> None:
+    bury(transport, b"1", b"2", b"3")
+    transport.faults = FaultPlan([Fault(kind="refuse", command="SEND", nth=2)])
+    with pytest.raises(ReplayStoppedError):
+        await dead.replay(rate=10)
+    await dead.replay()
+    assert bodies(await read_out(client)) == [b"1", b"2", b"3"]
