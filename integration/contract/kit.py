@@ -113,10 +113,11 @@ async def work_off(
     *,
     nack_share: float = 0.3,
     nack_delay: float = 0.2,
+    nack_times: int = 3,
     step: Callable[[int], Awaitable[None]] | None = None,
     timeout: float = 40.0,
 ) -> list[bytes]:
-    """Ack or nack at random until all is acked; each message is nacked three times at most.
+    """Ack or nack at random until all is acked; each message is nacked `nack_times` at most.
 
     Args:
         step: Called with the number of messages received so far.
@@ -141,7 +142,7 @@ async def work_off(
         body = message.data()
         if body in acked:
             again.append(body)
-        if body not in acked and nacks[body] < 3 and rng.random() < nack_share:
+        if body not in acked and nacks[body] < nack_times and rng.random() < nack_share:
             nacks[body] += 1
             await consumer.negative_acknowledge(message, delay=nack_delay * rng.random())
         else:

@@ -11,7 +11,7 @@ from pulsar_encore.transport.base import AckPlan, ConsumerLink, Delivery, Transp
 from .kit import SUBSCRIPTION, WAIT_S
 
 # Longer than the stock client keeps acks and redelivery requests back.
-SENT_S = 0.3
+SENT_S = 0.22
 
 
 class Recording:

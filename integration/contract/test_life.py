@@ -49,14 +49,14 @@ async def test_a_full_window_stalls_is_reported_and_opens_again(
             held = await take(consumer, 20)
             with pytest.raises(encore.ReceiveTimeout):
                 for _ in range(20):
-                    held.append(await consumer.receive(timeout=0.4))
+                    held.append(await consumer.receive(timeout=0.25))
         warnings = [one for one in caplog.messages if "maxUnackedMessagesPerConsumer" in one]
         assert len(warnings) == 1
         assert consumer.statistics().window_share >= 1
         for message in held:  # what is nacked and waits fills it just the same
             await consumer.negative_acknowledge(message, delay=60)
         with pytest.raises(encore.ReceiveTimeout):
-            await consumer.receive(timeout=0.3)
+            await consumer.receive(timeout=0.2)
         assert consumer.statistics().nacked == len(held)
         await consumer.acknowledge(held)
         rest: list[encore.Message] = []
