@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 
 from pulsar_encore.consumer.receive_queue import ReceiveQueue
 from pulsar_encore.consumer.settlement import Settlement
-from pulsar_encore.core.entry import ACKED, AWAY, HELD, NACKED, QUEUED, EntryKey
+from pulsar_encore.core.entry import ACKED, AWAY, HELD, NACKED, QUEUED, Entry, EntryKey
 from pulsar_encore.core.in_flight import InFlight
 from pulsar_encore.ids import MessageId
 from pulsar_encore.message import Message
@@ -66,6 +66,7 @@ class AgainstModel(RuleBasedStateMachine):
         self.pending: set[EntryKey] = set()  # what the broker will send (again)
         self.looks: list[tuple[Message, Spot]] = []
         self.current: dict[Spot, Message] = {}
+        self.void: set[Message] = set()  # received before a seek
         self.last_sent: list[tuple[EntryKey, set[int]]] = []
         self.connected = True
 
@@ -159,6 +160,11 @@ class AgainstModel(RuleBasedStateMachine):
 
     # The application
 
+    def recent_look(self, data: st.DataObject) -> tuple[Message, Spot]:
+        # By position: a strategy over the objects themselves would depend on their addresses.
+        recent = self.looks[-12:]
+        return recent[data.draw(st.integers(0, len(recent) - 1))]
+
     @rule(count=st.integers(1, 5))
     def take(self, count: int) -> None:
         for _ in range(count):
@@ -175,20 +181,29 @@ class AgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.looks)
     @rule(data=st.data(), by_id=st.booleans())
     def ack(self, data: st.DataObject, by_id: bool) -> None:
-        message, spot = data.draw(st.sampled_from(self.looks[-12:]))
+        message, spot = self.recent_look(data)
+        if self.home.find(spot[0]) is None and self.settled(spot[0]):
+            return  # no record is kept of it: the ack is sent again, and the broker knows better
         if by_id:
             rebuilt = MessageId.deserialize(message.message_id().serialize(), TOPIC)
             self.settlement.ack(rebuilt)
         else:
+            size = self.entries[spot[0]].size
+            void = message in self.void and size > 1 and self.home.find(spot[0]) is None
             self.settlement.ack(message)
+            if void:
+                return
         self.where[spot] = "acked"
         self.due.pop(spot, None)
+
+    def settled(self, key: EntryKey) -> bool:
+        return all(self.where[key, index] == "acked" for index in range(self.entries[key].size))
 
     @precondition(lambda self: self.looks)
     @rule(data=st.data())
     def ack_entry(self, data: st.DataObject) -> None:
         """By an id without an index: its sender means the whole entry."""
-        _, (key, _) = data.draw(st.sampled_from(self.looks[-12:]))
+        _, (key, _) = self.recent_look(data)
         self.settlement.ack(MessageId(-1, *key, topic=TOPIC))
         for index in range(self.entries[key].size):
             self.where[key, index] = "acked"
@@ -197,7 +212,7 @@ class AgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.looks and not self.shared)
     @rule(data=st.data(), by_id=st.booleans())
     def ack_cumulative(self, data: st.DataObject, by_id: bool) -> None:
-        message, (key, index) = data.draw(st.sampled_from(self.looks[-12:]))
+        message, (key, index) = self.recent_look(data)
         self.settlement.ack_cumulative(message.message_id() if by_id else message)
         for spot in self.where:
             if spot <= (key, index):
@@ -207,11 +222,11 @@ class AgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.looks)
     @rule(data=st.data(), delay=DELAYS)
     def nack(self, data: st.DataObject, delay: float) -> None:
-        message, spot = data.draw(st.sampled_from(self.looks[-12:]))
+        message, spot = self.recent_look(data)
         self.settlement.nack(message, delay)
         live = ("held", "nacked") if self.shared else ("queued", "held", "nacked")
         key = spot[0]
-        if self.where[spot] in live and (self.current[spot] is message or not self.shared):
+        if self.where[spot] in live and (self.current.get(spot) is message or not self.shared):
             self.where[spot] = "nacked"
             self.due[spot] = self.now + round(delay * 1000)
         elif self.where[spot] == "nacked" and self.entries[key].size == 1:
@@ -235,7 +250,7 @@ class AgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.looks)
     @rule(data=st.data(), delay=DELAYS)
     def nack_by_id(self, data: st.DataObject, delay: float) -> None:
-        message, spot = data.draw(st.sampled_from(self.looks[-12:]))
+        message, spot = self.recent_look(data)
         if self.where[spot] not in ("queued", "held", "nacked"):
             return
         self.settlement.nack(message.message_id(), delay)
@@ -360,7 +375,7 @@ class AgainstModel(RuleBasedStateMachine):
             self.pending.add(key)
         self.where = dict.fromkeys(self.where, "away")
         self.current.clear()
-        self.looks.clear()
+        self.void.update(message for message, _ in self.looks)
 
     # Agreement
 
@@ -417,3 +432,62 @@ def test_agrees_with_the_model(shared: bool) -> None:
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),
     )
+
+
+# What the machine found, each alone
+
+
+def plain_home() -> InFlight:
+    return InFlight(object(), 0, TOPIC, -1, shared=True)
+
+
+def test_a_timed_out_message_leaves_the_window() -> None:
+    home = plain_home()
+    entry, _ = home.arrive((1, 1), 0, 0, (0,))
+    assert entry is not None
+    entry.state[0] = HELD
+    home.timeouts.add((1, 1, -1), 5, 0)
+    assert home.unacked == 1
+    assert home.release(home.timeouts.pop_due(5)) == [(1, [1])]
+    assert home.unacked == 0
+    home._check()
+
+
+def test_acks_from_before_a_seek_do_not_count_after_it() -> None:
+    home = plain_home()
+    entry, _ = home.arrive((1, 1), 2, 0, (0, 1))
+    assert entry is not None
+    home.ack(entry, 0)
+    home.reset()
+    assert entry.unacked == 0, "its messages are void: nothing of it is told to the broker"
+    again, positions = home.arrive((1, 1), 2, 0, (0, 1))
+    assert again is not None and list(positions) == [0, 1]
+
+
+def test_a_part_of_what_is_acked_whole_and_unsent_opens_no_new_record() -> None:
+    home = plain_home()
+    entry, _ = home.arrive((1, 1), 2, 0, (0, 1))
+    assert entry is not None
+    home.release_all()
+    home.ack_entry((1, 1))
+    stale = Entry(home, (1, 1), 2, True, 0)
+    home.adopt(stale)
+    home.ack(stale, 0)
+    assert home.arrive((1, 1), 2, 1, (0, 1)) == (None, ())
+    unsent = home.acks.take(0)
+    assert (unsent.whole, unsent.parts) == ([(1, 1)], [])
+
+
+def test_what_is_gone_is_remembered_within_bounds() -> None:
+    home = plain_home()
+    for number in range(10_500):
+        entry, _ = home.arrive((1, number), 2, 0, (0, 1))
+        assert entry is not None
+        entry.state[:] = bytes([HELD, HELD])
+        home.ack(entry, 0)
+        home.nack(entry, 1, 0, 0)
+        home.release(home.nacks.pop_due(1))
+    assert sum(home.find((1, number)) is not None for number in range(10_500)) == 10_000
+    assert home.find((1, 0)) is None
+    assert home.find((1, 10_499)) is not None
+    home._check()

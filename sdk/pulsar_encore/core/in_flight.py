@@ -144,6 +144,10 @@ class InFlight:
 
     def adopt(self, entry: Entry) -> None:
         """Keep a record again of a batch that is not here, to ack a part of it."""
+        if self.acks.covers(entry.key):  # all of it is acked already: no part is left to ack
+            entry.state = bytearray([ACKED]) * entry.size
+            entry.unacked = 0
+            return
         for index, state in enumerate(entry.state):
             if state != ACKED:
                 entry.state[index] = AWAY
@@ -307,7 +311,8 @@ class InFlight:
             for number in entries:
                 entry = self._entries.get((ledger, number))
                 if entry is not None and entry.size == 1:
-                    self.unacked += self._release_indexes(entry, 1)
+                    released = self._release_indexes(entry, 1)
+                    self.unacked += released  # counted twice: above, and there
                     wanted.extend(
                         each for each in entry.other_chunks() if (ledger, each) not in self._entries
                     )
@@ -357,6 +362,7 @@ class InFlight:
         """After a seek: nothing from before counts any more."""
         for entry in self._entries.values():
             entry.live = False
+            entry.unacked = 0  # nor its acked indexes, should its messages be acked from now on
         self._entries.clear()
         self._away.clear()
         self.nacks.clear()
