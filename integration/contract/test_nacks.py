@@ -78,7 +78,7 @@ async def test_nacks_of_one_entry_close_together_bring_nothing_acked(
         await asyncio.sleep(0.25)  # whatever was asked for is here
         return await before_marker(client, mine, consumer)
 
-    assert await asyncio.gather(twice(0.04), twice(0.08), twice(0.12)) == [[], [], []]
+    assert await asyncio.gather(*map(twice, (0.04, 0.08, 0.12))) == [[], [], []]
 
 
 async def test_a_second_nack_moves_and_an_ack_cancels(client: encore.Client, topic: str) -> None:
