@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
 from typing import Any
 
 import pulsar_encore as encore
 from pulsar_encore import letters
 from pulsar_encore.testing import MemoryTransport
+
+#: The engine's log is global: the first logger made decides, and tests provoke errors.
+QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
 
 HOME = "persistent://public/default/orders"
 DEAD = "persistent://public/default/orders-billing-DLQ"
@@ -57,6 +60,17 @@ def bodies(messages: list[encore.Message]) -> list[bytes]:
     return [message.data() for message in messages]
 
 
-def environment() -> dict[str, str]:
-    """For child processes: this one's."""
-    return dict(os.environ)
+async def bury_on(url: str, payloads: list[bytes], **of: Any) -> None:
+    """Write letters to a broker, an entry each."""
+    async with (
+        encore.Client(url, logger=QUIET) as client,
+        await client.create_producer(DEAD, batching_enabled=False) as producer,
+    ):
+        given = properties_of(**of)
+        await asyncio.gather(*(producer.send(each, properties=given) for each in payloads))
+
+
+async def read_from(url: str, topic: str = HOME) -> list[encore.Message]:
+    """Everything on a broker's topic."""
+    async with encore.Client(url, logger=QUIET) as client:
+        return await read_out(client, topic)

@@ -23,6 +23,9 @@ app = App(
 )
 
 
+app.command("pulsar_encore.cli.dlq:app", name="dlq", help="Dead letters: ls, show, replay.")
+
+
 @app.command
 def demo(*, url: str | None = None) -> int:
     """Run the stock client and this SDK side by side and print one table; under a minute.

@@ -1,0 +1,207 @@
+"""`pulsar-encore dlq`: list, show and replay the letters of a dead-letter topic.
+
+Owns how letters are asked for and printed; what happens is `pulsar_encore.deadletters`'. Texts of
+letters are strangers' texts and are printed escaped. `ls` and `show` change nothing; `replay`
+without a choice of letters wants `--all`, so that a forgotten option sends nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Annotated, Any, Final, TypeVar
+
+from cyclopts import App, Parameter
+
+from ..client import Client
+from ..deadletters import DeadLetters, ReplayReport, ReplayStoppedError, Selection, printable
+from ..deadletters.topic import SUBSCRIPTION
+from ..errors import ConfigurationError
+from . import dlq_output as output
+
+app = App(name="dlq", help="Dead letters: list them, look at one, send them home again.")
+
+_URL: Final = "pulsar://localhost:6650"
+_TIMEOUT_S: Final = 10  # somebody waits at a prompt
+_AGO: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+T = TypeVar("T")
+Several = Annotated[list[str] | None, Parameter(negative="")]
+# "-" stands for letters without a fingerprint.
+Fingerprints = Annotated[list[str] | None, Parameter(negative="", allow_leading_hyphen=True)]
+Which = Annotated[str, Parameter(allow_leading_hyphen=True)]
+
+
+@app.command
+def ls(
+    topic: str,
+    *,
+    url: str = _URL,
+    fingerprint: Fingerprints = None,
+    real_topic: Several = None,
+    since: str | None = None,
+    until: str | None = None,
+    json: bool = False,
+) -> int:
+    """Count the letters by fingerprint and by the topic they died on.
+
+    Args:
+        topic: The dead-letter topic.
+        url: The broker.
+        fingerprint: Only these failures; "-" for letters without evidence. May be repeated.
+        real_topic: Only letters that died on these topics. May be repeated.
+        since: Only letters written since, such as 2h (30s, 10m, 7d) ago or 2026-01-31T12:00.
+        until: Only letters written before.
+        json: Print a JSON list instead of a table.
+    """
+    selection = _selection(fingerprint, real_topic, since, until, None)
+    groups = _run(url, topic, SUBSCRIPTION, lambda dead: dead.list(selection))
+    if json:
+        sys.stdout.write(output.groups_json(groups))
+    else:
+        output.print_groups(groups, topic)
+    return 0
+
+
+@app.command
+def show(topic: str, which: Which, *, url: str = _URL, bytes: int = 2000) -> int:
+    """Print one letter: payload, keys, properties and the evidence of its end.
+
+    Args:
+        topic: The dead-letter topic.
+        which: Its id as `ls` shows it, or a fingerprint for the last letter that has it.
+        url: The broker.
+        bytes: Print so much of the payload.
+    """
+    if bytes < 0:
+        raise ConfigurationError(f"bytes must be 0 or more, got {bytes}")
+    letter = _run(url, topic, SUBSCRIPTION, lambda dead: dead.show(which))
+    sys.stdout.write(output.letter_text(letter, bytes))
+    return 0
+
+
+@app.command
+def replay(
+    topic: str,
+    *,
+    url: str = _URL,
+    fingerprint: Fingerprints = None,
+    real_topic: Several = None,
+    since: str | None = None,
+    until: str | None = None,
+    id: Several = None,
+    all: bool = False,
+    dry_run: bool = False,
+    rate: float | None = None,
+    limit: int | None = None,
+    keep_counters: bool = False,
+    replay_id: str | None = None,
+    target: str | None = None,
+    subscription: str = SUBSCRIPTION,
+) -> int:
+    """Send letters back to the topics they died on; what is persisted there is acked here.
+
+    Run it again after an interruption: what was acked is not sent again. What was sent and not yet
+    acked when the process was killed may be sent twice, with one ENCORE_REPLAYED_FROM.
+
+    Args:
+        topic: The dead-letter topic.
+        url: The broker.
+        fingerprint: Only these failures; "-" for letters without evidence. May be repeated.
+        real_topic: Only letters that died on these topics. May be repeated.
+        since: Only letters written since, such as 2h (30s, 10m, 7d) ago or 2026-01-31T12:00.
+        until: Only letters written before.
+        id: Only these letters. May be repeated.
+        all: Every letter, where nothing of the above is given.
+        dry_run: Count, and send nothing.
+        rate: Most letters a second.
+        limit: Stop after so many letters.
+        keep_counters: Keep attempt counts and evidence on the messages.
+        replay_id: Written on every message; made up when left out.
+        target: Send them all to this topic instead.
+        subscription: Remembers what was replayed; another name starts anew.
+    """
+    selection = _selection(fingerprint, real_topic, since, until, id)
+    if selection.everything != all:
+        raise ConfigurationError(
+            "choose letters by --fingerprint, --real-topic, --since, --until or --id, or send "
+            "--all of them; not both"
+        )
+    progress = output.Progress()
+
+    async def work(dead: DeadLetters) -> ReplayReport:
+        try:
+            return await dead.replay(
+                selection,
+                dry_run=dry_run,
+                rate=rate,
+                limit=limit,
+                keep_counters=keep_counters,
+                replay_id=replay_id,
+                target=target,
+                on_progress=progress,
+            )
+        except asyncio.CancelledError:
+            progress.interrupted()
+            raise
+        finally:
+            progress.close()
+
+    try:
+        report = _run(url, topic, subscription, work)
+    except ReplayStoppedError as error:
+        sys.stderr.write(f"pulsar-encore: {printable(str(error))}\n")
+        return 1
+    sys.stdout.write(output.report_text(report))
+    return 1 if report.refused else 0
+
+
+def _run(url: str, topic: str, subscription: str, work: Callable[[DeadLetters], Awaitable[T]]) -> T:
+    async def main() -> T:
+        engine = output.quiet_engine()
+        async with Client(url, operation_timeout_seconds=_TIMEOUT_S, logger=engine) as client:
+            return await work(DeadLetters(client, topic, subscription=subscription))
+
+    return asyncio.run(main())
+
+
+def _selection(
+    fingerprints: list[str] | None,
+    real_topics: list[str] | None,
+    since: str | None,
+    until: str | None,
+    ids: list[str] | None,
+) -> Selection:
+    chosen: dict[str, Any] = {
+        "fingerprints": fingerprints or (),
+        "real_topics": real_topics or (),
+        "ids": ids or (),
+    }
+    return Selection(since=moment(since, "since"), until=moment(until, "until"), **chosen)
+
+
+def moment(text: str | None, name: str) -> float | None:
+    """A time as typed: so long ago, or a date and time, local unless it has an offset.
+
+    Returns:
+        Seconds since the epoch.
+
+    Raises:
+        ConfigurationError: It is neither.
+    """
+    if text is None:
+        return None
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return time.time() - int(ago[1]) * _SECONDS[ago[2]]
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError) as error:
+        raise ConfigurationError(
+            f"{name} must be like 30m, 2h, 7d, or 2026-01-31T12:00, got {printable(text, 50)!r}"
+        ) from error

@@ -1,0 +1,170 @@
+"""How letters, groups and replays are put on a terminal; every text of a letter is escaped.
+
+Owns the words. Nothing here talks to a broker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from .. import FileLogger, LoggerLevel, letters
+from ..deadletters import Letter, LetterGroup, ReplayReport, printable
+
+_MOST_TEXT: Final = 500
+_NOTHING: Final = "(no REAL_TOPIC)"
+
+
+def quiet_engine() -> Any:
+    """The engine logs to stdout, which is for what was asked for; what fails is said anyway."""
+    return FileLogger(LoggerLevel.Error, os.devnull)
+
+
+def when(ms: int) -> str:
+    """A time, in UTC to the second."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"  # nobody's clock, but it is what the letter says
+
+
+def groups_json(groups: Iterable[LetterGroup]) -> str:
+    """One JSON list; everything outside of printable ASCII is escaped in it."""
+    text = json.dumps([asdict(group) for group in groups], indent=2)
+    return text.replace("\x7f", "\\u007f") + "\n"
+
+
+def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
+    """A table; a line on stderr when there is nothing to put into it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from .console import wide_console
+
+    if not groups:
+        sys.stderr.write(f"no letters on {printable(topic, _MOST_TEXT)}\n")
+        return
+    table = Table()
+    names = ("letters", "again", "fingerprint", "died on", "first", "last", "why", "a letter")
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for group in groups:
+        why = f"{group.error_class}: {group.error_message}".strip(": ")
+        row = (
+            str(group.count),
+            str(group.again or ""),
+            printable(group.fingerprint, _MOST_TEXT),
+            printable(group.real_topic, _MOST_TEXT) or _NOTHING,
+            when(group.first_ms),
+            when(group.last_ms),
+            printable(why, 120),
+            group.sample_id,
+        )
+        table.add_row(*map(Text, row))  # text, not markup
+    wide_console().print(table)
+
+
+def letter_text(letter: Letter, most_bytes: int) -> str:
+    """All of one letter."""
+    message = letter.message
+    lines = [f"letter       {letter.id} of {printable(message.topic_name(), _MOST_TEXT)}"]
+    lines.append(f"written      {when(letter.written_ms)}")
+    if message.event_timestamp() > 0:
+        lines.append(f"event time   {when(message.event_timestamp())}")
+    for label, read in (("key", message.partition_key), ("ordering key", message.ordering_key)):
+        try:
+            text = printable(read(), _MOST_TEXT)
+        except UnicodeDecodeError:
+            text = "(raw bytes, which this transport cannot read)"
+        if text:
+            lines.append(f"{label:<12} {text}")
+    lines += _block("evidence", letter.evidence())
+    lines += _block("properties", letter.user_properties())
+    lines += _payload(letter, most_bytes)
+    return "\n".join(lines) + "\n"
+
+
+def _block(title: str, properties: dict[str, str]) -> list[str]:
+    if not properties:
+        return [f"{title}: none"]
+    lines = [f"{title}:"]
+    for name, value in properties.items():
+        # Only the stack has lines of its own; in any other value a line break is a trick.
+        parts = value.split("\n") if name == letters.ERROR_STACK else [value]
+        lines.append(f"  {printable(name, _MOST_TEXT)} = {printable(parts[0], _MOST_TEXT)}")
+        lines += [f"      {printable(part, _MOST_TEXT)}" for part in parts[1:]]
+    return lines
+
+
+def _payload(letter: Letter, most_bytes: int) -> list[str]:
+    if letter.message.has_null_value():
+        return ["payload: none (a tombstone)"]
+    data = letter.message.data()
+    cut = data[:most_bytes]
+    more = "" if len(cut) == len(data) else f", the first {len(cut)} of them"
+    try:
+        # A cut may go through a character: its rest is not the payload's fault.
+        text = cut.decode("utf-8") if not more else _decoded(cut)
+        shown = [f"  {printable(line)}" for line in text.split("\n")]
+        kind = "text"
+    except UnicodeDecodeError:
+        shown = [f"  {cut[at : at + 32].hex(' ')}" for at in range(0, len(cut), 32)]
+        kind = "hex"
+    return [f"payload, {len(data)} bytes as {kind}{more}:", *shown]
+
+
+def _decoded(cut: bytes) -> str:
+    for missing in range(4):
+        try:
+            return cut[: len(cut) - missing].decode("utf-8")
+        except UnicodeDecodeError:
+            if missing == 3:
+                raise
+    raise AssertionError("unreachable")
+
+
+def report_text(report: ReplayReport) -> str:
+    """What a replay did."""
+    verb = "would be sent" if report.dry_run else "sent and acked"
+    count = report.selected if report.dry_run else report.replayed
+    lines = [f"{count} letters {verb}, {report.passed} not selected; replay {report.replay_id}"]
+    for target, number in sorted(report.targets.items()):
+        lines.append(f"  {number} to {printable(target, _MOST_TEXT)}")
+    if report.refused:
+        lines.append(f"{report.refused} letters cannot be sent and stay:")
+        lines += [f"  {each.letter_id}: {printable(each.reason)}" for each in report.refusals]
+        if report.refused > len(report.refusals):
+            lines.append(f"  and {report.refused - len(report.refusals)} more")
+    return "\n".join(lines) + "\n"
+
+
+class Progress:
+    """A line on stderr that counts, where somebody watches."""
+
+    def __init__(self) -> None:
+        self._shows = sys.stderr.isatty()
+        self._replayed = 0
+
+    def __call__(self, report: ReplayReport) -> None:
+        self._replayed = report.replayed
+        if self._shows:
+            sys.stderr.write(f"\r{report.replayed} sent, {report.passed} not selected")
+            sys.stderr.flush()
+
+    def interrupted(self) -> None:
+        """Said before the error that ends the program."""
+        self.close()
+        sys.stderr.write(
+            f"interrupted: {self._replayed} letters were sent and acked; run it again to go on\n"
+        )
+
+    def close(self) -> None:
+        """Leave the line."""
+        if self._shows and self._replayed:
+            sys.stderr.write("\n")
+            self._shows = False

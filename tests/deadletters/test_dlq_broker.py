@@ -1,0 +1,175 @@
+"""The commands, and replays that are killed, on a development broker with the stock transport."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from letters_kit import DEAD, HOME, QUIET, bodies, bury_on, read_from
+
+import pulsar_encore as encore
+from pulsar_encore import cli, letters
+from pulsar_encore.cli import dlq
+from pulsar_encore.deadletters import DeadLetters, Selection
+from pulsar_encore.devbroker import BrokerSettings, BrokerThread, run_in_thread
+
+LETTERS = 300
+MOST_UNDER_WAY = 64
+
+
+@pytest.fixture
+def broker() -> Iterator[BrokerThread]:
+    with run_in_thread(BrokerSettings(keep_acked=True)) as running:
+        yield running
+
+
+async def command(broker: BrokerThread, *words: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pulsar_encore.cli", "dlq", *words, "--url", broker.url),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def said(broker: BrokerThread, *words: str) -> tuple[int | None, str, str]:
+    process = await command(broker, *words)
+    out, problems = await asyncio.wait_for(process.communicate(), 30)
+    return process.returncode, out.decode(), problems.decode()
+
+
+def sent_home(broker: BrokerThread) -> int:
+    return broker.call(lambda running: running.hub.catalogue.topic(HOME).log.end)
+
+
+async def interrupt_after(broker: BrokerThread, count: int, kind: signal.Signals) -> int | None:
+    """Run a replay and send a signal when so many letters are home."""
+    process = await command(broker, "replay", DEAD, "--all", "--rate", "400", "--replay-id", "r")
+    while sent_home(broker) < count and process.returncode is None:
+        await asyncio.sleep(0.01)
+    process.send_signal(kind)
+    await asyncio.wait_for(process.communicate(), 30)
+    return process.returncode
+
+
+async def test_a_killed_replay_goes_on_where_it_was(broker: BrokerThread) -> None:
+    sent = [b"%05d" % number for number in range(LETTERS)]
+    await bury_on(broker.url, sent)
+    broker.create_topic(HOME)
+    for count in (40, 130):
+        assert await interrupt_after(broker, count, signal.SIGKILL) == -signal.SIGKILL
+        assert count <= sent_home(broker) < LETTERS
+    code, out, problems = await said(broker, "replay", DEAD, "--all", "--replay-id", "r")
+    assert code == 0, problems
+    assert "sent and acked" in out
+    home = await read_from(broker.url)
+    counted = Counter(bodies(home))
+    assert set(counted) == set(sent)
+    # At least once: a copy was persisted and its ack was not; no more than were under way.
+    assert len(home) - LETTERS <= 2 * MOST_UNDER_WAY
+    marks = {(each.data(), each.properties()[letters.REPLAYED_FROM]) for each in home}
+    assert len(marks) == LETTERS
+    assert {each.properties()[letters.REPLAY_ID] for each in home} == {"r"}
+
+
+async def test_an_interrupted_replay_sends_nothing_twice(broker: BrokerThread) -> None:
+    sent = [b"%05d" % number for number in range(LETTERS)]
+    await bury_on(broker.url, sent)
+    broker.create_topic(HOME)
+    assert await interrupt_after(broker, 50, signal.SIGINT) == 130
+    before = sent_home(broker)
+    assert 50 <= before < LETTERS
+    code, out, _ = await said(broker, "replay", DEAD, "--all")
+    assert (code, out.split()[0]) == (0, str(LETTERS - before))
+    assert sorted(bodies(await read_from(broker.url))) == sent
+
+
+async def test_a_lost_connection_loses_nothing_and_sends_no_letter_again(
+    broker: BrokerThread,
+) -> None:
+    wanted = [b"w%04d" % number for number in range(150)]
+    await bury_on(broker.url, [b"kept"] * 30, fingerprint="bbbbbbbbbbbb")
+    await bury_on(broker.url, wanted)
+    async with encore.Client(broker.url, logger=QUIET) as client:
+        dead = DeadLetters(client, DEAD)
+        only = Selection(fingerprints=["aaaaaaaaaaaa"])
+        work = asyncio.ensure_future(dead.replay(only, rate=150))
+        for _ in range(2):
+            await asyncio.sleep(0.4)
+            assert broker.drop_connections()
+        report = await work
+        assert (report.selected, report.replayed) == (150, 150)
+        assert set(bodies(await read_from(broker.url))) == set(wanted)
+        assert (await dead.replay()).replayed == 30
+
+
+async def test_the_broker_s_unacked_window_does_not_stop_a_replay() -> None:
+    """Letters passed by stay unacked; on an Exclusive subscription they fill no window."""
+    with run_in_thread(BrokerSettings(max_unacked_per_consumer=20)) as broker:
+        await bury_on(broker.url, [b"passed by"] * 100, fingerprint="bbbbbbbbbbbb")
+        await bury_on(broker.url, [b"wanted"] * 3)
+        async with encore.Client(broker.url, logger=QUIET) as client:
+            only = Selection(fingerprints=["aaaaaaaaaaaa"])
+            report = await DeadLetters(client, DEAD).replay(only)
+        assert (report.replayed, report.passed) == (3, 100)
+
+
+async def test_letters_are_listed_and_shown_without_a_control_character(
+    broker: BrokerThread,
+) -> None:
+    evil = {letters.ERROR_MESSAGE: "\x1b[2Jgone\u202e", "na\x07me": "a\nforged = line"}
+    await bury_on(broker.url, [b"\x1b]0;title\x07 text"], **evil)
+    await bury_on(broker.url, [b"\xff\x00\x01"], fingerprint=None, real_topic=None)
+    code, table, _ = await said(broker, "ls", DEAD)
+    assert code == 0
+    code, listed, _ = await said(broker, "ls", DEAD, "--json")
+    assert code == 0
+    groups = json.loads(listed)
+    assert {group["count"] for group in groups} == {1}
+    samples = {group["fingerprint"]: group["sample_id"] for group in groups}
+    code, shown, _ = await said(broker, "show", DEAD, samples["aaaaaaaaaaaa"])
+    assert code == 0
+    for text in (table, listed, shown):
+        assert not set(text) & set("\x1b\x07\x7f\u202e")
+    assert "\\x1b[2Jgone\\u202e" in shown
+    assert "\\x1b]0;title\\x07 text" in shown
+    assert "na\\x07me = a\\x0aforged = line" in shown
+    code, shown, _ = await said(broker, "show", DEAD, "-")
+    assert (code, "ff 00 01" in shown) == (0, True)
+    words = ("--dry-run", "--fingerprint", "-", "--fingerprint", "aaaaaaaaaaaa")
+    code, out, problems = await said(broker, "replay", DEAD, *words)
+    assert (code, problems) == (1, "")
+    assert "1 letters would be sent" in out
+    assert "no REAL_TOPIC" in out
+
+
+def test_a_wrong_command_is_one_line_before_anything_is_connected(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for words, names in (
+        (["replay", "t"], "--all"),
+        (["replay", "t", "--all", "--id", "1:2"], "--all"),
+        (["replay", "t", "--all", "--rate", "0"], "rate"),
+        (["replay", "t", "--all", "--limit", "0"], "limit"),
+        (["replay", "t", "--all", "--target", "t"], "target"),
+        (["ls", "t", "--since", "foo"], "since"),
+        (["ls", " "], "topic"),
+        (["show", "t", "1:2", "--bytes", "-1"], "bytes"),
+    ):
+        assert cli.main(["dlq", *words]) == 2
+        captured = capsys.readouterr()
+        assert names in captured.err
+        assert "Traceback" not in captured.err
+
+
+def test_times_are_read_as_typed() -> None:
+    assert dlq.moment(None, "since") is None
+    assert dlq.moment("2026-01-31T12:00+00:00", "since") == 1769860800
+    hour, day = dlq.moment("1h", "since"), dlq.moment("1d", "since")
+    assert hour is not None
+    assert day is not None
+    assert hour - day == pytest.approx(23 * 3600, abs=1)

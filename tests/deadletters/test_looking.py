@@ -1,0 +1,258 @@
+"""Listing, showing and selecting letters; nothing of it changes anything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from letters_kit import DEAD, HOME, bury, properties_of
+
+import pulsar_encore as encore
+from pulsar_encore import letters
+from pulsar_encore.core.forwarding import id_text
+from pulsar_encore.deadletters import (
+    DeadLetters,
+    Letter,
+    LetterNotFoundError,
+    Selection,
+    printable,
+)
+from pulsar_encore.deadletters.groups import Grouping
+from pulsar_encore.deadletters.letter import parse_id
+from pulsar_encore.ids import MessageId
+from pulsar_encore.message import Message
+from pulsar_encore.testing import MemoryTransport
+
+OTHER = "persistent://public/default/refunds"
+
+
+class Raw:
+    """A message of which only properties and publish time matter."""
+
+    def __init__(self, properties: dict[str, str] | None, written_ms: int) -> None:
+        self._properties = properties
+        self._written_ms = written_ms
+
+    def properties(self) -> dict[str, str]:
+        if self._properties is None:
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+        return self._properties
+
+    def publish_timestamp(self) -> int:
+        return self._written_ms
+
+
+def letter_of(properties: dict[str, str] | None, written_ms: int = 0, entry: int = 0) -> Letter:
+    raw: Any = Raw(properties, written_ms)
+    return Letter(Message.of_reader(raw, None, MessageId(-1, 1, entry)))
+
+
+async def test_letters_are_counted_by_fingerprint_and_topic(
+    transport: MemoryTransport, dead: DeadLetters
+) -> None:
+    bury(transport, b"1", b"2")
+    (last,) = bury(transport, b"3", **{letters.REPLAY_ID: "r"})
+    bury(transport, b"4", real_topic=f"{OTHER}-partition-2")
+    bury(transport, b"5", fingerprint=None)
+    first, second, third = await dead.list()
+    assert (first.fingerprint, first.real_topic) == ("aaaaaaaaaaaa", HOME)
+    assert (first.count, first.again, first.sample_id) == (3, 1, last)
+    assert (first.error_class, first.error_message) == ("ValueError", "no a")
+    assert (second.fingerprint, second.real_topic, second.count) == ("-", HOME, 1)
+    assert (third.fingerprint, third.real_topic, third.count) == ("aaaaaaaaaaaa", OTHER, 1)
+
+
+async def test_looking_needs_no_subscription_and_leaves_none(
+    transport: MemoryTransport, dead: DeadLetters
+) -> None:
+    (letter_id,) = bury(transport, b"1")
+    await dead.list()
+    await dead.show(letter_id)
+    assert not transport.recorded("SUBSCRIBE")
+    assert not transport.recorded("ACK")
+
+
+async def test_one_letter_is_shown_by_its_id(transport: MemoryTransport, dead: DeadLetters) -> None:
+    bury(transport, b"before")
+    (wanted,) = bury(transport, b"this", key="k")
+    bury(transport, b"after")
+    shown = await dead.show(wanted)
+    assert (shown.message.data(), shown.id, shown.message.partition_key()) == (b"this", wanted, "k")
+    assert shown.user_properties() == {"colour": "red"}
+    assert shown.evidence()[letters.ERROR_MESSAGE] == "no a"
+    assert (await dead.show(shown.message.message_id())).id == wanted
+
+
+async def test_a_member_of_a_batch_is_shown(transport: MemoryTransport, dead: DeadLetters) -> None:
+    ids = transport.put(DEAD, b"x", b"y", b"z", properties=properties_of())
+    for message_id, body in zip(ids, (b"x", b"y", b"z"), strict=True):
+        assert (await dead.show(id_text(message_id))).message.data() == body
+
+
+async def test_a_chunked_letter_is_shown(transport: MemoryTransport, dead: DeadLetters) -> None:
+    transport.put_chunked(DEAD, b"long", 3)
+    [letter] = [each async for each in dead.letters()]
+    assert ";" in letter.id
+    assert (await dead.show(letter.id)).message.data() == b"long"
+
+
+async def test_a_fingerprint_shows_its_last_letter(
+    transport: MemoryTransport, dead: DeadLetters
+) -> None:
+    bury(transport, b"old")
+    bury(transport, b"new")
+    bury(transport, b"other", fingerprint=None)
+    assert (await dead.show("aaaaaaaaaaaa")).message.data() == b"new"
+    assert (await dead.show("-")).message.data() == b"other"
+
+
+async def test_what_is_not_there_is_named(transport: MemoryTransport, dead: DeadLetters) -> None:
+    bury(transport, b"1")
+    for missing in ("9:9:-1", "1:0:5", "0:0:-1"):
+        with pytest.raises(LetterNotFoundError, match="has no letter"):
+            await dead.show(missing)
+    with pytest.raises(LetterNotFoundError, match="it has 'aaaaaaaaaaaa'"):
+        await dead.show("bbbbbbbbbbbb")
+
+
+@pytest.mark.parametrize("wrong", ["1:", "1:2:3:4:5", "x:1:2", "1:2:-2", "9" * 20 + ":1:-1", "1;2"])
+async def test_what_is_no_id_is_refused(dead: DeadLetters, wrong: str) -> None:
+    with pytest.raises(encore.ConfigurationError):
+        await dead.show(wrong)
+
+
+async def test_a_missing_topic_is_named() -> None:
+    settings = encore.testing.BrokerSettings(auto_create=False)
+    transport = MemoryTransport(settings)
+    async with encore.Client("pulsar://memory:6650", transport=transport) as client:
+        with pytest.raises(encore.TransportError, match=r"no dead-letter topic .*orders-DLQ"):
+            await DeadLetters(client, "orders-DLQ").list()
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc-"), st.sampled_from("xyz"), st.integers(0, 50)), max_size=40
+    )
+)
+def test_groups_add_up(given_letters: list[tuple[str, str, int]]) -> None:
+    grouping = Grouping()
+    naive: Counter[tuple[str, str]] = Counter()
+    times: dict[tuple[str, str], list[int]] = {}
+    for mark, topic, written in given_letters:
+        key = (mark, f"persistent://public/default/{topic}")
+        grouping.add(letter_of(properties_of(key[1], None if mark == "-" else mark), written))
+        naive[key] += 1
+        times.setdefault(key, []).append(written)
+    groups = grouping.result()
+    assert {(each.fingerprint, each.real_topic): each.count for each in groups} == naive
+    assert [each.count for each in groups] == sorted(naive.values(), reverse=True)
+    for each in groups:
+        seen = times[each.fingerprint, each.real_topic]
+        assert (each.first_ms, each.last_ms) == (min(seen), max(seen))
+
+
+def test_many_fingerprints_do_not_fill_the_memory() -> None:
+    grouping = Grouping(most=10)
+    for number in range(1000):
+        grouping.add(letter_of(properties_of(fingerprint=f"{number:012}")))
+    groups = grouping.result()
+    assert len(groups) == 11
+    assert (groups[0].fingerprint, groups[0].count) == ("(others)", 990)
+
+
+@given(
+    st.sets(st.sampled_from("abc-")),
+    st.sets(st.sampled_from(["x", "y"])),
+    st.none() | st.integers(0, 9),
+    st.none() | st.integers(10, 20),
+    st.sampled_from("abcd-"),
+    st.sampled_from(["x", "y", ""]),
+    st.integers(0, 20_000),
+)
+def test_a_selection_takes_what_every_field_takes(
+    marks: set[str],
+    topics: set[str],
+    since: int | None,
+    until: int | None,
+    mark: str,
+    topic: str,
+    written_ms: int,
+) -> None:
+    selection = Selection(fingerprints=marks, real_topics=topics, since=since, until=until)
+    letter = letter_of(properties_of(topic or None, None if mark == "-" else mark), written_ms)
+    expected = (
+        (not marks or mark in marks)
+        and (not topics or topic in topics)
+        and (since is None or written_ms >= since * 1000)
+        and (until is None or written_ms < until * 1000)
+    )
+    assert selection.takes(letter) == expected
+    assert selection.everything == (not marks and not topics and since is None and until is None)
+
+
+def test_a_selection_by_datetime_and_by_id() -> None:
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    at = round(noon.timestamp() * 1000)
+    selection = Selection(since=noon)
+    assert selection.takes(letter_of({}, at))
+    assert not selection.takes(letter_of({}, at - 1))
+    for one in ("1:4", "1:4:-1", MessageId(-1, 1, 4)):
+        selection = Selection(ids=[one])
+        assert selection.takes(letter_of({}, entry=4))
+        assert not selection.takes(letter_of({}, entry=5))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"fingerprints": "abc"},
+        {"fingerprints": [""]},
+        {"real_topics": [7]},
+        {"since": "yesterday"},
+        {"since": float("inf")},
+        {"since": 5, "until": 5},
+        {"ids": ["five"]},
+        {"ids": [5]},
+        {"ids": "1:2"},
+    ],
+)
+def test_a_wrong_selection_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(encore.ConfigurationError):
+        Selection(**wrong)
+
+
+def test_a_letter_of_raw_bytes_is_still_a_letter() -> None:
+    letter = letter_of(None)
+    assert (letter.real_topic, letter.fingerprint, letter.properties) == ("", "", {})
+    with pytest.raises(encore.ConfigurationError, match="raw bytes"):
+        letter.copy("r", keep_counters=False)
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), st.integers(-1, 999))
+def test_ids_are_read_as_they_are_written(ledger: int, entry: int, partition: int) -> None:
+    plain = MessageId(partition, ledger, entry)
+    assert parse_id(id_text(plain)) == plain
+    member = MessageId(partition, ledger, entry, 3, batch_size=7)
+    assert parse_id(id_text(member)) == member
+    chunked = MessageId(partition, ledger, entry, first_chunk=MessageId(partition, ledger, 0))
+    assert parse_id(id_text(chunked)).first_chunk == chunked.first_chunk
+
+
+@given(st.text())
+def test_what_is_printed_is_on_one_line_and_harmless(text: str) -> None:
+    shown = printable(text)
+    assert len(shown.splitlines()) <= 1
+    assert not set(shown) & set("\x1b\x9b\n\r\x7f\u202e\u2066\u200f\u2028")
+    assert len(printable(text, 10)) <= 10
+
+
+def test_escapes_are_shown() -> None:
+    assert printable("a\x1b[31mred\n") == "a\\x1b[31mred\\x0a"
+    assert printable("\u202egnp.exe") == "\\u202egnp.exe"
+    assert printable("Grüße, 世界") == "Grüße, 世界"
+    assert printable("x" * 50, 10) == "xxxxxxx..."
+    assert printable("é" * 50, 10) == "ééééééé..."
