@@ -7,12 +7,19 @@ re-arms its only timer), and with nothing due nothing runs.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 
 def now_ms(loop: asyncio.AbstractEventLoop) -> int:
     """The loop's monotonic clock in ms."""
     return int(loop.time() * 1000)
+
+
+def wall_now_ms(loop: asyncio.AbstractEventLoop) -> int:
+    """Ms since the epoch; by the loop's own wall clock where it has one, as virtual time does."""
+    clock: Callable[[], float] = getattr(loop, "wall_time", time.time)
+    return int(clock() * 1000)
 
 
 class Alarm:

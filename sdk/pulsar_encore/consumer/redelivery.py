@@ -8,7 +8,6 @@ those subscriptions only know a rewind (PIP-84; as Java's client).
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final
@@ -18,7 +17,7 @@ from ..core.entry import Entry
 from ..core.in_flight import InFlight
 from ..evidence import evidence_of
 from ..options import ConsumerOptions
-from ..timer import Alarm, now_ms
+from ..timer import Alarm, now_ms, wall_now_ms
 from ..transport.base import ConsumerLink
 
 # Keys handled in one turn of the loop; the rest follows in the next.
@@ -127,7 +126,7 @@ class Redelivery:
     def _witness(self, home: InFlight, due: DueBatch) -> None:
         """A look that timed out counts, also where the broker forgets it."""
         assert home.attempts is not None
-        evidence, wall_now = evidence_of(None, "ack timeout"), int(time.time() * 1000)
+        evidence, wall_now = evidence_of(None, "ack timeout"), wall_now_ms(self._loop)
         for key in due:
             home.attempts.failed(key, wall_now, evidence)
 

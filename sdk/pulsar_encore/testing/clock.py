@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -54,10 +55,15 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     def __init__(self, patience_s: float = 0.5) -> None:
         self._jumping = _JumpingSelector(patience_s)
         super().__init__(self._jumping)
+        self._epoch_s = time.time()
 
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
         return self._jumping.now_s
+
+    def wall_time(self) -> float:
+        """Seconds since the epoch on a clock that goes as `time` does."""
+        return self._epoch_s + self._jumping.now_s
 
     def advance(self, seconds: float) -> None:
         """Let time pass without running what falls due meanwhile: a busy or suspended process.

@@ -23,6 +23,7 @@ from ..devbroker.settings import BrokerSettings
 from ..devbroker.subscriptions import Subscription
 from ..errors import ClosedError, ConfigurationError, TransportError
 from ..ids import MessageId
+from ..timer import now_ms, wall_now_ms
 from ..transport.base import Capabilities
 from .commands import Command, MemoryMessage, StoredEntry
 from .consuming import MemoryConsumer
@@ -277,9 +278,12 @@ class MemoryTransport:
     def wall_ms(self) -> int:
         """Ms since the epoch on a clock that goes as the loop's does."""
         try:
-            loop_ms = int(asyncio.get_running_loop().time() * 1000)
+            loop = asyncio.get_running_loop()
         except RuntimeError:  # before any loop runs
             return time.time_ns() // 1_000_000
+        if hasattr(loop, "wall_time"):
+            return wall_now_ms(loop)
+        loop_ms = now_ms(loop)
         if self._wall_offset_ms is None:
             self._wall_offset_ms = time.time_ns() // 1_000_000 - loop_ms
         return loop_ms + self._wall_offset_ms
