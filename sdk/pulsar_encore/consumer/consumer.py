@@ -252,13 +252,14 @@ class Consumer:
         """
         forwarder = self._need_retry()
         if isinstance(message, Message):
-            await forwarder.reconsume(message, delay, properties, error)
+            await asyncio.shield(forwarder.reconsume(message, delay, properties, error))
             return
-        calls = [forwarder.reconsume(each, delay, properties, error) for each in message]
-        outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
-        if failures:
-            raise ExceptionGroup(f"{len(failures)} of {len(calls)} letters failed", failures)
+        if not isinstance(message, (list, tuple)):
+            raise ConfigurationError(
+                "reconsume_later needs the received message, or a list of them, got "
+                f"{type(message).__name__}: it is copied"
+            )
+        await forwarder.reconsume_each(message, delay, properties, error)
 
     async def reconsume_later_cumulative(
         self,
@@ -275,7 +276,9 @@ class Consumer:
         """
         forwarder = self._need_retry()
         self._check_cumulative("reconsume_later_cumulative")
-        await forwarder.reconsume(message, delay, properties, error, cumulative=True)
+        await asyncio.shield(
+            forwarder.reconsume(message, delay, properties, error, cumulative=True)
+        )
 
     def _need_retry(self) -> Forwarder:
         self._check_open()
@@ -294,7 +297,9 @@ class Consumer:
     # Position and life
 
     async def seek(self, messageid: Settleable | int) -> None:
-        """Continue from a message id (inclusive) or a publish time in ms since the epoch.
+        """Continue from a message id or a publish time in ms since the epoch.
+
+        From after the id, or from it with `start_message_id_inclusive=True`, as stock does.
 
         What was received before is void: pending nacks are dropped, acks made so far are sent
         first.

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,9 +18,16 @@ from .. import letters
 from ..backoff import to_ms
 from ..core.forwarding import letter_properties, reconsume_times
 from ..core.in_flight import InFlight
-from ..errors import ConfigurationError, EncoreError, MessageNotHeldError, NotSupportedError
+from ..errors import (
+    ClosedError,
+    ConfigurationError,
+    EncoreError,
+    MessageNotHeldError,
+    NotSupportedError,
+)
 from ..evidence import Evidence, evidence_of
 from ..message import Message
+from ..timer import wall_now_ms
 from ..topics import base_name
 from ..transport.base import Outgoing
 from .letter_topics import LetterTopics
@@ -33,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 _DRAIN_S: Final = 10.0  # at close, letters under way get this long
 _LOG_EVERY_S: Final = 30.0
+_MOST_DELAY_MS: Final = 100 * 365 * 86_400_000  # sums with the wall clock stay within 64 bits
 
 
 class Forwarder:
@@ -63,7 +70,7 @@ class Forwarder:
     def under_way(self) -> int:
         return len(self._under_way)
 
-    async def reconsume(
+    def reconsume(
         self,
         message: Message,
         delay: float | timedelta,
@@ -71,14 +78,21 @@ class Forwarder:
         error: BaseException | str | None,
         *,
         cumulative: bool = False,
-    ) -> None:
+    ) -> asyncio.Task[None]:
         """Through the retry-letter topic, or to the dead-letter topic when its retries are used up.
+
+        Returns:
+            What sends the letter, begun already; shield it from a caller's cancellation.
 
         Raises:
             ConfigurationError: Bad arguments; nothing was sent.
-            TransportError: The copy is not known to be persisted; the message comes back.
+            MessageNotHeldError, NotSupportedError: The message is not here, or cannot be copied.
+            TransportError: From the task: not known to be persisted; the message comes back.
+            ClosedError: From the task: the consumer was closed first; the message comes back.
         """
         delay_ms = to_ms(delay, "delay")
+        if delay_ms > _MOST_DELAY_MS:
+            raise ConfigurationError(f"delay must be at most 100 years, got {delay!r}")
         custom = checked_properties(properties)
         if not isinstance(message, Message):
             raise ConfigurationError(
@@ -88,8 +102,31 @@ class Forwarder:
         # Everything that can be wrong with the message is found before anything is begun.
         letter = self._copy(message, base_name(message.topic_name()))
         self._settlement.leave(message)
-        task = self._begin(self._reconsume(message, letter, delay_ms, custom, evidence, cumulative))
-        await asyncio.shield(task)
+        return self._begin(self._reconsume(message, letter, delay_ms, custom, evidence, cumulative))
+
+    async def reconsume_each(
+        self,
+        messages: Sequence[Message],
+        delay: float | timedelta,
+        properties: Mapping[str, str] | None,
+        error: BaseException | str | None,
+    ) -> None:
+        """`reconsume` of each, all begun before the first wait.
+
+        Raises:
+            ExceptionGroup: The error of every message that failed.
+        """
+        failures: list[Exception] = []
+        begun = []
+        for message in messages:
+            try:
+                begun.append(asyncio.shield(self.reconsume(message, delay, properties, error)))
+            except EncoreError as failure:
+                failures.append(failure)
+        outcomes = await asyncio.gather(*begun, return_exceptions=True)
+        failures += [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+        if failures:
+            raise ExceptionGroup(f"{len(failures)} of {len(messages)} letters failed", failures)
 
     async def _reconsume(
         self,
@@ -102,9 +139,10 @@ class Forwarder:
     ) -> None:
         times = reconsume_times(letter["properties"]) + 1
         dead = times > self.max_redeliver_count
-        wall_now = _wall_now()
+        wall_now = self._wall_now()
         properties = letter["properties"]
         properties.update(custom)
+        properties.pop(letters.PARKED_LOOKS, None)  # the new letter's looks begin at none
         properties[letters.RECONSUME_TIMES] = str(times)
         properties[letters.DELAY_TIME] = str(delay_ms)
         properties.setdefault(letters.FIRST_TIME, str(wall_now))
@@ -130,13 +168,15 @@ class Forwarder:
 
     async def _bury(self, message: Message, evidence: Evidence | None, reason: str) -> None:
         topic = self._topics.dead(message)
+        # Every failure costs a redelivery, so what came back over the limit tells of earlier ones.
+        tries = message.redelivery_count() - self.max_redeliver_count
         try:
             letter = self._copy(message, message.topic_name())
         except NotSupportedError as error:
             self._complain(topic, error)
-            self._settlement.give_back(message, self._topics.producer(topic).retry_delay_ms())
+            self._settlement.give_back(message, self._topics.producer(topic).retry_delay_ms(tries))
             return
-        wall_now = _wall_now()
+        wall_now = self._wall_now()
         home, key = _place(message)
         attempt = home.attempts.get(key) if home.attempts is not None else None
         properties = letter["properties"]
@@ -146,7 +186,7 @@ class Forwarder:
         evidence = evidence or evidence_of(None, reason)
         self._witness(properties, evidence, message.redelivery_count() + 1, wall_now)
         try:
-            await self._deliver(message, topic, letter)
+            await self._deliver(message, topic, letter, tries=tries)
         except EncoreError as error:
             self._complain(topic, error)
 
@@ -156,7 +196,8 @@ class Forwarder:
 
     async def _park(self, message: Message, delay_ms: int, evidence: Evidence | None) -> None:
         topic = self._topics.retry(message)
-        due = _wall_now() + delay_ms
+        delay_ms = min(delay_ms, _MOST_DELAY_MS)
+        due = self._wall_now() + delay_ms
         try:
             letter = self._copy(message, base_name(message.topic_name()))
             properties = letter["properties"]
@@ -168,7 +209,7 @@ class Forwarder:
             await self._deliver(message, topic, letter, give_back=False)
         except EncoreError as error:
             self._complain(topic, error)
-            self._settlement.give_back(message, max(0, due - _wall_now()))
+            self._settlement.give_back(message, max(0, due - self._wall_now()))
 
     async def _deliver(
         self,
@@ -178,18 +219,25 @@ class Forwarder:
         *,
         cumulative: bool = False,
         give_back: bool = True,
+        tries: int = 0,
     ) -> None:
         producer = self._topics.producer(topic)
         try:
             await producer.publish(Outgoing(**letter))
-        except BaseException:
+        except BaseException as error:
             if give_back:
-                self._settlement.give_back(message, producer.retry_delay_ms())
+                self._settlement.give_back(message, producer.retry_delay_ms(tries))
+            if isinstance(error, asyncio.CancelledError):  # by `close`, nobody else can
+                raise ClosedError("closed before the letter was sent; its message stays") from None
             raise
         try:
             self._settlement.forwarded(message, cumulative=cumulative)
         except MessageNotHeldError as error:
             logger.warning("a letter was sent, its original cannot be acked: %s", error)
+
+    @staticmethod
+    def _wall_now() -> int:
+        return wall_now_ms(asyncio.get_running_loop())
 
     def _copy(self, message: Message, real_topic: str) -> dict[str, Any]:
         """The fields of an `Outgoing`: everything of the original that a letter keeps."""
@@ -271,7 +319,3 @@ def _place(message: Message) -> tuple[InFlight, tuple[int, int, int]]:
     entry = message._entry
     assert entry is not None  # a consumer's message
     return entry.home, entry.due_key(message._index)
-
-
-def _wall_now() -> int:
-    return int(time.time() * 1000)

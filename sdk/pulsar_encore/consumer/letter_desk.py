@@ -8,20 +8,19 @@ on, `Forwarder` sends.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from .. import letters
 from ..backoff import to_ms
 from ..core.due_index import precision_bits
-from ..core.entry import Entry
+from ..core.entry import Entry, EntryKey
 from ..core.forwarding import parked_looks
 from ..core.in_flight import InFlight
 from ..evidence import evidence_of
 from ..message import Message
 from ..options import ConsumerOptions
-from ..timer import now_ms
+from ..timer import now_ms, wall_now_ms
 from ..transport.base import RawMessage
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 # A letter that is early by less waits here with its payload; by more, its redelivery is asked for.
 _MOST_EARLY_MS: Final = 5_000
 _MOST_WAITING: Final = 1_000
+_MOST_EARLY: Final = 50_000  # the broker's unacked window
 
 
 class LetterDesk:
@@ -55,7 +55,7 @@ class LetterDesk:
         window: Window,
     ) -> None:
         self._options = options
-        self._retry_topic = options.retry_letter_topic
+        self._letter_sources: dict[int, bool] = {}
         self._forwarder = forwarder
         self._queue = queue
         self._redelivery = redelivery
@@ -63,6 +63,7 @@ class LetterDesk:
         self._loop = asyncio.get_running_loop()
         self._most = forwarder.max_redeliver_count if options.dead_letter_policy else None
         self._waiting: set[asyncio.TimerHandle] = set()
+        self._early: dict[tuple[int, EntryKey], int] = {}  # redeliveries that were no looks
         self._parks = options.nack_overflow is not None
         self._longest_ms = to_ms(options.nack_overflow_delay, "nack_overflow_delay")
 
@@ -78,7 +79,7 @@ class LetterDesk:
             return True
         if home.attempts is not None:
             key = entry.due_key(message._index)
-            home.attempts.failed(key, _wall_now(), evidence)
+            home.attempts.failed(key, wall_now_ms(self._loop), evidence)
         delay_ms = max(0, due_ms - now_ms(self._loop))
         if self._parks and self._overflows(delay_ms):
             home.leave(entry, message._index)
@@ -100,7 +101,12 @@ class LetterDesk:
         messages: Sequence[RawMessage],
     ) -> tuple[Sequence[int], Sequence[RawMessage]]:
         """What of a delivery the application may see now; the rest is buried, or waits."""
-        if home.topic == self._retry_topic:
+        letters_here = self._letter_sources.get(home.source)
+        if letters_here is None:
+            letters_here = self._letter_sources[home.source] = self._options.reads_letters(
+                home.topic
+            )
+        if letters_here:
             return self._sift_letters(home, entry, indexes, messages)
         if self._most is None or (entry.base <= self._most and entry.looks is None):
             return indexes, messages
@@ -134,21 +140,37 @@ class LetterDesk:
         messages: Sequence[RawMessage],
     ) -> tuple[Sequence[int], Sequence[RawMessage]]:
         due = []
+        wall_now = wall_now_ms(self._loop)
         for at, raw in enumerate(messages):
             properties = _properties(raw)
             if entry.size == 1:
-                entry.base += parked_looks(properties)
-            early_ms = _early_ms(raw, properties)
+                self._count_looks(home, entry, parked_looks(properties))
+            early_ms = _early_ms(raw, properties, wall_now)
             if early_ms > 0:
                 self._wait(home, entry, indexes[at], raw, early_ms)
             else:
                 due.append(at)
         return self._bury(home, entry, [indexes[at] for at in due], [messages[at] for at in due])
 
+    def _count_looks(self, home: InFlight, entry: Entry, parked: int) -> None:
+        """Redeliveries of a letter that was too early were no looks; parked ones were."""
+        early = self._early.get((home.source, entry.key), 0)
+        if early:
+            assert home.attempts is not None
+            entry.base = max(entry.base - early, home.attempts.count(entry.due_key(0)))
+        entry.base += parked
+
+    def _uncount(self, home: InFlight, entry: Entry) -> None:
+        place = (home.source, entry.key)
+        self._early[place] = self._early.pop(place, 0) + 1
+        if len(self._early) > _MOST_EARLY:
+            del self._early[next(iter(self._early))]
+
     def _wait(
         self, home: InFlight, entry: Entry, index: int, raw: RawMessage, early_ms: int
     ) -> None:
         if early_ms > _MOST_EARLY_MS or len(self._waiting) >= _MOST_WAITING:
+            self._uncount(home, entry)
             bits = precision_bits(early_ms)
             home.nack(entry, index, now_ms(self._loop) + early_ms, bits)
             self._redelivery.nacked(home)
@@ -176,13 +198,12 @@ def _properties(raw: RawMessage) -> dict[str, str]:
         return {}  # a foreign letter with raw bytes; its delay cannot be read
 
 
-def _early_ms(raw: RawMessage, properties: dict[str, Any]) -> int:
+def _early_ms(raw: RawMessage, properties: dict[str, str], wall_now: int) -> int:
     """How much too early a letter is; brokers round delays to a tick (notes 9.1)."""
     text = properties.get(letters.DELAY_TIME, "")
-    if not (text.isascii() and text.isdigit()) or letters.REAL_TOPIC not in properties:
+    if (
+        not (text.isascii() and text.isdigit() and len(text) < 16)
+        or letters.REAL_TOPIC not in properties
+    ):
         return 0
-    return raw.publish_timestamp() + int(text) - _wall_now()
-
-
-def _wall_now() -> int:
-    return int(time.time() * 1000)
+    return raw.publish_timestamp() + int(text) - wall_now

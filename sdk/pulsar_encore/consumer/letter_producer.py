@@ -18,6 +18,7 @@ from ..ids import MessageId
 from ..transport.base import Outgoing, ProducerLink
 
 _BACKOFF: Final = Backoff(min_delay=0.1, max_delay=60, jitter=0.1)
+_CLOSE_S: Final = 5.0  # a creation that takes longer is closed when it comes
 _MOST_UNDER_WAY: Final = 500  # half the engine's default queue, so that it is never full
 # Failures of one message; the producer is as good as before.
 _OF_THE_MESSAGE: Final = frozenset(
@@ -60,9 +61,14 @@ class LetterProducer:
             self._failures = 0
             return message_id
 
-    def retry_delay_ms(self) -> int:
-        """How long a message whose letter failed should wait before the next try."""
-        return _BACKOFF.delay_ms(max(0, self._failures - 1), self._rng)
+    def retry_delay_ms(self, tries: int = 0) -> int:
+        """How long a message whose letter failed should wait before the next try.
+
+        Args:
+            tries: How often this message's letter failed before: one that never can be sent must
+                not come back at full speed because others can.
+        """
+        return _BACKOFF.delay_ms(max(0, self._failures - 1, tries), self._rng)
 
     async def _producer(self) -> ProducerLink:
         if self._closed:
@@ -114,7 +120,7 @@ class LetterProducer:
         """Close what was made; a creation under way is closed when it comes."""
         self._closed = True
         if self._creating is not None:
-            await asyncio.gather(self._creating, return_exceptions=True)
+            await asyncio.wait((self._creating,), timeout=_CLOSE_S)
         if self._link is not None:
             await _close(self._link)
             self._link = None

@@ -262,10 +262,10 @@ class InFlight:
             return True
         if before not in (HELD, QUEUED):
             return False
+        self.nacks.add(due_key, due_ms, bits)  # first: what it refuses stays held
         if len(self.timeouts):
             self.timeouts.discard(due_key)
         entry.state[index] = NACKED
-        self.nacks.add(due_key, due_ms, bits)
         if entry.size == 1 and entry.first_chunk is None:
             self._drop(entry)  # the key in `nacks` is all that is needed
         return True
@@ -333,19 +333,21 @@ class InFlight:
         return released
 
     def release_all(self) -> None:
-        """Everything not acked -> AWAY, nacks included."""
+        """Everything not acked and not LEAVING -> AWAY, nacks included."""
         for entry in list(self._entries.values()):
             for index, state in enumerate(entry.state):
                 if state in (HELD, NACKED) and self.shared:
                     entry.count_look(index)
-                if state != ACKED:
+                if state not in (ACKED, LEAVING):
                     entry.state[index] = AWAY
-            entry.active = 0
+            # What is being copied stays: handed out once more, it would be copied twice.
+            entry.active = entry.state.count(LEAVING)
             entry.asked += 1
-            self._park_away(entry)
+            if entry.active == 0:
+                self._park_away(entry)
         self.nacks.clear()
         self.timeouts.clear()
-        self.unacked = 0
+        self.unacked = sum(entry.active for entry in self._entries.values())
 
     def drop_queued(self) -> None:
         """A connection with exact events is gone: what it queued comes again."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ..backoff import Backoff, to_ms
 from ..errors import ConfigurationError
-from ..topics import full_name, retry_topic_of
+from ..topics import base_name, full_name, retry_topic_of
 from .checks import boolean, integer, optional_text, string_map, text
 from .enums import (
     ConsumerCryptoFailureAction,
@@ -212,7 +212,12 @@ class ConsumerOptions:
 
     def is_shared(self, topic: str) -> bool:
         """Whether a topic read by this consumer is subscribed Shared or Key_Shared."""
-        return self.shared or topic == self.retry_letter_topic
+        return self.shared or self.reads_letters(topic)
+
+    def reads_letters(self, topic: str) -> bool:
+        """Whether a topic read by this consumer is its retry-letter topic, or a partition of it."""
+        retry = self.retry_letter_topic
+        return retry is not None and retry in (topic, base_name(topic))
 
     @property
     def shared(self) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import ConfigurationError
+from ..topics import full_name
 from .checks import integer, optional_text
 
 DEFAULT_MAX_RECONSUME: Final = 16  # Java's MAX_RECONSUMETIMES
@@ -38,8 +39,8 @@ class DeadLetterPolicy:
         integer(self.max_redeliver_count, "max_redeliver_count", low=1, high=2**31 - 1)
         for name in ("dead_letter_topic", "retry_letter_topic", "initial_subscription_name"):
             optional_text(getattr(self, name), name)
-        topics = (self.dead_letter_topic, self.retry_letter_topic)
-        if None not in topics and topics[0] == topics[1]:
+        dead, retry = self.dead_letter_topic, self.retry_letter_topic
+        if dead is not None and retry is not None and full_name(dead) == full_name(retry):
             raise ConfigurationError("dead_letter_topic and retry_letter_topic must differ")
 
 
