@@ -43,6 +43,7 @@ LAYERS: dict[str, int] = {
     "runner": 5,
     "client": 5,
     "devbroker": 5,
+    "deadletters": 6,
     "testing": 6,
     "cli": 7,
     "spark": 7,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
@@ -238,16 +239,18 @@ async def test_a_delay_of_nothing_comes_at_once(
     await consumer.receive(timeout=0.1)
 
 
-@pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), "3", True, timedelta(-1)])
+@pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), 1e300, "3", True, timedelta(-1)])
 async def test_delays_that_make_no_sense(
     transport: MemoryTransport, subscribe: Subscribe, delay: object
 ) -> None:
     put_numbers(transport, 1)
     consumer = await subscribe()
     message = await consumer.receive()
-    with pytest.raises(ConfigurationError, match="delay"):
+    with pytest.raises(ConfigurationError, match=r"delay|due time"):
         await consumer.negative_acknowledge(message, delay=delay)  # type: ignore[arg-type]
     assert consumer.statistics().in_flight == 1
+    await consumer.negative_acknowledge(message, delay=1)
+    assert (await consumer.receive(timeout=5)).data() == b"0"
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
@@ -280,6 +283,31 @@ async def test_redeliver_unacknowledged_messages(
     consumer.redeliver_unacknowledged_messages()
     left = set(numbers) - {b"0", b"4"}
     assert counted(await receive_all(consumer, quiet_s=200)) == dict.fromkeys(left, 1)
+
+
+async def test_a_transport_that_takes_its_time_is_asked_earlier(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    transport.capabilities = replace(transport.capabilities, redeliver_lead_ms=116)
+    put_numbers(transport, 1)
+    consumer = await subscribe()
+    await consumer.negative_acknowledge(await consumer.receive(), delay=1)
+    await consumer.receive()
+    assert 1 - 0.116 <= now_s() <= 1 - 0.116 + late_by(1)
+
+
+async def test_an_old_object_acks_what_came_back(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 1)
+    consumer = await subscribe()
+    message = await consumer.receive()
+    await consumer.negative_acknowledge(message, delay=0.1)
+    await asyncio.sleep(0.3)
+    await consumer.acknowledge(message)
+    assert await receive_all(consumer) == []
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
 
 
 async def test_nothing_runs_while_nothing_is_due(

@@ -14,6 +14,7 @@ from ..devbroker.consumers import Consumer as Attached
 from ..devbroker.consumers import SubscriptionType
 from ..devbroker.refusal import Refusal
 from ..devbroker.subscriptions import Subscription
+from ..devbroker.topics import Topic
 from ..errors import ClosedError, NotSupportedError, TransportError
 from ..ids import MessageId
 from ..options import ConsumerOptions, ConsumerType, InitialPosition
@@ -312,16 +313,10 @@ class MemoryConsumer:
 
     def _seek(self, source: _Source, position: MessageId | int) -> None:
         log = source.subscription.topic
-        mask = None
         if isinstance(position, int):
-            seq = log.locate_time(position)
+            seq, mask = log.locate_time(position), None
         else:
-            where = position.first_chunk or position
-            wire = (where.ledger_id() % 2**64, where.entry_id() % 2**64)
-            seq = log.locate_from(*wire)
-            if position.batch_index() > 0:
-                size = position.batch_size
-                mask = ((1 << size) - 1) >> position.batch_index() << position.batch_index()
+            seq, mask = self._place(log, position)
 
         def carry_out() -> None:
             source.generation += 1
@@ -330,6 +325,21 @@ class MemoryConsumer:
             source.attached = None
 
         self.transport.command("SEEK", source.topic, self.subscription_name, position, carry_out)
+
+    def _place(self, log: Topic, position: MessageId) -> tuple[int, int | None]:
+        """Where an id leads: (place in the log, bits of its batch still to be delivered)."""
+        inclusive = self._options.start_message_id_inclusive
+        where = position.first_chunk if inclusive and position.first_chunk else position
+        seq = log.locate(where.ledger_id(), where.entry_id())
+        if seq is None:
+            return log.locate_from(where.ledger_id() % 2**64, where.entry_id() % 2**64), None
+        index = where.batch_index() + (not inclusive)
+        size = log.at(seq).batch
+        if where.batch_index() < 0 or size == 0:
+            return seq + (not inclusive), None
+        if index >= size:
+            return seq + 1, None
+        return seq, (((1 << size) - 1) >> index << index) if index else None
 
     async def last_message_id(self) -> MessageId:
         self.transport.check_connected()
