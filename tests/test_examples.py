@@ -43,6 +43,14 @@ EXPECTED = {
         r"fast came back after 0\.[4-9] s\nslow came back after 1\.\d s\n"
         r"what was done did not come back\n"
     ),
+    "replay_dead_letters.py": (
+        r"2 x TimeoutError: prices\n1 x KeyError: 'prices'\n2 replayed, 1 stay\n"
+        r"(order [02] again, after-the-outage\n){2}"
+    ),
+    "retry_and_dead_letters.py": (
+        r"(look [123]: no price for 'poison'\n){3}"
+        r"dead after 3 attempts: ValueError\nbill raised it\n"
+    ),
     "testing_a_consumer.py": (
         r"received one\nthe connection breaks\nreceived two\nboth were acknowledged\n"
     ),

@@ -35,6 +35,7 @@ from .selection import Selection
 _UNDER_WAY: Final = 64  # copies sent and not yet persisted: the most doubles a kill can leave
 _ACK_GROUP_MS: Final = 10
 _MOST_PRODUCERS: Final = 64
+_NO_WINDOW: Final = 2**62  # brokers limit what is unacked on Shared and Key_Shared only
 _DRAIN_S: Final = 35.0  # over the producers' send timeout, so that copies have ended by then
 _MOST_ID: Final = 200
 
@@ -144,6 +145,7 @@ class Replay:
                 initial_position=InitialPosition.Earliest,
                 batch_index_ack_enabled=True,
                 ack_group_time_ms=_ACK_GROUP_MS,
+                max_unacked_messages=_NO_WINDOW,
             )
         except TransportError as error:
             if error.result != "ConsumerBusy":
