@@ -491,3 +491,17 @@ def test_what_is_gone_is_remembered_within_bounds() -> None:
     assert home.find((1, 0)) is None
     assert home.find((1, 10_499)) is not None
     home._check()
+
+
+def test_an_acked_index_that_comes_again_is_told_again() -> None:
+    """A broker that lost its partial acks sends the batch whole, without a reconnect of ours."""
+    home = plain_home()
+    entry, _ = home.arrive((1, 1), 3, 0, (0, 1, 2))
+    assert entry is not None
+    home.ack(entry, 1)
+    assert len(home.acks.take(0).parts) == 1
+    home.release_all()
+    again, positions = home.arrive((1, 1), 3, 1, (0, 1, 2))
+    assert again is entry and list(positions) == [0, 2]
+    (part,) = home.acks.take(1).parts
+    assert part.remaining() == 0b101
