@@ -15,6 +15,9 @@ from letters_kit import DEAD, HOME, QUIET, bodies, bury_on, read_from
 import pulsar_encore as encore
 from pulsar_encore import cli, letters
 from pulsar_encore.cli import dlq
+from pulsar_encore.cli.demo import poison_message
+from pulsar_encore.cli.demo.measuring import measure
+from pulsar_encore.cli.demo.scenario import SIDES, row_of
 from pulsar_encore.deadletters import DeadLetters, Selection
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread, run_in_thread
 
@@ -48,7 +51,7 @@ def sent_home(broker: BrokerThread) -> int:
 
 async def interrupt_after(broker: BrokerThread, count: int, kind: signal.Signals) -> int | None:
     """Run a replay and send a signal when so many letters are home."""
-    process = await command(broker, "replay", DEAD, "--all", "--rate", "400", "--replay-id", "r")
+    process = await command(broker, "replay", DEAD, "--all", "--rate", "200", "--replay-id", "r")
     while sent_home(broker) < count and process.returncode is None:
         await asyncio.sleep(0.01)
     process.send_signal(kind)
@@ -173,3 +176,19 @@ def test_times_are_read_as_typed() -> None:
     assert hour is not None
     assert day is not None
     assert hour - day == pytest.approx(23 * 3600, abs=1)
+
+
+async def test_the_demonstration_s_row_is_measured_for_real(broker: BrokerThread) -> None:
+    outcomes = {
+        side: await measure(
+            side, "poison_message", broker.url, f"poison-{side}", within_s=30, most=1
+        )
+        for side in SIDES
+    }
+    assert (outcomes["stock"]["looks"], outcomes["stock"]["why"]) == (2, 0)
+    ours = outcomes["encore"]
+    assert (ours["looks"], ours["event_time"], ours["home"], ours["attempt"]) == (2, 1, 1, 1)
+    assert ours["why"] == len(letters.EVIDENCE) - 1  # no stack: the error was never raised
+    row = row_of(poison_message.SCENARIO, outcomes)
+    assert row.missing == ()
+    assert "at home at attempt 1" in row.encore

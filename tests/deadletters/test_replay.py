@@ -120,6 +120,33 @@ async def test_every_partition_of_a_dead_letter_topic_is_replayed(
     assert sorted(bodies(await read_out(client))) == [b"0", b"1", b"2"]
 
 
+async def test_a_chunked_letter_is_replayed_whole_and_once(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters
+) -> None:
+    transport.put_chunked(DEAD, b"long", 3)
+    await dead.replay(target="orders")
+    assert bodies(await read_out(client)) == [b"long"]
+    with pytest.raises(NothingSelectedError):
+        await dead.replay(target="orders")
+    assert transport.backlog(DEAD, "encore-replay") == 0
+
+
+async def test_by_way_of_the_retry_topic_one_subscription_gets_them(
+    transport: MemoryTransport, client: encore.Client, dead: DeadLetters
+) -> None:
+    """On its own topic every subscription would; the counts begin anew there too."""
+    options: dict[str, Any] = {"consumer_type": encore.ConsumerType.Shared, "retry_enable": True}
+    billing = await client.subscribe(HOME, "billing", **options)
+    other = await client.subscribe(HOME, "other", **options)
+    bury(transport, b"1", **{letters.DELAY_TIME: "3600000"})
+    await dead.replay(target=f"{HOME}-billing-RETRY")
+    message = await billing.receive(timeout=1)
+    assert (message.data(), message.redelivery_count()) == (b"1", 0)
+    assert letters.RECONSUME_TIMES not in message.properties()
+    with pytest.raises(encore.ReceiveTimeout):
+        await other.receive(timeout=100)
+
+
 async def test_a_dry_run_counts_and_sends_nothing(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:

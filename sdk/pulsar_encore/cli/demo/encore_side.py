@@ -6,10 +6,20 @@ import asyncio
 import time
 from typing import Any
 
-from ... import Client, ConsoleLogger, Consumer, ConsumerType, InitialPosition, LoggerLevel
+from ... import (
+    Client,
+    ConsoleLogger,
+    Consumer,
+    ConsumerType,
+    DeadLetterPolicy,
+    InitialPosition,
+    LoggerLevel,
+    letters,
+)
+from ...deadletters import DeadLetters
 from ...ids import MessageId
 from .stock_side import publish
-from .workload import ENTRIES_PER_LEDGER, SUBSCRIPTION, Figures, Stopwatch, resident_mb
+from .workload import ENTRIES_PER_LEDGER, PAYLOAD, SUBSCRIPTION, Figures, Stopwatch, resident_mb
 
 _SHARED: dict[str, Any] = {
     "consumer_type": ConsumerType.Shared,
@@ -112,6 +122,41 @@ async def pending_memory(url: str, topic: str, *, count: int, delay_s: float) ->
             await consumer.negative_acknowledge(MessageId(-1, ledger + 1, entry), delay=delay_s)
         assert consumer.statistics().nacked == count
         return {"seconds": clock(), "mb": resident_mb() - before, "count": count}
+
+
+async def poison_message(url: str, topic: str, *, most: int) -> Figures:
+    """Nack one message until it is dead-lettered; what does the letter say? Then replay it."""
+    policy = DeadLetterPolicy(max_redeliver_count=most, dead_letter_topic=f"{topic}-DLQ")
+    async with (
+        _client(url) as client,
+        await client.subscribe(
+            topic, SUBSCRIPTION, dead_letter_policy=policy, **_SHARED
+        ) as consumer,
+        await client.create_producer(topic) as producer,
+        await client.create_reader(f"{topic}-DLQ", MessageId.earliest) as reader,
+    ):
+        await producer.send(PAYLOAD, {"order": "7"}, event_timestamp=1000)
+        looks = 0
+        while looks <= most:
+            message = await consumer.receive()
+            error = ValueError("no such order")
+            await consumer.negative_acknowledge(message, delay=0.1, error=error)
+            looks += 1
+        letter = await reader.read_next()
+        why = len(letter.properties().keys() & letters.EVIDENCE)
+        kept = letter.event_timestamp() == 1000
+        await DeadLetters(client, f"{topic}-DLQ").replay()
+        message = await consumer.receive()
+        home = message.properties().get(letters.REPLAY_ID) is not None
+        await consumer.acknowledge(message)
+        attempt = message.redelivery_count() + 1
+        return {
+            "looks": looks,
+            "why": why,
+            "event_time": kept,
+            "home": home,
+            "attempt": attempt,
+        }
 
 
 async def throughput(url: str, topic: str, *, count: int, subscription: str) -> Figures:

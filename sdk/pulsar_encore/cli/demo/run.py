@@ -19,7 +19,14 @@ from rich.text import Text
 
 from ..broker_process import broker_process
 from ..console import wide_console
-from . import continuous_nacks, pending_memory, throughput, timed_out_receives, two_delays
+from . import (
+    continuous_nacks,
+    pending_memory,
+    poison_message,
+    throughput,
+    timed_out_receives,
+    two_delays,
+)
 from .measuring import measure
 from .scenario import Row, Run, Scenario, row_of
 from .workload import Figures, Stopwatch
@@ -28,6 +35,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     continuous_nacks.SCENARIO,
     timed_out_receives.SCENARIO,
     two_delays.SCENARIO,
+    poison_message.SCENARIO,
     pending_memory.SCENARIO,
     throughput.SCENARIO,
 )

@@ -170,6 +170,28 @@ def pending_memory(url: str, topic: str, *, count: int, delay_s: float) -> Figur
         return {"seconds": clock(), "mb": resident_mb() - before, "count": count}
 
 
+def poison_message(url: str, topic: str, *, most: int) -> Figures:
+    """Nack one message until it is dead-lettered; what does the letter say?"""
+    policy = pulsar.ConsumerDeadLetterPolicy(most, f"{topic}-DLQ")
+    with _client(url) as client:
+        consumer = client.subscribe(
+            topic,
+            SUBSCRIPTION,
+            negative_ack_redelivery_delay_ms=100,
+            dead_letter_policy=policy,
+            **_SHARED,
+        )
+        client.create_producer(topic).send(PAYLOAD, {"order": "7"}, event_timestamp=1000)
+        looks = 0
+        while looks <= most:
+            consumer.negative_acknowledge(consumer.receive())
+            looks += 1
+        letter = client.subscribe(f"{topic}-DLQ", SUBSCRIPTION, **_SHARED).receive()
+        back = {"order", "REAL_TOPIC", "ORIGIN_MESSAGE_ID"}
+        why = len(letter.properties().keys() - back)
+        return {"looks": looks, "why": why, "event_time": letter.event_timestamp() == 1000}
+
+
 async def throughput_asyncio(url: str, topic: str, *, count: int, subscription: str) -> Figures:
     """Receive and ack one by one, in one task."""
     client = pulsar.asyncio.Client(url, logger=_quiet())

@@ -1,0 +1,37 @@
+"""A message that never works: does its dead letter say why, and can it be sent home again?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .scenario import SIDES, Scenario, both_sides
+from .workload import Figures
+
+
+def _letter(figures: Figures) -> str:
+    kept = "kept" if figures["event_time"] else "lost"
+    return (
+        f"dead after {figures['looks']:.0f} looks, {figures['why']:.0f} properties say why, "
+        f"event time {kept}"
+    )
+
+
+def _stock(figures: Mapping[str, Figures]) -> str:
+    return f"{_letter(figures['stock'])} (no replay in the client)"
+
+
+def _encore(figures: Mapping[str, Figures]) -> str:
+    ours = figures["encore"]
+    if not ours["home"]:
+        return f"{_letter(ours)}; replayed, and not seen again"
+    return f"{_letter(ours)}; replayed, and at home at attempt {ours['attempt']:.0f}"
+
+
+SCENARIO = Scenario(
+    title="A poison message is dead-lettered: does the letter say why, and can it be replayed?",
+    labels=SIDES,
+    measure=both_sides("poison_message", within_s=30, most=2),
+    stock=_stock,
+    encore=_encore,
+    seconds=4,
+)
