@@ -33,20 +33,10 @@ REPLAYED_FROM: Final = "ENCORE_REPLAYED_FROM"
 COUNTERS: Final = frozenset({RECONSUME_TIMES, DELAY_TIME, ATTEMPTS, FIRST_TIME, PARKED_LOOKS})
 """What a replay resets, unless told to keep it."""
 
-EVIDENCE: Final = frozenset(
-    {
-        REASON,
-        ERROR_CLASS,
-        ERROR_MESSAGE,
-        ERROR_STACK,
-        FINGERPRINT,
-        ATTEMPTS,
-        FIRST_TIME,
-        LAST_TIME,
-        CONSUMER,
-        VERSION,
-    }
-)
+FAILURE: Final = frozenset({REASON, ERROR_CLASS, ERROR_MESSAGE, ERROR_STACK, FINGERPRINT})
+"""What describes one failure; replaced together, or a letter would mix two."""
+
+EVIDENCE: Final = FAILURE | {ATTEMPTS, FIRST_TIME, LAST_TIME, CONSUMER, VERSION}
 
 RESERVED: Final = (
     frozenset(

@@ -147,10 +147,9 @@ class Forwarder:
         properties[letters.DELAY_TIME] = str(delay_ms)
         properties.setdefault(letters.FIRST_TIME, str(wall_now))
         if dead:
-            evidence = evidence or evidence_of(None, "reconsume_later")
-            self._witness(properties, evidence, times, wall_now)
+            self._witness(properties, evidence, "reconsume_later", times, wall_now)
         elif evidence is not None:
-            properties.update(evidence.properties())
+            _tell(properties, evidence)
         if delay_ms and not dead:
             letter["deliver_at"] = wall_now + delay_ms
         topic = self._topics.dead(message) if dead else self._topics.retry(message)
@@ -183,8 +182,7 @@ class Forwarder:
         if attempt is not None:
             evidence = evidence or attempt.evidence
             properties.setdefault(letters.FIRST_TIME, str(attempt.first_ms))
-        evidence = evidence or evidence_of(None, reason)
-        self._witness(properties, evidence, message.redelivery_count() + 1, wall_now)
+        self._witness(properties, evidence, reason, message.redelivery_count() + 1, wall_now)
         try:
             await self._deliver(message, topic, letter, tries=tries)
         except EncoreError as error:
@@ -202,7 +200,7 @@ class Forwarder:
             letter = self._copy(message, base_name(message.topic_name()))
             properties = letter["properties"]
             if evidence is not None:
-                properties.update(evidence.properties())
+                _tell(properties, evidence)
             properties[letters.PARKED_LOOKS] = str(message.redelivery_count() + 1)
             properties[letters.DELAY_TIME] = str(delay_ms)
             letter["deliver_at"] = due
@@ -263,10 +261,16 @@ class Forwarder:
             ) from error
 
     def _witness(
-        self, properties: dict[str, str], evidence: Evidence, attempts: int, wall_now: int
+        self,
+        properties: dict[str, str],
+        evidence: Evidence | None,
+        reason: str,
+        attempts: int,
+        wall_now: int,
     ) -> None:
-        """What a dead letter says of its end."""
-        properties.update(evidence.properties())
+        """What a dead letter says of its end; without new evidence, what it brought along."""
+        if evidence is not None or letters.FINGERPRINT not in properties:
+            _tell(properties, evidence or evidence_of(None, reason))
         properties.setdefault(letters.FIRST_TIME, str(wall_now))
         properties[letters.LAST_TIME] = str(wall_now)
         properties[letters.ATTEMPTS] = str(attempts)
@@ -313,6 +317,13 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
         if name in letters.RESERVED:
             raise ConfigurationError(f"the property name {name} is reserved for letters")
     return dict(properties)
+
+
+def _tell(properties: dict[str, str], evidence: Evidence) -> None:
+    """All of one failure, and nothing of the one before."""
+    for name in letters.FAILURE:
+        properties.pop(name, None)
+    properties.update(evidence.properties())
 
 
 def _place(message: Message) -> tuple[InFlight, tuple[int, int, int]]:

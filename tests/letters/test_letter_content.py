@@ -1,0 +1,382 @@
+"""What a letter carries: properties by section 20.1 of the notes, copies, and evidence."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from forwarding_kit import (
+    DEAD,
+    RETRY,
+    TOPIC,
+    Act,
+    bodies,
+    look,
+    nack,
+    named,
+    open_consumer,
+    pointers,
+    read_out,
+    reconsume,
+)
+
+import pulsar_encore as encore
+from pulsar_encore import letters
+from pulsar_encore.evidence import evidence_of
+from pulsar_encore.testing import MemoryTransport
+from pulsar_encore.timer import wall_now_ms
+
+PARTS = "persistent://public/default/parts"
+
+
+def text_of(message_id: encore.MessageId) -> str:
+    return f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.partition()}"
+
+
+# Section 20.1, column by column
+
+
+async def test_retry_letters(client: encore.Client, transport: MemoryTransport) -> None:
+    (origin,) = transport.put(TOPIC, b"a", properties={"colour": "red"})
+    async with await open_consumer(client, most=2) as consumer:
+        await consumer.reconsume_later(await consumer.receive(timeout=5), 1.5)
+        await consumer.reconsume_later(await consumer.receive(timeout=5), 2, {"colour": "blue"})
+        await consumer.reconsume_later(await consumer.receive(timeout=5), 60)
+    first, second = await read_out(client, RETRY)
+    (dead,) = await read_out(client, DEAD)
+    text = text_of(origin)
+    assert pointers(first) == (text, text, TOPIC, "s", "1", "1500")
+    assert pointers(second) == (text, text, TOPIC, "s", "2", "2000")
+    assert pointers(dead) == (text, text, TOPIC, "s", "3", "60000")
+    assert named([first, second, dead], "colour") == ["red", "blue", "blue"]
+
+
+async def test_a_dead_letter_by_nack(client: encore.Client, transport: MemoryTransport) -> None:
+    (origin,) = transport.put(TOPIC, b"a", properties={"colour": "red"})
+    async with await open_consumer(client, most=1) as consumer:
+        await look(consumer, nack)
+    (dead,) = await read_out(client, DEAD)
+    text = text_of(origin)
+    assert pointers(dead) == (text, text, TOPIC, "s", None, None)
+    assert dead.properties()["colour"] == "red"
+
+
+async def test_a_retry_letter_dead_by_nack(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    (origin,) = transport.put(TOPIC, b"a")
+    async with await open_consumer(client, most=1) as consumer:
+        await consumer.reconsume_later(await consumer.receive(timeout=5), 3)
+        await look(consumer, nack)
+    (dead,) = await read_out(client, DEAD)
+    text = text_of(origin)
+    assert pointers(dead) == (text, text, TOPIC, "s", "1", "3000")
+
+
+@pytest.mark.parametrize("act", [nack, reconsume])
+async def test_members_of_a_batch(
+    client: encore.Client, transport: MemoryTransport, act: Act
+) -> None:
+    one, two = transport.put(TOPIC, b"a", b"b")
+    (alone,) = transport.put(TOPIC, b"c", batch=True)
+    async with await open_consumer(client, most=1) as consumer:
+        await look(consumer, act)
+    origins = {
+        letter.data(): letter.properties()[letters.ORIGIN_MESSAGE_ID]
+        for letter in await read_out(client, DEAD)
+    }
+    assert origins == {
+        b"a": f"{text_of(one)}:0",
+        b"b": f"{text_of(two)}:1",
+        b"c": text_of(alone),
+    }
+
+
+@pytest.mark.parametrize("act", [nack, reconsume])
+async def test_partitions(client: encore.Client, transport: MemoryTransport, act: Act) -> None:
+    """By nack the partition's name, by reconsume_later the topic's, as Java (notes 11)."""
+    transport.catalogue.create_partitioned(PARTS, 2)
+    ids = {
+        b"%d" % number: transport.put(f"{PARTS}-partition-{number}", b"%d" % number)[0]
+        for number in range(2)
+    }
+    async with await open_consumer(client, PARTS, most=1) as consumer:
+        await look(consumer, act)
+    dead = await read_out(client, f"{PARTS}-s-DLQ")
+    assert sorted(bodies(dead)) == [b"0", b"1"]
+    for letter in dead:
+        payload = letter.data()
+        tail = f"-partition-{payload.decode()}" if act is nack else ""
+        assert letter.properties()[letters.REAL_TOPIC] == PARTS + tail
+        assert letter.properties()[letters.ORIGIN_MESSAGE_ID] == text_of(ids[payload])
+
+
+@pytest.mark.parametrize("act", [nack, reconsume])
+async def test_a_chunked_message(
+    client: encore.Client, transport: MemoryTransport, act: Act
+) -> None:
+    last = transport.put_chunked(TOPIC, b"large", 3)
+    async with await open_consumer(client, most=1) as consumer:
+        await look(consumer, act)
+    (dead,) = await read_out(client, DEAD)
+    assert last.first_chunk is not None
+    expected = f"{text_of(last.first_chunk)};{text_of(last)}"
+    assert dead.properties()[letters.ORIGIN_MESSAGE_ID] == expected
+
+
+# Names
+
+
+async def test_one_pair_of_names_for_several_topics(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    for topic in ("b", "a"):
+        transport.put(topic, topic.encode())
+    async with await open_consumer(client, "b", "a", most=1) as consumer:
+        await look(consumer, reconsume)
+    base = "persistent://public/default/"
+    assert sorted(bodies(await read_out(client, f"{base}a-s-RETRY"))) == [b"a", b"b"]
+    dead = await read_out(client, f"{base}a-s-DLQ")
+    assert {m.data(): m.properties()[letters.REAL_TOPIC] for m in dead} == {
+        b"a": f"{base}a",
+        b"b": f"{base}b",
+    }
+
+
+async def test_without_retry_each_topic_and_partition_has_its_own(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    transport.catalogue.create_partitioned(PARTS, 2)
+    transport.put(f"{PARTS}-partition-1", b"p")
+    transport.put("a", b"a")
+    async with await open_consumer(client, PARTS, "a", most=1, retry_enable=False) as consumer:
+        await look(consumer, nack)
+    assert bodies(await read_out(client, f"{PARTS}-partition-1-s-DLQ")) == [b"p"]
+    assert bodies(await read_out(client, "persistent://public/default/a-s-DLQ")) == [b"a"]
+    assert not any(name.endswith("-RETRY") for name in transport.catalogue.topics)
+
+
+@pytest.mark.parametrize("name", ["again", "persistent://public/default/again"])
+async def test_given_names_win(
+    client: encore.Client, transport: MemoryTransport, name: str
+) -> None:
+    """A retry topic by its short name too is subscribed Shared (Java: only by the full one)."""
+    transport.put(TOPIC, b"a")
+    policy = encore.DeadLetterPolicy(1, dead_letter_topic="gone", retry_letter_topic=name)
+    async with await open_consumer(
+        client, dead_letter_policy=policy, consumer_type=encore.ConsumerType.Exclusive
+    ) as consumer:
+        await consumer.reconsume_later(await consumer.receive(timeout=5), 3)
+        began = asyncio.get_running_loop().time()
+        message = await consumer.receive(timeout=60)
+        assert 3 <= asyncio.get_running_loop().time() - began < 4.1
+        await consumer.reconsume_later(message)
+    base = "persistent://public/default/"
+    assert bodies(await read_out(client, f"{base}again")) == [b"a"]
+    assert bodies(await read_out(client, f"{base}gone")) == [b"a"]
+
+
+async def test_a_partitioned_retry_topic(client: encore.Client, transport: MemoryTransport) -> None:
+    """Delays and counts hold on its partitions (Java subscribes them with the consumer's type)."""
+    transport.catalogue.create_partitioned(RETRY, 2)
+    transport.put(TOPIC, b"a")
+    async with await open_consumer(
+        client, most=2, consumer_type=encore.ConsumerType.Exclusive
+    ) as consumer:
+        await consumer.reconsume_later(await consumer.receive(timeout=5), 0.5)
+        began = asyncio.get_running_loop().time()
+        message = await consumer.receive(timeout=60)
+        assert asyncio.get_running_loop().time() - began >= 0.5
+        await consumer.negative_acknowledge(message)
+        seen = await look(consumer, nack)
+    assert seen == {b"a": 2}
+    assert bodies(await read_out(client, DEAD)) == [b"a"]
+
+
+async def test_a_pattern_with_a_given_name(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    transport.put("px", b"x")
+    policy = encore.DeadLetterPolicy(1, retry_letter_topic="again")
+    async with await client.subscribe(
+        "persistent://public/default/p.*",
+        "s",
+        is_pattern_topic=True,
+        consumer_type=encore.ConsumerType.Shared,
+        initial_position=encore.InitialPosition.Earliest,
+        dead_letter_policy=policy,
+        retry_enable=True,
+    ) as consumer:
+        assert await look(consumer, reconsume) == {b"x": 2}
+    assert bodies(await read_out(client, "persistent://public/default/again")) == [b"x"]
+
+
+async def test_producers_are_named_as_java_names_them_and_made_once(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    for each in range(20):
+        transport.put(TOPIC, b"%d" % each)
+    async with await open_consumer(client, most=1, consumer_name="me") as consumer:
+        assert not transport.recorded("PRODUCER")
+        await look(consumer, reconsume)
+    retry, dead = transport.recorded("PRODUCER")
+    assert (retry.topic, retry.details.producer_name) == (RETRY, None)
+    assert dead.topic == DEAD
+    name = dead.details.producer_name
+    # Of the child that forwards: here the retry letter died, so the retry topic's name is in it.
+    head, tail = f"{RETRY}-s-me-", "-DLQ"
+    assert name.startswith(head)
+    assert name.endswith(tail)
+    middle = name[len(head) : -len(tail)]
+    assert len(middle) == 5
+    assert middle.isalnum()
+    assert not dead.details.batching_enabled
+    assert dead.details.chunking_enabled
+
+
+async def test_the_retry_topic_is_subscribed_shared_beside_the_rest(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    async with await open_consumer(
+        client, consumer_type=encore.ConsumerType.Failover, consumer_name="me"
+    ):
+        main, retry = transport.recorded("SUBSCRIBE")
+        assert (main.topic, retry.topic) == (TOPIC, RETRY)
+        assert main.details.consumer_type is encore.ConsumerType.Failover
+        assert retry.details.consumer_type is encore.ConsumerType.Shared
+        assert retry.details.consumer_name == "me"
+        assert retry.subscription == "s"
+
+
+# Copies
+
+
+@pytest.mark.parametrize("act", [nack, reconsume])
+@pytest.mark.parametrize("event_ms", [0, 1234])
+async def test_key_event_time_and_payload_are_copied(
+    client: encore.Client, transport: MemoryTransport, act: Act, event_ms: int
+) -> None:
+    transport.put(TOPIC, b"\x00\xff", key="k", event_ms=event_ms)
+    async with await open_consumer(client, most=1) as consumer:
+        await look(consumer, act)
+    (dead,) = await read_out(client, DEAD)
+    assert (dead.data(), dead.partition_key(), dead.event_timestamp()) == (
+        b"\x00\xff",
+        "k",
+        event_ms,
+    )
+    sent = [command.details for command in transport.recorded("SEND")]
+    assert [each.event_timestamp for each in sent] == [event_ms or None] * len(sent)
+
+
+@pytest.mark.parametrize("act", [nack, reconsume])
+async def test_a_tombstone_stays_one(
+    client: encore.Client, transport: MemoryTransport, act: Act
+) -> None:
+    transport.put(TOPIC, None, key="k")
+    transport.put(TOPIC, b"", key="k")
+    async with await open_consumer(client, most=1) as consumer:
+        await look(consumer, act)
+    assert [m.has_null_value() for m in await read_out(client, DEAD)] == [True, False]
+
+
+# Evidence
+
+
+async def test_a_dead_letter_says_why(client: encore.Client, transport: MemoryTransport) -> None:
+    transport.put(TOPIC, b"a")
+    before = wall_now_ms(asyncio.get_running_loop())
+    async with await open_consumer(client, most=1, consumer_name="me") as consumer:
+        for number in range(2):
+            message = await consumer.receive(timeout=60)
+            try:
+                raise KeyError(f"order {number}")
+            except KeyError as error:
+                await consumer.negative_acknowledge(message, 10, error=error)
+        await asyncio.sleep(1)
+    (dead,) = await read_out(client, DEAD)
+    given = dead.properties()
+    assert given[letters.REASON] == "nack"
+    assert given[letters.ERROR_CLASS] == "KeyError"
+    assert given[letters.ERROR_MESSAGE] == "'order 1'"
+    assert "test_letter_content.py:" in given[letters.ERROR_STACK]
+    assert len(given[letters.FINGERPRINT]) == 12
+    assert given[letters.ATTEMPTS] == "2"
+    assert given[letters.CONSUMER] == "me"
+    assert given[letters.VERSION] == encore.__version__
+    first, last = int(given[letters.FIRST_TIME]), int(given[letters.LAST_TIME])
+    assert first >= before
+    assert 10_000 <= last - first < 12_000
+
+
+async def test_the_evidence_of_an_earlier_look_is_kept(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    transport.put(TOPIC, b"a")
+    async with await open_consumer(client, most=1) as consumer:
+        message = await consumer.receive(timeout=5)
+        await consumer.negative_acknowledge(message, error="no stock")
+        await consumer.negative_acknowledge(await consumer.receive(timeout=5))
+        await asyncio.sleep(1)
+    assert named(await read_out(client, DEAD), letters.ERROR_MESSAGE) == ["no stock"]
+
+
+async def test_evidence_goes_along_with_retry_letters(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    """The dead letter tells of the last error given and of the first time."""
+    transport.put(TOPIC, b"a")
+    async with await open_consumer(client, most=2) as consumer:
+        message = await consumer.receive(timeout=5)
+        await consumer.reconsume_later(message, 10, error=ValueError("one"))
+        message = await consumer.receive(timeout=60)
+        assert message.properties()[letters.ERROR_MESSAGE] == "one"
+        await consumer.reconsume_later(message, 10, error=ValueError("two"))
+        await consumer.reconsume_later(await consumer.receive(timeout=60))
+    (dead,) = await read_out(client, DEAD)
+    given = dead.properties()
+    assert given[letters.ERROR_MESSAGE] == "two"
+    assert given[letters.ATTEMPTS] == "3"
+    assert int(given[letters.LAST_TIME]) - int(given[letters.FIRST_TIME]) >= 20_000
+    assert given[letters.FINGERPRINT] == message_fingerprint(ValueError("two"))
+
+
+def message_fingerprint(error: Exception) -> str:
+    return evidence_of(error, "reconsume_later").fingerprint
+
+
+async def test_a_new_failure_replaces_all_of_the_old_one(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    transport.put(TOPIC, b"a")
+    async with await open_consumer(client, most=1) as consumer:
+        message = await consumer.receive(timeout=5)
+        await consumer.reconsume_later(message, error=ValueError("one"))
+        await consumer.reconsume_later(await consumer.receive(timeout=5), error="in words")
+    (dead,) = await read_out(client, DEAD)
+    assert dead.properties()[letters.ERROR_MESSAGE] == "in words"
+    assert letters.ERROR_CLASS not in dead.properties()
+
+
+@pytest.mark.parametrize("act", [nack, reconsume])
+async def test_without_an_error_the_path_is_the_reason(
+    client: encore.Client, transport: MemoryTransport, act: Act
+) -> None:
+    transport.put(TOPIC, b"a")
+    async with await open_consumer(client, most=1) as consumer:
+        await look(consumer, act)
+    (dead,) = await read_out(client, DEAD)
+    assert dead.properties()[letters.REASON] == ("nack" if act is nack else "reconsume_later")
+    assert letters.ERROR_MESSAGE not in dead.properties()
+
+
+async def test_a_dead_letter_of_a_large_failure_is_small(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    transport.put(TOPIC, b"a")
+    async with await open_consumer(client, most=1) as consumer:
+        for _ in range(2):
+            message = await consumer.receive(timeout=5)
+            await consumer.reconsume_later(message, error=RuntimeError("x" * 1_000_000))
+    (dead,) = await read_out(client, DEAD)
+    assert sum(map(len, dead.properties().values())) < 6_000

@@ -1,0 +1,307 @@
+"""M + 1 looks on both paths, one dead letter, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from forwarding_kit import (
+    DEAD,
+    RETRY,
+    TOPIC,
+    Act,
+    bodies,
+    look,
+    nack,
+    named,
+    open_consumer,
+    read_out,
+    reconsume,
+)
+
+import pulsar_encore as encore
+from pulsar_encore import letters
+from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
+
+ALL_TYPES = [
+    encore.ConsumerType.Shared,
+    encore.ConsumerType.KeyShared,
+    encore.ConsumerType.Exclusive,
+    encore.ConsumerType.Failover,
+]
+
+
+def nothing_left(transport: MemoryTransport) -> None:
+    for topic in (TOPIC, RETRY):
+        assert transport.backlog(topic, "s") == 0, topic
+
+
+@pytest.mark.parametrize("most", [1, 2, 16])
+@pytest.mark.parametrize("act", [nack, reconsume])
+@pytest.mark.parametrize("batch", [1, 4])
+async def test_looks_are_most_plus_one(
+    client: encore.Client, transport: MemoryTransport, most: int, act: Act, batch: int
+) -> None:
+    payloads = [b"%d" % each for each in range(4)]
+    for start in range(0, 4, batch):
+        transport.put(TOPIC, *payloads[start : start + batch])
+    async with await open_consumer(client, most=most) as consumer:
+        seen = await look(consumer, act)
+    assert seen == Counter(dict.fromkeys(payloads, most + 1))
+    dead = await read_out(client, DEAD)
+    assert sorted(bodies(dead)) == payloads
+    times = str(most + 1) if act is reconsume else None
+    assert named(dead, letters.RECONSUME_TIMES) == [times] * 4
+    assert named(dead, letters.ATTEMPTS) == [str(most + 1)] * 4
+    assert len(await read_out(client, RETRY)) == (4 * most if act is reconsume else 0)
+    nothing_left(transport)
+
+
+@pytest.mark.parametrize("kind", ALL_TYPES)
+@pytest.mark.parametrize("act", [nack, reconsume])
+@pytest.mark.parametrize("batch", [False, True])
+async def test_every_type_of_subscription(
+    client: encore.Client,
+    transport: MemoryTransport,
+    kind: encore.ConsumerType,
+    act: Act,
+    batch: bool,
+) -> None:
+    """Brokers count nothing on Exclusive and Failover; the counts are ours there."""
+    if batch:
+        transport.put(TOPIC, b"a", b"b")
+    else:
+        transport.put(TOPIC, b"a")
+        transport.put(TOPIC, b"b")
+    async with await open_consumer(client, most=2, consumer_type=kind) as consumer:
+        seen = await look(consumer, act)
+    assert seen == Counter({b"a": 3, b"b": 3})
+    assert sorted(bodies(await read_out(client, DEAD))) == [b"a", b"b"]
+    nothing_left(transport)
+
+
+@pytest.mark.parametrize("batch", [False, True])
+async def test_by_ack_timeout(
+    client: encore.Client, transport: MemoryTransport, batch: bool
+) -> None:
+    """Java, on a consumer with retries, buried each of a batch three times: 9 letters of 3."""
+
+    async def forget(consumer: encore.Consumer, message: encore.Message) -> None:
+        pass
+
+    for group in [(b"a", b"b", b"c")] if batch else [(b"a",), (b"b",), (b"c",)]:
+        transport.put(TOPIC, *group)
+    async with await open_consumer(
+        client, most=2, unacked_messages_timeout_ms=1000, retry_enable=True
+    ) as consumer:
+        seen = await look(consumer, forget)
+    assert seen == Counter({b"a": 3, b"b": 3, b"c": 3})
+    dead = await read_out(client, DEAD)
+    assert sorted(bodies(dead)) == [b"a", b"b", b"c"]
+    assert named(dead, letters.REASON) == ["ack timeout"] * 3
+    nothing_left(transport)
+
+
+async def test_by_ack_timeout_with_a_backoff(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    async def forget(consumer: encore.Consumer, message: encore.Message) -> None:
+        pass
+
+    transport.put(TOPIC, b"a")
+    async with await open_consumer(
+        client,
+        most=1,
+        unacked_messages_timeout_ms=1000,
+        ack_timeout_redelivery_backoff=encore.Backoff(min_delay=2, max_delay=8),
+    ) as consumer:
+        seen = await look(consumer, forget, quiet_s=60)
+    assert seen == Counter({b"a": 2})
+    assert bodies(await read_out(client, DEAD)) == [b"a"]
+    nothing_left(transport)
+
+
+async def test_a_retry_letter_dies_by_the_nack_path_too(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    """Its looks are counted anew, its RECONSUMETIMES stays (notes 9)."""
+    transport.put(TOPIC, b"a")
+    async with await open_consumer(client, most=3) as consumer:
+        for _ in range(2):
+            await consumer.reconsume_later(await consumer.receive(timeout=5))
+        seen = await look(consumer, nack)
+    assert seen == Counter({b"a": 4})
+    dead = await read_out(client, DEAD)
+    assert named(dead, letters.RECONSUME_TIMES) == ["2"]
+    assert named(dead, letters.REAL_TOPIC) == [TOPIC]
+    nothing_left(transport)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "x", "1.5", "٣", "9" * 30, " 1"])
+async def test_a_count_that_is_no_number_counts_as_never(
+    client: encore.Client, transport: MemoryTransport, text: str
+) -> None:
+    transport.put(TOPIC, b"a", properties={letters.RECONSUME_TIMES: text})
+    async with await open_consumer(client, most=1) as consumer:
+        seen = await look(consumer, reconsume)
+    assert seen == Counter({b"a": 2})
+    assert named(await read_out(client, DEAD), letters.RECONSUME_TIMES) == ["2"]
+
+
+async def test_a_count_that_somebody_else_wrote_goes_on(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    transport.put(TOPIC, b"a", properties={letters.RECONSUME_TIMES: "2"})
+    async with await open_consumer(client, most=2) as consumer:
+        seen = await look(consumer, reconsume)
+    assert seen == Counter({b"a": 1})
+    assert named(await read_out(client, DEAD), letters.RECONSUME_TIMES) == ["3"]
+
+
+async def test_acked_siblings_are_never_forwarded(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    """One acked in the first look, one in the last, two die; the broker forgets at each ack."""
+    transport.put(TOPIC, b"early", b"late", b"x", b"y")
+
+    async def act(consumer: encore.Consumer, message: encore.Message) -> None:
+        if message.data() == b"early" or (
+            message.data() == b"late" and message.redelivery_count() == 2
+        ):
+            await consumer.acknowledge(message)
+        else:
+            await consumer.negative_acknowledge(message)
+
+    async with await open_consumer(client, most=2, ack_group_time_ms=0) as consumer:
+        seen = await look(consumer, act)
+    assert seen == Counter({b"early": 1, b"late": 3, b"x": 3, b"y": 3})
+    assert sorted(bodies(await read_out(client, DEAD))) == [b"x", b"y"]
+    nothing_left(transport)
+
+
+async def test_two_of_one_entry_die_separately(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    transport.put(TOPIC, b"fast", b"slow")
+
+    async def act(consumer: encore.Consumer, message: encore.Message) -> None:
+        await consumer.negative_acknowledge(message, 0.1 if message.data() == b"fast" else 10)
+
+    async with await open_consumer(client, most=2) as consumer:
+        seen = await look(consumer, act, quiet_s=60)
+    assert seen == Counter({b"fast": 3, b"slow": 3})
+    assert bodies(await read_out(client, DEAD)) == [b"fast", b"slow"]
+    nothing_left(transport)
+
+
+async def test_an_entry_is_acked_only_after_its_last_letter(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    transport.put(TOPIC, b"a", b"b")
+    async with await open_consumer(client, most=1) as consumer:
+        one, other = [await consumer.receive(timeout=5) for _ in range(2)]
+        await consumer.reconsume_later(one)
+        await asyncio.sleep(1)
+        assert transport.backlog(TOPIC, "s") == 1
+        await consumer.reconsume_later(other)
+        await asyncio.sleep(1)
+        assert transport.backlog(TOPIC, "s") == 0
+
+
+async def test_attempts_survive_an_unload_and_a_siblings_ack(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    """Both set the broker's count to 0 (notes 3.8); ours goes on."""
+    transport.put(TOPIC, b"poison", b"fine")
+    transport.put(TOPIC, b"plain")
+    looks: Counter[bytes] = Counter()
+    async with await open_consumer(client, most=3, ack_group_time_ms=0) as consumer:
+        for round_ in range(4):
+            for _ in range(3 if round_ == 0 else 2):
+                message = await consumer.receive(timeout=5)
+                looks[message.data()] += 1
+                if message.data() == b"fine":
+                    await consumer.acknowledge(message)
+                else:
+                    await consumer.negative_acknowledge(message)
+            transport.disconnect()
+            transport.reconnect(keep_ack_sets=False)
+        assert await look(consumer, nack) == Counter()
+    assert looks == Counter({b"poison": 4, b"plain": 4, b"fine": 1})
+    dead = await read_out(client, DEAD)
+    assert sorted(bodies(dead)) == [b"plain", b"poison"]
+    assert named(dead, letters.ATTEMPTS) == ["4", "4"]
+
+
+async def test_the_last_consumer_leaving_forgets_what_only_it_knew(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    """Counts of the nack path are a process's; RECONSUMETIMES is the message's own."""
+    transport.put(TOPIC, b"a")
+    for _ in range(2):
+        async with await open_consumer(client, most=1) as consumer:
+            message = await consumer.receive(timeout=5)
+            assert message.redelivery_count() == 0
+            await consumer.negative_acknowledge(message)
+    async with await open_consumer(client, most=1) as consumer:
+        await consumer.reconsume_later(await consumer.receive(timeout=5))
+    async with await open_consumer(client, most=1) as consumer:
+        message = await consumer.receive(timeout=5)
+        assert message.properties()[letters.RECONSUME_TIMES] == "1"
+        await consumer.reconsume_later(message)
+    assert bodies(await read_out(client, DEAD)) == [b"a"]
+
+
+async def test_a_message_seen_too_often_elsewhere_is_buried_unseen(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    """Another consumer without a policy let the count pass the limit (the R > M rule)."""
+    transport.put(TOPIC, b"a")
+    async with await open_consumer(client, most=1) as strict:
+        message = await strict.receive(timeout=5)
+        async with await open_consumer(client, most=None, retry_enable=False) as lax:
+            await strict.negative_acknowledge(message, 0)
+            for _ in range(5):  # whoever gets it; the strict one buries it when it is its turn
+                try:
+                    await lax.negative_acknowledge(await lax.receive(timeout=2), 0)
+                except encore.ReceiveTimeout:
+                    break
+            await asyncio.sleep(1)
+        assert await look(strict, nack) in (Counter(), Counter({b"a": 1}))
+    assert bodies(await read_out(client, DEAD)) == [b"a"]
+
+
+async def test_a_rewind_does_not_copy_twice(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    """On Exclusive a due nack rewinds everything; what is on its way is not handed out again."""
+    transport.put(TOPIC, b"nacked")
+    transport.put(TOPIC, b"leaving")
+    async with await open_consumer(
+        client, most=5, consumer_type=encore.ConsumerType.Exclusive
+    ) as consumer:
+        first, second = [await consumer.receive(timeout=5) for _ in range(2)]
+        transport.faults = FaultPlan([Fault(kind="delay", command="SEND", delay_ms=5000)])
+        letter = asyncio.create_task(consumer.reconsume_later(second))
+        await consumer.negative_acknowledge(first)
+        again = await consumer.receive(timeout=5)
+        assert again.data() == b"nacked"
+        with pytest.raises(encore.ReceiveTimeout):
+            await consumer.receive(timeout=3)
+        await letter
+        await consumer.acknowledge(again)
+        await consumer.acknowledge(await consumer.receive(timeout=5))
+    assert bodies(await read_out(client, RETRY)) == [b"leaving"]
+    nothing_left(transport)
+
+
+async def test_a_chunked_message_is_settled_together(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    transport.put_chunked(TOPIC, b"large", 3)
+    async with await open_consumer(client, most=1) as consumer:
+        assert await look(consumer, nack) == Counter({b"large": 2})
+    (letter,) = await read_out(client, DEAD)
+    assert letter.data() == b"large"
+    nothing_left(transport)
