@@ -114,7 +114,8 @@ class AckSender:
 
     def _forget_echoes(self) -> None:
         self._echo_timer = None
-        if any([home.acks.forget_echoes() for home in self._homes.values()]):
+        left = [home.acks.forget_echoes() for home in self._homes.values()]
+        if any(left):
             self._echo_timer = self._loop.call_later(_ECHO_S, self._forget_echoes)
 
     def _trust(self) -> None:

@@ -15,11 +15,13 @@ from datetime import timedelta
 from random import Random
 from typing import Any, TypeVar
 
+from ..backoff import to_ms
 from ..core.in_flight import InFlight
 from ..errors import ClosedError, ConfigurationError
 from ..ids import MessageId
 from ..message import Message
 from ..options import BatchReceivePolicy, ConsumerOptions
+from ..options.checks import integer
 from ..transport.base import ConsumerLink
 from ..version import VERSION
 from .ack_sender import AckSender
@@ -120,14 +122,12 @@ class Consumer:
         if timeout_millis is None and timeout is None:
             return self._queue.take() or await self._queue.get(None)
         if timeout is None:
-            timeout = (timeout_millis or 0) / 1000
-        elif timeout_millis is not None:
+            wait_ms = integer(timeout_millis, "timeout_millis", low=0, unit="ms")
+        elif timeout_millis is None:
+            wait_ms = to_ms(timeout, "timeout")
+        else:
             raise ConfigurationError("give timeout or timeout_millis, not both")
-        if isinstance(timeout, timedelta):
-            timeout = timeout.total_seconds()
-        if timeout < 0:
-            raise ConfigurationError(f"timeout must be 0 or more, got {timeout}")
-        return await self._queue.get(timeout)
+        return await self._queue.get(wait_ms / 1000)
 
     async def batch_receive(self) -> list[Message]:
         """Several messages at once, as the subscription's `batch_receive_policy` says.
@@ -305,9 +305,10 @@ class Consumer:
         first.
         """
         self._check_open()
-        if isinstance(messageid, bool) or (isinstance(messageid, int) and messageid < 0):
-            raise ConfigurationError("seek needs a message id or a time in ms since the epoch")
-        position = messageid if isinstance(messageid, int) else MessageId.wrap(messageid)
+        if isinstance(messageid, int):
+            position: MessageId | int = integer(messageid, "seek's time", low=0, high=2**63 - 1)
+        else:
+            position = MessageId.wrap(messageid)
         self._acks.flush()
         await self._finish(self._link.seek(position))
 

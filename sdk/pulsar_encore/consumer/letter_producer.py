@@ -106,13 +106,15 @@ class LetterProducer:
         return link
 
     def _failed(self, error: EncoreError, link: ProducerLink | None) -> None:
-        self._failures += 1
-        self._last_error = error
         if getattr(error, "result", "") in _OF_THE_MESSAGE:
             return
+        if link is not self._link:
+            return  # one of many that were under way on it: one failure, counted already
+        self._failures += 1
+        self._last_error = error
         loop = asyncio.get_running_loop()
         self._not_before = loop.time() + _BACKOFF.delay_ms(self._failures - 1, self._rng) / 1000
-        if link is not None and link is self._link:
+        if link is not None:
             self._link = None
             self._closing = loop.create_task(_close(link))
 

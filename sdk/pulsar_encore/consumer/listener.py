@@ -47,10 +47,13 @@ class Listener:
         consumer = self._consumer
         while not self._stopped:
             await self._running.wait()
-            try:
-                message = await self._queue.get(None)
-            except EncoreError:
-                return  # closed, or dead for good: both are reported where they happened
+            message = self._queue.take()
+            if message is None:
+                try:
+                    await self._queue.wait(None, takes=False)
+                except EncoreError:
+                    return  # closed, or dead for good: both are reported where they happened
+                continue  # paused meanwhile, perhaps
             try:
                 result = self._callback(consumer, message)
                 if inspect.isawaitable(result):

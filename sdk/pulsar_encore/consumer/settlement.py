@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from ..backoff import to_ms
 from ..core.entry import HELD, NACKED, Entry, EntryKey
@@ -21,6 +21,8 @@ from ..transport.base import ConsumerLink
 from .ack_sender import AckSender
 from .letter_desk import LetterDesk
 from .redelivery import Redelivery
+
+_NO_ID: Final = (1 << 63) - 1  # the ledger and entry of MessageId.latest
 
 Settleable = Message | MessageId | Any
 """A received message, an id of one, or the stock client's object for either."""
@@ -238,7 +240,7 @@ class Settlement:
             )
         message_id = MessageId.wrap(item)
         ledger, number = message_id.ledger_id(), message_id.entry_id()
-        if ledger < 0 or number < 0:
+        if not (0 <= ledger < _NO_ID and 0 <= number < _NO_ID):
             raise MessageNotHeldError(f"{message_id!r} is a position, not the id of a message")
         source = self._link.source_of(message_id.topic, message_id.partition())
         if source is None:

@@ -45,6 +45,7 @@ class AckTracker:
         "_cumulative_due",
         "_dirty",
         "_echoes",
+        "_lost",
         "_sent",
         "_sent_count",
         "_stale_echoes",
@@ -62,6 +63,7 @@ class AckTracker:
         self._sent_count = 0
         self._suspects: dict[EntryKey, None] = {}
         self._suspecting = False
+        self._lost = False
         self._echoes: dict[EntryKey, None] = {}
         self._stale_echoes: dict[EntryKey, None] = {}
 
@@ -133,6 +135,8 @@ class AckTracker:
         self._cumulative_due = False
         self._whole.clear()
         self._dirty.clear()
+        if self._lost:  # connected again, though not told yet: these may be on their way here
+            self._suspects.update(dict.fromkeys(whole))
         if whole:
             self._remember(now_ms, whole)
         return Unsent(cumulative, whole, parts)
@@ -153,7 +157,7 @@ class AckTracker:
 
     def disconnected(self, now_ms: int) -> None:
         """What was sent in the last moments becomes suspect."""
-        self._suspecting = True
+        self._suspecting = self._lost = True
         for at, keys in self._sent:
             if at >= now_ms - UNCERTAIN_MS:
                 self._suspects.update(dict.fromkeys(keys))
@@ -166,7 +170,7 @@ class AckTracker:
         What is due now, or was sent since the loss, may already be on its way here again, so it
         stays suspect when it is sent.
         """
-        self._suspecting = True
+        self._suspecting, self._lost = True, False
         for _, keys in self._sent:
             self._suspects.update(dict.fromkeys(keys))
         self._whole.update(self._suspects)

@@ -83,7 +83,7 @@ class InFlight:
             if self.acks.covers(key):
                 self.acks.add_whole(key)
                 return None, ()
-            if batch_size <= 1 and first_chunk is None and self._still_waits((*key, -1)):
+            if batch_size <= 1 and self._still_waits((*key, -1), chunked=first_chunk is not None):
                 return None, ()
             size = batch_size or 1
             if size == 1 and self.attempts:
@@ -106,11 +106,15 @@ class InFlight:
                 self._learn_acked(entry, ack_set)
         return entry, self._admit(entry, indexes)
 
-    def _still_waits(self, due_key: tuple[int, int, int]) -> bool:
-        """A nacked message came before it is due: it keeps waiting, or (Java) comes at once."""
+    def _still_waits(self, due_key: tuple[int, int, int], *, chunked: bool) -> bool:
+        """A nacked message came before it is due: it keeps waiting.
+
+        On Exclusive and Failover it comes at once, as in Java; and so does a chunked one that was
+        nacked by id before anyone knew of its chunks.
+        """
         if not len(self.nacks) or due_key not in self.nacks:
             return False
-        if self.shared:
+        if self.shared and not chunked:
             return True
         self.nacks.discard(due_key)
         self.unacked -= 1

@@ -14,7 +14,7 @@ from typing import Any, Final
 from ..errors import ConfigurationError
 from .checks import boolean, integer, optional_text
 
-_URL: Final = re.compile(r"(pulsar|pulsar\+ssl|http|https)://[^\s/,]+(,[^\s/,]+)*/?")
+_URL: Final = re.compile(r"(pulsar|pulsar\+ssl|http|https)://[^\s/,]+(,[^\s/,]+)*/?|memory://")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -202,7 +202,10 @@ class ConsumerLink(Protocol):
         """
 
     async def seek(self, position: MessageId | int) -> None:
-        """To a message id (inclusive) or a publish time in ms; calls `Sink.on_rewound`."""
+        """To after a message id (or to it, as the options say), or to a publish time in ms.
+
+        Calls `Sink.on_rewound` when it took effect.
+        """
 
     async def last_message_id(self) -> MessageId: ...
     async def unsubscribe(self) -> None: ...

@@ -29,12 +29,13 @@ from .results import Calls, Mailbox
 
 logger = logging.getLogger(__name__)
 
-# The native client holds an id for at least 100 ms, and looks every 33 ms: with this lead nothing is
-# ever early, and late by little. Each hand-over restarts its timer; two bursts need more than a look
-# between them, or it never comes to one.
+# The native client holds an id for at least 100 ms, and looks every 33 ms: with this lead nothing
+# is ever early, and late by little. Each hand-over restarts its timer; two bursts need more than a
+# look between them, or it never comes to one.
 _LEAD_MS: Final = 100
 _BURST_GAP_S: Final = 0.050
 _BURST: Final = 10_000  # ids a burst: 3 us each, on the loop
+_NATIVE_GROUP_S: Final = 0.2  # the native client groups acks for 100 ms; and time to send them
 _CLOSE_S: Final = 5.0
 _PAYLOAD_S: Final = 1.0  # an entry unfinished for longer keeps its ids, not its payload
 _MAX_ORIGINALS: Final = 50_000
@@ -103,6 +104,7 @@ class StockConsumer:
         self._fresh: deque[tuple[tuple[int, int, int], _Originals]] = deque()
         self._due: list[tuple[int, int, int]] = []
         self._last_burst = 0.0
+        self._last_ack = -_NATIVE_GROUP_S
         self._rewinding = 0
         self._burst_timer: asyncio.TimerHandle | None = None
         self._sink: Sink | None = None
@@ -209,6 +211,8 @@ class StockConsumer:
     def ack(self, plan: AckPlan) -> None:
         if not self.is_connected():
             raise TransportError("not connected", result="NotConnected", retryable=True)
+        self._last_ack = self._loop.time()
+        self._pump.watch()
         if plan.cumulative is not None:
             self._ack_cumulative(plan.source, *plan.cumulative)
         for ledger, entry in plan.entries:
@@ -312,6 +316,8 @@ class StockConsumer:
         self._pump.call(lambda: self._mailbox.post(_set, parked))
         try:
             await asyncio.wait((parked, self._ended), return_when=asyncio.FIRST_COMPLETED)
+            # An ack that reached the broker after the seek would ack what the seek brings back.
+            await asyncio.sleep(self._last_ack + _NATIVE_GROUP_S - self._loop.time())
             await self._calls.run(lambda done: self._native.seek_async(target, done), "seek")
             self._due.clear()
             self._originals.clear()

@@ -21,7 +21,10 @@ import pulsar
 from .results import Mailbox
 
 _IDLE_MS: Final = 50  # longest native wait: how soon a stop or a command is noticed
-_POLL_S: Final = 0.025  # how often the connection is looked at; a reconnect takes 100 ms or more
+# While acks may be lost with a connection it is looked at this often: a reconnect takes the native
+# client 90 ms or more, and none must go unseen.
+_WATCHFUL_MS: Final = 10
+_WATCHFUL_S: Final = 1.0
 _THIN: Final = 16  # a batch smaller than this means traffic is thin
 _QUICK_S: Final = 0.001  # singles closer than this mean it is thick
 _QUICK_COUNT: Final = 4
@@ -66,6 +69,7 @@ class Pump:
         self._paused = False
         self._connected = True
         self._polled = 0.0
+        self._watchful_until = 0.0
         self._thick = False
         self._quick = 0
         self._thread = threading.Thread(target=self._run, name="pulsar-encore-pump")
@@ -79,6 +83,10 @@ class Pump:
         """That many left the buffer."""
         self._taken += messages
         self._wake.set()
+
+    def watch(self) -> None:
+        """Acks were handed over: a lost connection may take them along, so look closely."""
+        self._watchful_until = time.monotonic() + _WATCHFUL_S
 
     def pause(self, paused: bool) -> None:
         self._paused = paused
@@ -127,7 +135,7 @@ class Pump:
         if self._paused or self._posted - self._taken >= self._room:
             self._wake.clear()
             if self._paused or self._posted - self._taken >= self._room:
-                self._wake.wait(_IDLE_MS / 1000)
+                self._wake.wait(self._idle_ms() / 1000)
             return True
         messages = self._receive()
         if not messages:
@@ -143,7 +151,7 @@ class Pump:
             return messages
         began = time.monotonic()
         try:
-            message = self._native.receive(_IDLE_MS)
+            message = self._native.receive(self._idle_ms())
         except pulsar.Timeout:
             self._quick = 0
             return []
@@ -151,9 +159,12 @@ class Pump:
         self._thick = self._quick >= _QUICK_COUNT
         return [message]
 
+    def _idle_ms(self) -> int:
+        return _WATCHFUL_MS if time.monotonic() < self._watchful_until else _IDLE_MS
+
     def _watch_connection(self) -> bool:
         now = time.monotonic()
-        if now - self._polled < _POLL_S:
+        if now - self._polled < _WATCHFUL_MS / 1000:
             return True
         self._polled = now
         connected = self._native.is_connected()

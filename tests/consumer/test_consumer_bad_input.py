@@ -1,0 +1,93 @@
+"""What is refused, by name, before anything happens."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from consumer_kit import REDELIVER, TOPIC, Subscribe, put_numbers, receive_n
+
+from pulsar_encore import ConfigurationError, Consumer, ConsumerType, Message, MessageId
+from pulsar_encore.testing import MemoryTransport
+
+
+@pytest.mark.parametrize("call", ["acknowledge", "negative_acknowledge", "acknowledge_cumulative"])
+@pytest.mark.parametrize("position", [MessageId.earliest, MessageId.latest])
+async def test_a_position_is_not_a_message(
+    subscribe: Subscribe, call: str, position: MessageId
+) -> None:
+    consumer = await subscribe(consumer_type=ConsumerType.Exclusive)
+    with pytest.raises(ConfigurationError, match="is a position"):
+        await getattr(consumer, call)(position)
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), -1, "3", True])
+async def test_a_timeout_is_seconds(subscribe: Subscribe, timeout: Any) -> None:
+    consumer = await subscribe()
+    with pytest.raises(ConfigurationError, match="timeout"):
+        await asyncio.wait_for(consumer.receive(timeout=timeout), 10)
+    with pytest.raises(ConfigurationError, match="timeout_millis"):
+        await asyncio.wait_for(consumer.receive("5"), 10)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("position", [None, "x", -1, True, 1.5, 2**70])
+async def test_a_seek_needs_an_id_or_a_time(subscribe: Subscribe, position: Any) -> None:
+    consumer = await subscribe()
+    with pytest.raises(ConfigurationError):
+        await consumer.seek(position)
+
+
+async def test_a_delay_beyond_all_time_leaves_the_message_held(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 1)
+    consumer = await subscribe()
+    message = await consumer.receive()
+    with pytest.raises(ConfigurationError):
+        await consumer.negative_acknowledge(message, delay=1e300)
+    assert consumer.statistics().in_flight == 1
+
+
+async def test_a_chunked_message_nacked_by_id_before_it_came_waits_for_nothing(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    message_id = transport.put_chunked(TOPIC, b"large", 3)
+    consumer = await subscribe()
+    await consumer.negative_acknowledge(message_id, delay=5)
+    await consumer.acknowledge(await consumer.receive(timeout=1))
+    await asyncio.sleep(20)
+    assert consumer.statistics().unacked == 0
+    assert transport.recorded(REDELIVER) == []
+
+
+async def test_a_listener_paused_while_it_waits_gets_nothing(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    seen: list[bytes] = []
+
+    def listen(_: Consumer, message: Message) -> None:
+        seen.append(message.data())
+
+    consumer = await subscribe(message_listener=listen)
+    await asyncio.sleep(1)
+    consumer.pause_message_listener()
+    put_numbers(transport, 2)
+    await asyncio.sleep(5)
+    assert seen == []
+    consumer.resume_message_listener()
+    await asyncio.sleep(1)
+    assert seen == [b"0", b"1"]
+
+
+async def test_who_received_may_settle_an_old_look(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 1)
+    consumer = await subscribe()
+    (message,) = await receive_n(consumer, 1)
+    await consumer.negative_acknowledge(message, delay=0.1)
+    await asyncio.sleep(0.3)
+    await consumer.acknowledge(message)  # the message is queued here again by now
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
