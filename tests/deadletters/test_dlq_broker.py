@@ -22,7 +22,8 @@ from pulsar_encore.deadletters import DeadLetters, Selection
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread, run_in_thread
 
 LETTERS = 300
-MOST_UNDER_WAY = 64
+RATE = 200
+MOST_DOUBLES = 64  # under way, and acked in the last 0.1 s
 
 
 @pytest.fixture
@@ -51,7 +52,9 @@ def sent_home(broker: BrokerThread) -> int:
 
 async def interrupt_after(broker: BrokerThread, count: int, kind: signal.Signals) -> int | None:
     """Run a replay and send a signal when so many letters are home."""
-    process = await command(broker, "replay", DEAD, "--all", "--rate", "200", "--replay-id", "r")
+    process = await command(
+        broker, "replay", DEAD, "--all", "--rate", str(RATE), "--replay-id", "r"
+    )
     while sent_home(broker) < count and process.returncode is None:
         await asyncio.sleep(0.01)
     process.send_signal(kind)
@@ -72,8 +75,8 @@ async def test_a_killed_replay_goes_on_where_it_was(broker: BrokerThread) -> Non
     home = await read_from(broker.url)
     counted = Counter(bodies(home))
     assert set(counted) == set(sent)
-    # At least once: a copy was persisted and its ack was not; no more than were under way.
-    assert len(home) - LETTERS <= 2 * MOST_UNDER_WAY
+    # At least once: a copy was persisted and its ack was not. At this rate few are under way.
+    assert len(home) - LETTERS <= 2 * MOST_DOUBLES
     marks = {(each.data(), each.properties()[letters.REPLAYED_FROM]) for each in home}
     assert len(marks) == LETTERS
     assert {each.properties()[letters.REPLAY_ID] for each in home} == {"r"}

@@ -106,8 +106,8 @@ def replay(
 ) -> int:
     """Send letters back to the topics they died on; what is persisted there is acked here.
 
-    Run it again after an interruption: what was acked is not sent again. What was sent and not yet
-    acked when the process was killed may be sent twice, with one ENCORE_REPLAYED_FROM.
+    Run it again after an interruption: what was acked is not sent again. After a kill, letters of
+    the last tenth of a second may be sent twice; both carry the same ENCORE_REPLAYED_FROM.
 
     Args:
         topic: The dead-letter topic.

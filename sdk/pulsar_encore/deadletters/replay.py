@@ -7,7 +7,7 @@ letter passed by is left unacked and costs memory until the replay closes; then 
 subscription's again.
 
 Invariant: an ack follows the copy's receipt. Owns `Replay`; a cancelled or failed one waits for the
-copies under way, so that only a kill can leave one sent and not acked.
+copies under way, so that only a kill can leave some sent and not acked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from .pacing import Pace
 from .report import ReplayReport
 from .selection import Selection
 
-_UNDER_WAY: Final = 64  # copies sent and not yet persisted: the most doubles a kill can leave
+# What a kill can leave to be sent twice: the copies under way, and acks that had not left yet. The
+# stock library keeps those for up to 100 ms (stock-client notes 3), and no setting changes that.
+_UNDER_WAY: Final = 64
 _ACK_GROUP_MS: Final = 10
 _MOST_PRODUCERS: Final = 64
 _NO_WINDOW: Final = 2**62  # brokers limit what is unacked on Shared and Key_Shared only
