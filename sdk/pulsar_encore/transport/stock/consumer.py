@@ -106,6 +106,7 @@ class StockConsumer:
         self._last_burst = 0.0
         self._last_ack = -_NATIVE_GROUP_S
         self._rewinding = 0
+        self._seeking = False
         self._burst_timer: asyncio.TimerHandle | None = None
         self._sink: Sink | None = None
         self._closed = False
@@ -189,7 +190,8 @@ class StockConsumer:
                 kept.compact()
 
     def _connection(self, connected: bool) -> None:
-        if self._sink is None or self._closed:
+        # A seek closes and reopens the subscription; what was acked before must not be acked again.
+        if self._sink is None or self._closed or self._seeking:
             return
         if connected:
             self._sink.on_connected()
@@ -209,7 +211,7 @@ class StockConsumer:
     # Acks
 
     def ack(self, plan: AckPlan) -> None:
-        if not self.is_connected():
+        if self._seeking or not self.is_connected():
             raise TransportError("not connected", result="NotConnected", retryable=True)
         self._last_ack = self._loop.time()
         self._pump.watch()
@@ -312,6 +314,7 @@ class StockConsumer:
     async def seek(self, position: MessageId | int) -> None:
         target = position if isinstance(position, int) else to_native(position)
         parked = self._loop.create_future()
+        self._seeking = True
         self._pump.pause(True)
         self._pump.call(lambda: self._mailbox.post(_set, parked))
         try:
@@ -324,6 +327,7 @@ class StockConsumer:
             if self._sink is not None:
                 self._sink.on_rewound()
         finally:
+            self._seeking = False
             self._pump.pause(False)
 
     async def last_message_id(self) -> MessageId:
