@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import letters
 from ..backoff import to_ms
+from ..core.attempts import Attempt
 from ..core.forwarding import letter_properties, reconsume_times
 from ..core.in_flight import InFlight
 from ..errors import (
@@ -101,7 +102,7 @@ class Forwarder:
         evidence = None if error is None else evidence_of(error, "reconsume_later")
         # Everything that can be wrong with the message is found before anything is begun.
         letter = self._copy(message, base_name(message.topic_name()))
-        self._settlement.leave(message)
+        self._settlement.leave(message, cumulative=cumulative)
         return self._begin(self._reconsume(message, letter, delay_ms, custom, evidence, cumulative))
 
     async def reconsume_each(
@@ -173,15 +174,14 @@ class Forwarder:
             letter = self._copy(message, message.topic_name())
         except NotSupportedError as error:
             self._complain(topic, error)
-            self._settlement.give_back(message, self._topics.producer(topic).retry_delay_ms(tries))
+            self._give_back(message, self._topics.producer(topic).retry_delay_ms(tries))
             return
         wall_now = self._wall_now()
-        home, key = _place(message)
-        attempt = home.attempts.get(key) if home.attempts is not None else None
+        attempt = _attempt(message)
         properties = letter["properties"]
         if attempt is not None:
             evidence = evidence or attempt.evidence
-            properties.setdefault(letters.FIRST_TIME, str(attempt.first_ms))
+        _begun(properties, attempt)
         self._witness(properties, evidence, reason, message.redelivery_count() + 1, wall_now)
         try:
             await self._deliver(message, topic, letter, tries=tries)
@@ -195,19 +195,21 @@ class Forwarder:
     async def _park(self, message: Message, delay_ms: int, evidence: Evidence | None) -> None:
         topic = self._topics.retry(message)
         delay_ms = min(delay_ms, _MOST_DELAY_MS)
+        attempt = _attempt(message)
         due = self._wall_now() + delay_ms
         try:
             letter = self._copy(message, base_name(message.topic_name()))
             properties = letter["properties"]
             if evidence is not None:
                 _tell(properties, evidence)
+            _begun(properties, attempt)
             properties[letters.PARKED_LOOKS] = str(message.redelivery_count() + 1)
             properties[letters.DELAY_TIME] = str(delay_ms)
             letter["deliver_at"] = due
             await self._deliver(message, topic, letter, give_back=False)
         except EncoreError as error:
             self._complain(topic, error)
-            self._settlement.give_back(message, max(0, due - self._wall_now()))
+            self._settlement.give_back(message, max(0, due - self._wall_now()), None)
 
     async def _deliver(
         self,
@@ -224,7 +226,7 @@ class Forwarder:
             await producer.publish(Outgoing(**letter))
         except BaseException as error:
             if give_back:
-                self._settlement.give_back(message, producer.retry_delay_ms(tries))
+                self._give_back(message, producer.retry_delay_ms(tries))
             if isinstance(error, asyncio.CancelledError):  # by `close`, nobody else can
                 raise ClosedError("closed before the letter was sent; its message stays") from None
             raise
@@ -232,6 +234,9 @@ class Forwarder:
             self._settlement.forwarded(message, cumulative=cumulative)
         except MessageNotHeldError as error:
             logger.warning("a letter was sent, its original cannot be acked: %s", error)
+
+    def _give_back(self, message: Message, delay_ms: int) -> None:
+        self._settlement.give_back(message, delay_ms, self._wall_now())
 
     @staticmethod
     def _wall_now() -> int:
@@ -316,6 +321,10 @@ def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
             raise ConfigurationError(f"properties[{name!r}] and its name must be strings")
         if name in letters.RESERVED:
             raise ConfigurationError(f"the property name {name} is reserved for letters")
+        try:
+            f"{name}{value}".encode()
+        except UnicodeEncodeError as error:
+            raise ConfigurationError(f"properties[{name!r}] cannot be written as UTF-8") from error
     return dict(properties)
 
 
@@ -326,7 +335,14 @@ def _tell(properties: dict[str, str], evidence: Evidence) -> None:
     properties.update(evidence.properties())
 
 
-def _place(message: Message) -> tuple[InFlight, tuple[int, int, int]]:
+def _begun(properties: dict[str, str], attempt: Attempt | None) -> None:
+    if attempt is not None:
+        properties.setdefault(letters.FIRST_TIME, str(attempt.first_ms))
+
+
+def _attempt(message: Message) -> Attempt | None:
+    """What is known here of earlier looks at a message."""
     entry = message._entry
     assert entry is not None  # a consumer's message
-    return entry.home, entry.due_key(message._index)
+    home: InFlight = entry.home
+    return None if home.attempts is None else home.attempts.get(entry.due_key(message._index))

@@ -103,13 +103,8 @@ class Settlement:
 
     def ack_cumulative(self, item: Settleable) -> None:
         if type(item) is Message:
-            entry = self._own(item)
+            entry = self._cumulative(item)
             home: InFlight = entry.home
-            if home.shared:
-                raise ConfigurationError(
-                    "a message of the retry-letter topic cannot be acked cumulatively: that topic "
-                    "is subscribed Shared; use acknowledge"
-                )
             key, index, size = entry.key, item._index, entry.size
         else:
             home, key, message_id = self._locate(item)
@@ -125,6 +120,15 @@ class Settlement:
         settled = home.ack_cumulative(key, index, size)
         if len(home.acks):
             self._acks.added(home, settled)
+
+    def _cumulative(self, message: Message) -> Entry:
+        entry = self._own(message)
+        if entry.home.shared:
+            raise ConfigurationError(
+                "a message of the retry-letter topic cannot be acked cumulatively: that topic is "
+                "subscribed Shared; settle it alone"
+            )
+        return entry
 
     # Nacks
 
@@ -192,13 +196,14 @@ class Settlement:
 
     # Letters
 
-    def leave(self, message: Message) -> None:
+    def leave(self, message: Message, *, cumulative: bool) -> None:
         """A copy of a held message is about to be sent: nobody else settles it meanwhile.
 
         Raises:
             MessageNotHeldError: It is settled, waiting, or came back since this look.
+            ConfigurationError: `cumulative`, and its topic is subscribed Shared.
         """
-        entry = self._own(message)
+        entry = self._cumulative(message) if cumulative else self._own(message)
         current = entry.live and entry.redelivery_count(message._index) == message._count
         if not current or not entry.home.leave(entry, message._index):
             raise MessageNotHeldError(
@@ -206,11 +211,18 @@ class Settlement:
                 "only a message that is held can be sent on"
             )
 
-    def give_back(self, message: Message, delay_ms: int) -> None:
-        """The copy failed: the message comes again, after `delay_ms`."""
-        entry = self._own(message)
-        if entry.home.stay(entry, message._index):
-            self._nack(entry.home, entry, message._index, delay_ms)
+    def give_back(self, message: Message, delay_ms: int, wall_now: int | None) -> None:
+        """The copy failed: the message comes again, after `delay_ms`.
+
+        Args:
+            wall_now: When this look ended; None where it was counted before.
+        """
+        entry, index = self._own(message), message._index
+        home: InFlight = entry.home
+        if home.stay(entry, index):
+            if home.attempts is not None and wall_now is not None:  # not every broker counts it
+                home.attempts.failed(entry.due_key(index), wall_now, None)
+            self._nack(home, entry, index, delay_ms)
 
     def forwarded(self, message: Message, *, cumulative: bool) -> None:
         """The copy is persisted: the original is acked."""

@@ -185,8 +185,9 @@ class ConsumerOptions:
         if self.nack_overflow is not None and not self.retry_enable:
             raise ConfigurationError('nack_overflow="retry_letter" needs retry_enable=True')
         to_ms(self.nack_overflow_delay, "nack_overflow_delay")
-        if not 0 <= self.nack_overflow_share <= 1:
-            raise ConfigurationError("nack_overflow_share must be from 0 to 1")
+        share = self.nack_overflow_share
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
+            raise ConfigurationError(f"nack_overflow_share must be from 0 to 1, got {share!r}")
         if self.retry_enable and self.receiver_queue_size == 0:
             raise ConfigurationError("retry_enable needs receiver_queue_size of 1 or more")
         retry = None if policy is None else policy.retry_letter_topic

@@ -1,0 +1,391 @@
+"""Letters that fail: the message is forwarded or comes back, nothing spins, every call resolves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from forwarding_kit import (
+    DEAD,
+    RETRY,
+    TOPIC,
+    bodies,
+    look,
+    nack,
+    named,
+    open_consumer,
+    read_out,
+    reconsume,
+)
+
+import pulsar_encore as encore
+from pulsar_encore import letters
+from pulsar_encore.options import ProducerOptions
+from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
+from pulsar_encore.testing.producing import MemoryProducer
+
+REFUSALS = ["ProducerBusy", "AuthorizationError", "TopicTerminatedError", "ServiceNotReady"]
+
+
+def refusing(command: str, topic: str, times: int, error: str = "ServiceNotReady") -> FaultPlan:
+    return FaultPlan([Fault(kind="refuse", command=command, topic=topic, times=times, error=error)])
+
+
+class SlowTransport(MemoryTransport):
+    """Producers take 3 s to make."""
+
+    async def create_producer(self, options: ProducerOptions) -> MemoryProducer:
+        await asyncio.sleep(3)
+        return await super().create_producer(options)
+
+
+# Dead letters that fail
+
+
+@pytest.mark.parametrize("command", ["PRODUCER", "SEND"])
+@pytest.mark.parametrize("error", REFUSALS)
+async def test_a_dead_letter_is_tried_again_until_it_is_sent(
+    client: encore.Client, transport: MemoryTransport, command: str, error: str
+) -> None:
+    transport.put(TOPIC, b"a")
+    transport.put(TOPIC, b"b", b"c")
+    transport.faults = refusing(command, DEAD, 4, error)
+    async with await open_consumer(client, most=1) as consumer:
+        assert await look(consumer, nack, quiet_s=300) == Counter({b"a": 2, b"b": 2, b"c": 2})
+    assert sorted(bodies(await read_out(client, DEAD))) == [b"a", b"b", b"c"]
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+@pytest.mark.parametrize("command", ["PRODUCER", "SEND"])
+async def test_what_never_can_be_sent_is_not_tried_in_a_hot_loop(
+    client: encore.Client, transport: MemoryTransport, command: str
+) -> None:
+    """Java, with a dead-letter topic terminated later: 150 redeliveries a second and message."""
+    for each in range(100):
+        transport.put(TOPIC, b"%d" % each)
+    transport.faults = refusing(command, DEAD, 1_000_000)
+    async with await open_consumer(client, most=1) as consumer:
+        await look(consumer, nack, quiet_s=600)
+        times = [one.at_ms for one in transport.recorded("PRODUCER") if one.topic == DEAD]
+        commands = transport.recorded("REDELIVER_UNACKNOWLEDGED_MESSAGES")
+        again = sum(len(command.details) for command in commands) / 100
+        # 0.1, 0.2, 0.4 ... 51.2, then each minute.
+        assert 15 <= len(times) <= 20
+        assert 15 <= again < 40  # for each message: a try, or one told to wait
+        assert transport.backlog(TOPIC, "s") == 100
+        transport.faults = None
+        assert await look(consumer, nack, quiet_s=120) == Counter()
+    assert len(await read_out(client, DEAD)) == 100
+
+
+async def test_one_letter_that_never_can_be_sent_slows_down_beside_others(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    """Others' success does not make it spin."""
+
+    class Picky(MemoryProducer):
+        def publish(self, message):  # type: ignore[no-untyped-def]
+            if message.payload == b"bad":
+                tries.append(asyncio.get_running_loop().time())
+                failed = asyncio.get_running_loop().create_future()
+                failed.set_exception(encore.TransportError("no", result="InvalidMessage"))
+                return failed
+            return super().publish(message)
+
+    async def create(options: ProducerOptions) -> MemoryProducer:
+        return Picky(transport, options, [options.topic], "picky")
+
+    tries: list[float] = []
+    transport.create_producer = create  # type: ignore[method-assign]
+    transport.put(TOPIC, b"bad")
+    async with await open_consumer(client, most=1) as consumer:
+        for each in range(300):
+            transport.put(TOPIC, b"%d" % each)
+            await look(consumer, nack, quiet_s=1)
+    gaps = [b - a for a, b in pairwise(tries)]
+    assert 8 <= len(tries) <= 16
+    assert all(later >= earlier for earlier, later in pairwise(gaps[:10]))
+    assert len(await read_out(client, DEAD)) == 300
+
+
+async def test_failures_under_way_together_count_as_one(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    """A hundred letters lost with one connection wait for 0.1 s, not for a minute."""
+    for each in range(100):
+        transport.put(TOPIC, b"%d" % each)
+    transport.faults = refusing("SEND", DEAD, 100)
+    async with await open_consumer(client, most=1) as consumer:
+        began = asyncio.get_running_loop().time()
+        await look(consumer, nack, quiet_s=1)
+        while len(await read_out(client, DEAD)) < 100:
+            assert asyncio.get_running_loop().time() - began < 5
+            await asyncio.sleep(0.1)
+
+
+# Retry letters that fail
+
+
+@pytest.mark.parametrize("command", ["PRODUCER", "SEND"])
+@pytest.mark.parametrize("kind", [encore.ConsumerType.Shared, encore.ConsumerType.Exclusive])
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_retry_letter_that_fails_raises_and_its_message_comes_back(
+    client: encore.Client,
+    transport: MemoryTransport,
+    command: str,
+    kind: encore.ConsumerType,
+    batch: bool,
+) -> None:
+    transport.put(TOPIC, b"a", *([b"b"] if batch else []))
+    transport.faults = refusing(command, RETRY, 1)
+    async with await open_consumer(client, most=2, consumer_type=kind) as consumer:
+        message = await consumer.receive(timeout=5)
+        with pytest.raises(encore.TransportError):
+            await consumer.reconsume_later(message)
+        if batch:
+            await consumer.acknowledge(await consumer.receive(timeout=5))
+        again = await consumer.receive(timeout=5)
+        assert (again.data(), again.redelivery_count()) == (b"a", 1)
+        await consumer.reconsume_later(again)
+    assert bodies(await read_out(client, RETRY)) == [b"a"]
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+async def test_the_list_form_reports_every_failure(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    for each in range(6):
+        transport.put(TOPIC, b"%d" % each)
+    transport.faults = FaultPlan(
+        [
+            Fault(kind="refuse", command="SEND", topic=RETRY, nth=2, error="UnknownError"),
+            Fault(kind="refuse", command="SEND", topic=RETRY, nth=4, error="UnknownError"),
+        ]
+    )
+    async with await open_consumer(client, most=2) as consumer:
+        messages = [await consumer.receive(timeout=5) for _ in range(6)]
+        await consumer.acknowledge(messages[5])
+        with pytest.raises(ExceptionGroup, match="3 of 6") as caught:
+            await consumer.reconsume_later(messages)
+        kinds = Counter(type(error) for error in caught.value.exceptions)
+        assert kinds == {encore.TransportError: 2, encore.MessageNotHeldError: 1}
+        sent = await read_out(client, RETRY)
+        assert len(sent) == 3
+        back = [await consumer.receive(timeout=5) for _ in range(5)]
+        assert sorted(bodies(back)) == [b"0", b"1", b"2", b"3", b"4"]
+        assert sorted(named(back, letters.RECONSUME_TIMES), key=str) == ["1", "1", "1", None, None]
+
+
+async def test_the_same_message_twice_in_a_list_is_sent_once(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    transport.put(TOPIC, b"a")
+    async with await open_consumer(client) as consumer:
+        message = await consumer.receive(timeout=5)
+        with pytest.raises(ExceptionGroup, match="1 of 2"):
+            await consumer.reconsume_later([message, message])
+        await consumer.reconsume_later([])
+    assert bodies(await read_out(client, RETRY)) == [b"a"]
+
+
+async def test_cumulative_acks_what_is_before_and_copies_one(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    for each in range(4):
+        transport.put(TOPIC, b"%d" % each)
+    async with await open_consumer(client, consumer_type=encore.ConsumerType.Exclusive) as consumer:
+        messages = [await consumer.receive(timeout=5) for _ in range(4)]
+        await consumer.reconsume_later_cumulative(messages[2], 1, {"kept": "yes"})
+        await asyncio.sleep(0.5)
+        assert transport.backlog(TOPIC, "s") == 1
+        letter = await consumer.receive(timeout=60)
+        # Java drops the custom properties of this variant.
+        assert (letter.data(), letter.properties()["kept"]) == (b"2", "yes")
+
+
+async def test_cumulative_acks_nothing_when_the_letter_fails(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    for each in range(3):
+        transport.put(TOPIC, b"%d" % each)
+    transport.faults = refusing("SEND", RETRY, 1)
+    async with await open_consumer(client, consumer_type=encore.ConsumerType.Failover) as consumer:
+        messages = [await consumer.receive(timeout=5) for _ in range(3)]
+        with pytest.raises(encore.TransportError):
+            await consumer.reconsume_later_cumulative(messages[1])
+        assert transport.backlog(TOPIC, "s") == 3
+        assert await look(consumer, reconsume) == {b"0": 3, b"1": 3, b"2": 3}
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+# Cancelled
+
+
+@pytest.mark.parametrize("form", ["one", "list", "cumulative"])
+@pytest.mark.parametrize("turns", range(12))
+@pytest.mark.parametrize("most", [1, 2])
+async def test_cancelled_at_every_step(form: str, turns: int, most: int) -> None:
+    """Once begun it is finished: copied and acked, never one of the two."""
+    transport = MemoryTransport()
+    transport.put(TOPIC, b"a")
+    transport.faults = FaultPlan([Fault(kind="delay", command="SEND", delay_ms=1)])
+    async with encore.Client("pulsar://nowhere:6650", transport=transport) as client:
+        kind = encore.ConsumerType.Exclusive
+        async with await open_consumer(client, most=most, consumer_type=kind) as consumer:
+            message = await consumer.receive(timeout=5)
+            if form == "list":
+                call = consumer.reconsume_later([message])
+            elif form == "one":
+                call = consumer.reconsume_later(message)
+            else:
+                call = consumer.reconsume_later_cumulative(message)
+            task = asyncio.create_task(call)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait({task}, timeout=1)
+            assert task.done()
+            await asyncio.sleep(1)
+            copies = bodies(await read_out(client, RETRY))
+            if turns == 0:  # it never ran: the message is still the caller's
+                assert (copies, transport.backlog(TOPIC, "s")) == ([], 1)
+                await consumer.reconsume_later(message)
+                await asyncio.sleep(1)
+                copies = bodies(await read_out(client, RETRY))
+            assert (copies, transport.backlog(TOPIC, "s")) == ([b"a"], 0)
+
+
+@pytest.mark.parametrize("wait_s", [0, 1, 2.9, 3.5])
+async def test_a_cancelled_caller_leaves_the_producer_to_the_others(wait_s: float) -> None:
+    transport = SlowTransport()
+    transport.put(TOPIC, b"a")
+    transport.put(TOPIC, b"b")
+    async with encore.Client("pulsar://nowhere:6650", transport=transport) as client:
+        async with await open_consumer(client) as consumer:
+            messages = [await consumer.receive(timeout=5) for _ in range(2)]
+            first, second = [
+                asyncio.create_task(consumer.reconsume_later(message)) for message in messages
+            ]
+            await asyncio.sleep(wait_s)
+            first.cancel()
+            await second
+            await asyncio.sleep(0.1)
+        assert sorted(bodies(await read_out(client, RETRY))) == [b"a", b"b"]
+        assert len(transport.recorded("PRODUCER")) == 1
+
+
+# Closed, disconnected, sought
+
+
+async def test_close_waits_for_letters_under_way(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    transport.put(TOPIC, b"a")
+    transport.put(TOPIC, b"b")
+    transport.faults = FaultPlan([Fault(kind="delay", command="SEND", times=2, delay_ms=4000)])
+    async with await open_consumer(client, most=1) as consumer:
+        task = asyncio.create_task(consumer.reconsume_later(await consumer.receive(timeout=5)))
+        await asyncio.sleep(0)
+    await task
+    assert bodies(await read_out(client, RETRY)) == [b"a"]
+    assert transport.backlog(TOPIC, "s") == 1  # b, never taken
+
+
+async def test_close_gives_up_in_time_and_the_call_says_so(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    transport.put(TOPIC, b"a")
+    transport.faults = FaultPlan([Fault(kind="drop", command="SEND", times=100)])
+    loop = asyncio.get_running_loop()
+    consumer = await open_consumer(client)
+    message = await consumer.receive(timeout=5)
+    calls = [
+        asyncio.create_task(consumer.reconsume_later(message)),
+        asyncio.create_task(consumer.reconsume_later([message])),
+    ]
+    await asyncio.sleep(1)
+    began = loop.time()
+    await consumer.close()
+    assert loop.time() - began <= 15
+    one, listed = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(one, encore.ClosedError)
+    assert isinstance(listed, ExceptionGroup)  # it was leaving already
+    assert transport.backlog(TOPIC, "s") == 1
+    with pytest.raises(encore.ClosedError):
+        await consumer.reconsume_later(message)
+
+
+async def test_close_while_a_producer_is_made() -> None:
+    transport = SlowTransport()
+    transport.put(TOPIC, b"a")
+    async with encore.Client("pulsar://nowhere:6650", transport=transport) as client:
+        consumer = await open_consumer(client)
+        task = asyncio.create_task(consumer.reconsume_later(await consumer.receive(timeout=5)))
+        await asyncio.sleep(0.1)
+        await consumer.close()
+        await task
+        assert bodies(await read_out(client, RETRY)) == [b"a"]
+
+
+@pytest.mark.parametrize("delay_ms", [0, 50, 5000])
+async def test_a_disconnect_while_a_letter_is_under_way(
+    client: encore.Client, transport: MemoryTransport, delay_ms: int
+) -> None:
+    """The ack waits for the reconnect; the message that comes again meanwhile is not shown."""
+    transport.put(TOPIC, b"a")
+    transport.put(TOPIC, b"b", b"c")
+    transport.faults = FaultPlan([Fault(kind="delay", command="SEND", delay_ms=delay_ms, times=3)])
+    async with await open_consumer(client, most=3) as consumer:
+        messages = [await consumer.receive(timeout=5) for _ in range(3)]
+        task = asyncio.create_task(consumer.reconsume_later(messages, 100))
+        await asyncio.sleep(0.02)
+        transport.disconnect()
+        await asyncio.sleep(0.1)
+        transport.reconnect(keep_ack_sets=False)
+        await task
+        with pytest.raises(encore.ReceiveTimeout):
+            await consumer.receive(timeout=20)
+        assert transport.backlog(TOPIC, "s") == 0
+    assert len(await read_out(client, RETRY)) == 3
+
+
+async def test_settled_while_its_letter_is_under_way(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    """A second call is refused by name, a nack is void, an ack holds: one letter, no more looks."""
+    for each in range(3):
+        transport.put(TOPIC, b"%d" % each)
+    transport.faults = FaultPlan([Fault(kind="delay", command="SEND", delay_ms=500, times=3)])
+    async with await open_consumer(client) as consumer:
+        messages = [await consumer.receive(timeout=5) for _ in range(3)]
+        task = asyncio.create_task(consumer.reconsume_later(messages, 100))
+        await asyncio.sleep(0.1)
+        with pytest.raises(encore.MessageNotHeldError):
+            await consumer.reconsume_later(messages[0])
+        await consumer.negative_acknowledge(messages[1])
+        await consumer.acknowledge(messages[2])
+        await task
+        with pytest.raises(encore.ReceiveTimeout):
+            await consumer.receive(timeout=20)
+    assert sorted(bodies(await read_out(client, RETRY))) == [b"0", b"1", b"2"]
+
+
+async def test_settled_messages_cannot_be_sent_on(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    for each in range(3):
+        transport.put(TOPIC, b"%d" % each)
+    async with await open_consumer(client) as consumer:
+        acked, nacked, sent = [await consumer.receive(timeout=5) for _ in range(3)]
+        await consumer.acknowledge(acked)
+        await consumer.negative_acknowledge(nacked, 50)
+        await consumer.reconsume_later(sent, 50)
+        for message in (acked, nacked, sent):
+            with pytest.raises(encore.MessageNotHeldError, match="only a message that is held"):
+                await consumer.reconsume_later(message)
+        await consumer.negative_acknowledge(sent)  # void, as in Java
+        with pytest.raises(encore.ReceiveTimeout):
+            await consumer.receive(timeout=20)
+    assert len(await read_out(client, RETRY)) == 1
