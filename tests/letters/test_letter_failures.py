@@ -24,6 +24,7 @@ import pulsar_encore as encore
 from pulsar_encore import letters
 from pulsar_encore.options import ProducerOptions
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
+from pulsar_encore.testing.commands import MemoryMessage
 from pulsar_encore.testing.producing import MemoryProducer
 
 REFUSALS = ["ProducerBusy", "AuthorizationError", "TopicTerminatedError", "ServiceNotReady"]
@@ -108,6 +109,31 @@ async def test_one_letter_that_never_can_be_sent_slows_down_beside_others(
     assert 8 <= len(tries) <= 16
     assert all(later >= earlier for earlier, later in pairwise(gaps[:10]))
     assert len(await read_out(client, DEAD)) == 300
+
+
+@pytest.mark.parametrize("kind", [encore.ConsumerType.Shared, encore.ConsumerType.Exclusive])
+async def test_what_cannot_be_read_is_refused_and_kept(
+    client: encore.Client,
+    transport: MemoryTransport,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: encore.ConsumerType,
+) -> None:
+    """An ordering key of raw bytes on an engine that reads text: never mangled, and no hot loop."""
+
+    def unreadable(self: MemoryMessage) -> str:
+        return b"\xff".decode()
+
+    monkeypatch.setattr(MemoryMessage, "ordering_key", unreadable)
+    transport.put(TOPIC, b"a")
+    async with await open_consumer(client, most=1, consumer_type=kind) as consumer:
+        message = await consumer.receive(timeout=5)
+        with pytest.raises(encore.NotSupportedError, match="raw bytes"):
+            await consumer.reconsume_later(message)
+        await consumer.negative_acknowledge(message)
+        await look(consumer, nack, quiet_s=600)
+        assert 10 <= len(transport.recorded("REDELIVER_UNACKNOWLEDGED_MESSAGES")) <= 25
+        assert not transport.recorded("SEND")
+    assert transport.backlog(TOPIC, "s") == 1
 
 
 async def test_failures_under_way_together_count_as_one(
