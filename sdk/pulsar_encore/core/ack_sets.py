@@ -185,6 +185,12 @@ class AckTracker:
         self._suspecting = False
         self._suspects.clear()
 
+    def expect_echoes(self) -> None:
+        """A rewind is about to be asked for, and may overtake the acks of the last moments."""
+        self._echoes.update(self._whole)
+        for _, keys in self._sent:
+            self._echoes.update(dict.fromkeys(keys))
+
     def forget_echoes(self) -> bool:
         """Called every few seconds: forgets those of the time before; False when none are left."""
         self._stale_echoes, self._echoes = self._echoes, {}

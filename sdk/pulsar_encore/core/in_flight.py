@@ -338,6 +338,7 @@ class InFlight:
 
     def release_all(self) -> None:
         """Everything not acked and not LEAVING -> AWAY, nacks included."""
+        self.acks.expect_echoes()
         for entry in list(self._entries.values()):
             for index, state in enumerate(entry.state):
                 if state in (HELD, NACKED) and self.shared:
