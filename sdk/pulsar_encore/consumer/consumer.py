@@ -252,7 +252,7 @@ class Consumer:
         """
         forwarder = self._need_retry()
         if isinstance(message, Message):
-            await asyncio.shield(forwarder.reconsume(message, delay, properties, error))
+            await forwarder.reconsume(message, delay, properties, error)
             return
         if not isinstance(message, (list, tuple)):
             raise ConfigurationError(
@@ -276,9 +276,7 @@ class Consumer:
         """
         forwarder = self._need_retry()
         self._check_cumulative("reconsume_later_cumulative")
-        await asyncio.shield(
-            forwarder.reconsume(message, delay, properties, error, cumulative=True)
-        )
+        await forwarder.reconsume(message, delay, properties, error, cumulative=True)
 
     def _need_retry(self) -> Forwarder:
         self._check_open()

@@ -2,36 +2,32 @@
 
 Owns `Forwarder`. The order is the invariant: the original is acked only after its copy is
 persisted, and a copy that fails gives the message back with a growing delay. What is under way
-belongs to a task of its own, so a cancelled caller leaves nothing half done. Counting and names are
-`core.forwarding`'s.
+belongs to nobody's task, so a cancelled caller leaves nothing half done. What letters say is
+`LetterWriter`'s, counting `core.forwarding`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import letters
 from ..backoff import to_ms
 from ..core.attempts import Attempt
-from ..core.forwarding import letter_properties, reconsume_times
+from ..core.forwarding import reconsume_times
 from ..core.in_flight import InFlight
-from ..errors import (
-    ClosedError,
-    ConfigurationError,
-    EncoreError,
-    MessageNotHeldError,
-    NotSupportedError,
-)
+from ..errors import ClosedError, ConfigurationError, EncoreError, MessageNotHeldError
 from ..evidence import Evidence, evidence_of
 from ..message import Message
 from ..timer import wall_now_ms
 from ..topics import base_name
 from ..transport.base import Outgoing
 from .letter_topics import LetterTopics
+from .letter_writer import LetterWriter, checked_properties, first_failed, tell
 
 if TYPE_CHECKING:
     from .settlement import Settlement
@@ -41,6 +37,38 @@ logger = logging.getLogger(__name__)
 _DRAIN_S: Final = 10.0  # at close, letters under way get this long
 _LOG_EVERY_S: Final = 30.0
 _MOST_DELAY_MS: Final = 100 * 365 * 86_400_000  # sums with the wall clock stay within 64 bits
+
+
+class _UnderWay:
+    """A letter that is being sent.
+
+    Attributes:
+        message: The original, LEAVING.
+        topic: Where to.
+        cumulative: Its ack covers what is before it.
+        tries: How often its letter failed before.
+        due: Of a parked nack: when the message is wanted again, ms since the epoch; else None.
+        outcome: Awaited by a caller; None where nobody asked for the letter.
+    """
+
+    __slots__ = ("cumulative", "due", "message", "outcome", "topic", "tries")
+
+    def __init__(
+        self,
+        message: Message,
+        topic: str,
+        *,
+        cumulative: bool = False,
+        tries: int = 0,
+        due: int | None = None,
+        outcome: asyncio.Future[None] | None = None,
+    ) -> None:
+        self.message = message
+        self.topic = topic
+        self.cumulative = cumulative
+        self.tries = tries
+        self.due = due
+        self.outcome = outcome
 
 
 class Forwarder:
@@ -58,18 +86,15 @@ class Forwarder:
     ) -> None:
         self._topics = topics
         self._settlement = settlement
-        self._consumer_name = consumer_name
-        self._version = version
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._writer = LetterWriter(topics.subscription, consumer_name, version)
+        self._loop = asyncio.get_running_loop()
+        self._under_way: set[_UnderWay] = set()
+        self._drained: asyncio.Future[None] | None = None
         self._logged = 0.0
 
     @property
     def max_redeliver_count(self) -> int:
         return self._topics.policy.max_redeliver_count
-
-    @property
-    def under_way(self) -> int:
-        return len(self._under_way)
 
     def reconsume(
         self,
@@ -79,17 +104,17 @@ class Forwarder:
         error: BaseException | str | None,
         *,
         cumulative: bool = False,
-    ) -> asyncio.Task[None]:
+    ) -> asyncio.Future[None]:
         """Through the retry-letter topic, or to the dead-letter topic when its retries are used up.
 
         Returns:
-            What sends the letter, begun already; shield it from a caller's cancellation.
+            Done when the original is acked. Cancelling it does not stop what was begun.
 
         Raises:
             ConfigurationError: Bad arguments; nothing was sent.
             MessageNotHeldError, NotSupportedError: The message is not here, or cannot be copied.
-            TransportError: From the task: not known to be persisted; the message comes back.
-            ClosedError: From the task: the consumer was closed first; the message comes back.
+            TransportError: From the future: not known to be persisted; the message comes back.
+            ClosedError: From the future: the consumer was closed first; the message comes back.
         """
         delay_ms = to_ms(delay, "delay")
         if delay_ms > _MOST_DELAY_MS:
@@ -101,9 +126,28 @@ class Forwarder:
             )
         evidence = None if error is None else evidence_of(error, "reconsume_later")
         # Everything that can be wrong with the message is found before anything is begun.
-        letter = self._copy(message, base_name(message.topic_name()))
+        letter = self._writer.copy(message, base_name(message.topic_name()))
         self._settlement.leave(message, cumulative=cumulative)
-        return self._begin(self._reconsume(message, letter, delay_ms, custom, evidence, cumulative))
+
+        own = letter["properties"]
+        times = reconsume_times(own) + 1
+        dead = times > self.max_redeliver_count
+        wall_now = self._wall_now()
+        own.update(custom)
+        own.pop(letters.PARKED_LOOKS, None)  # the new letter's looks begin at none
+        own[letters.RECONSUME_TIMES] = str(times)
+        own[letters.DELAY_TIME] = str(delay_ms)
+        own.setdefault(letters.FIRST_TIME, str(wall_now))
+        if dead:
+            self._writer.witness(own, evidence, "reconsume_later", times, wall_now)
+        elif evidence is not None:
+            tell(own, evidence)
+        if delay_ms and not dead:
+            letter["deliver_at"] = wall_now + delay_ms
+        topic = self._topics.dead(message) if dead else self._topics.retry(message)
+        outcome: asyncio.Future[None] = self._loop.create_future()
+        self._send(_UnderWay(message, topic, cumulative=cumulative, outcome=outcome), letter)
+        return outcome
 
     async def reconsume_each(
         self,
@@ -121,7 +165,7 @@ class Forwarder:
         begun = []
         for message in messages:
             try:
-                begun.append(asyncio.shield(self.reconsume(message, delay, properties, error)))
+                begun.append(self.reconsume(message, delay, properties, error))
             except EncoreError as failure:
                 failures.append(failure)
         outcomes = await asyncio.gather(*begun, return_exceptions=True)
@@ -129,173 +173,97 @@ class Forwarder:
         if failures:
             raise ExceptionGroup(f"{len(failures)} of {len(messages)} letters failed", failures)
 
-    async def _reconsume(
-        self,
-        message: Message,
-        letter: dict[str, Any],
-        delay_ms: int,
-        custom: dict[str, str],
-        evidence: Evidence | None,
-        cumulative: bool,
-    ) -> None:
-        times = reconsume_times(letter["properties"]) + 1
-        dead = times > self.max_redeliver_count
-        wall_now = self._wall_now()
-        properties = letter["properties"]
-        properties.update(custom)
-        properties.pop(letters.PARKED_LOOKS, None)  # the new letter's looks begin at none
-        properties[letters.RECONSUME_TIMES] = str(times)
-        properties[letters.DELAY_TIME] = str(delay_ms)
-        properties.setdefault(letters.FIRST_TIME, str(wall_now))
-        if dead:
-            self._witness(properties, evidence, "reconsume_later", times, wall_now)
-        elif evidence is not None:
-            _tell(properties, evidence)
-        if delay_ms and not dead:
-            letter["deliver_at"] = wall_now + delay_ms
-        topic = self._topics.dead(message) if dead else self._topics.retry(message)
-        await self._deliver(message, topic, letter, cumulative=cumulative)
-
     def bury(self, message: Message, evidence: Evidence | None, reason: str) -> None:
-        """The message had its looks: to the dead-letter topic. Returns at once.
+        """The message had its looks: to the dead-letter topic.
 
         Args:
             message: LEAVING already.
             evidence: Of the last look, or None for what an earlier one left.
             reason: Where there is none at all.
         """
-        self._begin(self._bury(message, evidence, reason))
-
-    async def _bury(self, message: Message, evidence: Evidence | None, reason: str) -> None:
-        topic = self._topics.dead(message)
         # Every failure costs a redelivery, so what came back over the limit tells of earlier ones.
         tries = message.redelivery_count() - self.max_redeliver_count
+        sending = _UnderWay(message, self._topics.dead(message), tries=tries)
         try:
-            letter = self._copy(message, message.topic_name())
-        except NotSupportedError as error:
-            self._complain(topic, error)
-            self._give_back(message, self._topics.producer(topic).retry_delay_ms(tries))
+            letter = self._writer.copy(message, message.topic_name())
+        except EncoreError as error:
+            self._failed(sending, error)
             return
-        wall_now = self._wall_now()
-        attempt = _attempt(message)
-        properties = letter["properties"]
+        attempt, own = _attempt(message), letter["properties"]
         if attempt is not None:
             evidence = evidence or attempt.evidence
-        _begun(properties, attempt)
-        self._witness(properties, evidence, reason, message.redelivery_count() + 1, wall_now)
-        try:
-            await self._deliver(message, topic, letter, tries=tries)
-        except EncoreError as error:
-            self._complain(topic, error)
+        first_failed(own, attempt)
+        attempts = message.redelivery_count() + 1
+        self._writer.witness(own, evidence, reason, attempts, self._wall_now())
+        self._send(sending, letter)
 
     def park(self, message: Message, delay_ms: int, evidence: Evidence | None) -> None:
-        """A nack that would fill the broker's unacked window waits on the retry-letter topic."""
-        self._begin(self._park(message, delay_ms, evidence))
+        """A nack that would fill the broker's unacked window waits on the retry-letter topic.
 
-    async def _park(self, message: Message, delay_ms: int, evidence: Evidence | None) -> None:
-        topic = self._topics.retry(message)
+        Args:
+            message: LEAVING already.
+            delay_ms: The nack's.
+            evidence: The nack's.
+        """
         delay_ms = min(delay_ms, _MOST_DELAY_MS)
-        attempt = _attempt(message)
         due = self._wall_now() + delay_ms
+        sending = _UnderWay(message, self._topics.retry(message), due=due)
         try:
-            letter = self._copy(message, base_name(message.topic_name()))
-            properties = letter["properties"]
-            if evidence is not None:
-                _tell(properties, evidence)
-            _begun(properties, attempt)
-            properties[letters.PARKED_LOOKS] = str(message.redelivery_count() + 1)
-            properties[letters.DELAY_TIME] = str(delay_ms)
-            letter["deliver_at"] = due
-            await self._deliver(message, topic, letter, give_back=False)
+            letter = self._writer.copy(message, base_name(message.topic_name()))
         except EncoreError as error:
-            self._complain(topic, error)
-            self._settlement.give_back(message, max(0, due - self._wall_now()), None)
+            self._failed(sending, error)
+            return
+        own = letter["properties"]
+        if evidence is not None:
+            tell(own, evidence)
+        first_failed(own, _attempt(message))
+        own[letters.PARKED_LOOKS] = str(message.redelivery_count() + 1)
+        own[letters.DELAY_TIME] = str(delay_ms)
+        letter["deliver_at"] = due
+        self._send(sending, letter)
 
-    async def _deliver(
-        self,
-        message: Message,
-        topic: str,
-        letter: dict[str, Any],
-        *,
-        cumulative: bool = False,
-        give_back: bool = True,
-        tries: int = 0,
-    ) -> None:
-        producer = self._topics.producer(topic)
+    # Copy, then ack
+
+    def _send(self, sending: _UnderWay, letter: dict[str, Any]) -> None:
+        self._under_way.add(sending)
+        producer = self._topics.producer(sending.topic)
+        producer.post(Outgoing(**letter), partial(self._sent, sending))
+
+    def _sent(self, sending: _UnderWay, error: Exception | None) -> None:
+        """The producer said how it went."""
+        if sending not in self._under_way:
+            return  # `close` gave up on it
+        self._under_way.discard(sending)
+        if self._drained is not None and not self._under_way and not self._drained.done():
+            self._drained.set_result(None)
+        if error is not None:
+            self._failed(sending, error)
+            return
         try:
-            await producer.publish(Outgoing(**letter))
-        except BaseException as error:
-            if give_back:
-                self._give_back(message, producer.retry_delay_ms(tries))
-            if isinstance(error, asyncio.CancelledError):  # by `close`, nobody else can
-                raise ClosedError("closed before the letter was sent; its message stays") from None
-            raise
-        try:
-            self._settlement.forwarded(message, cumulative=cumulative)
-        except MessageNotHeldError as error:
-            logger.warning("a letter was sent, its original cannot be acked: %s", error)
+            self._settlement.forwarded(sending.message, cumulative=sending.cumulative)
+        except MessageNotHeldError as failure:
+            logger.warning("a letter was sent, its original cannot be acked: %s", failure)
+        if sending.outcome is not None and not sending.outcome.done():
+            sending.outcome.set_result(None)
 
-    def _give_back(self, message: Message, delay_ms: int) -> None:
-        self._settlement.give_back(message, delay_ms, self._wall_now())
+    def _failed(self, sending: _UnderWay, error: Exception) -> None:
+        """The message comes back."""
+        wall_now = self._wall_now()
+        if sending.due is not None:  # the nack it was, and that was counted as a look
+            self._settlement.give_back(sending.message, max(0, sending.due - wall_now), None)
+        else:
+            delay_ms = self._topics.producer(sending.topic).retry_delay_ms(sending.tries)
+            self._settlement.give_back(sending.message, delay_ms, wall_now)
+        if sending.outcome is None:
+            self._complain(sending.topic, error)
+        elif not sending.outcome.done():
+            sending.outcome.set_exception(error)
 
-    @staticmethod
-    def _wall_now() -> int:
-        return wall_now_ms(asyncio.get_running_loop())
+    def _wall_now(self) -> int:
+        return wall_now_ms(self._loop)
 
-    def _copy(self, message: Message, real_topic: str) -> dict[str, Any]:
-        """The fields of an `Outgoing`: everything of the original that a letter keeps."""
-        try:
-            event_time = message.event_timestamp()
-            return {
-                "payload": None if message.has_null_value() else message.data(),
-                "properties": letter_properties(
-                    message.properties(),
-                    message.message_id(),
-                    real_topic=real_topic,
-                    subscription=self._topics.subscription,
-                ),
-                "partition_key": message.partition_key() or None,
-                "ordering_key": message.ordering_key() or None,
-                "event_timestamp": event_time if event_time > 0 else None,
-            }
-        except UnicodeDecodeError as error:
-            raise NotSupportedError(
-                f"{message.message_id()!r} has a key or property of raw bytes, which this "
-                "transport cannot read; a letter would mangle it. Settle it another way, or use "
-                "text keys"
-            ) from error
-
-    def _witness(
-        self,
-        properties: dict[str, str],
-        evidence: Evidence | None,
-        reason: str,
-        attempts: int,
-        wall_now: int,
-    ) -> None:
-        """What a dead letter says of its end; without new evidence, what it brought along."""
-        if evidence is not None or letters.FINGERPRINT not in properties:
-            _tell(properties, evidence or evidence_of(None, reason))
-        properties.setdefault(letters.FIRST_TIME, str(wall_now))
-        properties[letters.LAST_TIME] = str(wall_now)
-        properties[letters.ATTEMPTS] = str(attempts)
-        properties[letters.CONSUMER] = self._consumer_name
-        properties[letters.VERSION] = self._version
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._under_way.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._under_way.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            # Whoever awaited it got it; whoever was cancelled meanwhile did not.
-            logger.debug("a letter failed: %r", task.exception())
-
-    def _complain(self, topic: str, error: EncoreError) -> None:
-        now = asyncio.get_running_loop().time()
+    def _complain(self, topic: str, error: Exception) -> None:
+        now = self._loop.time()
         if self._logged == 0.0 or now - self._logged >= _LOG_EVERY_S:
             self._logged = now
             logger.warning("letters to %s fail, their originals come back: %s", topic, error)
@@ -303,41 +271,14 @@ class Forwarder:
     async def close(self) -> None:
         """Wait for the letters under way, for a while, and close the producers."""
         if self._under_way:
-            await asyncio.wait(self._under_way, timeout=_DRAIN_S)
-        for task in tuple(self._under_way):
-            task.cancel()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
+            self._drained = self._loop.create_future()
+            await asyncio.wait((self._drained,), timeout=_DRAIN_S)
+        given_up, self._under_way = self._under_way, set()
+        for sending in given_up:
+            self._failed(
+                sending, ClosedError("closed before the letter was sent; its message stays")
+            )
         await self._topics.close()
-
-
-def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
-    """Custom properties of a letter: strings, and none of the names that letters use."""
-    if properties is None:
-        return {}
-    if not isinstance(properties, Mapping):
-        raise ConfigurationError("properties must be a dict of strings")
-    for name, value in properties.items():
-        if not isinstance(name, str) or not isinstance(value, str) or not name:
-            raise ConfigurationError(f"properties[{name!r}] and its name must be strings")
-        if name in letters.RESERVED:
-            raise ConfigurationError(f"the property name {name} is reserved for letters")
-        try:
-            f"{name}{value}".encode()
-        except UnicodeEncodeError as error:
-            raise ConfigurationError(f"properties[{name!r}] cannot be written as UTF-8") from error
-    return dict(properties)
-
-
-def _tell(properties: dict[str, str], evidence: Evidence) -> None:
-    """All of one failure, and nothing of the one before."""
-    for name in letters.FAILURE:
-        properties.pop(name, None)
-    properties.update(evidence.properties())
-
-
-def _begun(properties: dict[str, str], attempt: Attempt | None) -> None:
-    if attempt is not None:
-        properties.setdefault(letters.FIRST_TIME, str(attempt.first_ms))
 
 
 def _attempt(message: Message) -> Attempt | None:

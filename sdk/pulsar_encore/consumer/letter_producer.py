@@ -1,16 +1,17 @@
 """The producer of one letter topic: made on first use, and again after it failed, in no hurry.
 
 Owns `LetterProducer`. One creation at a time, shared by all who wait; after a failure the next
-attempt waits for a backoff (100 ms to 60 s), and whoever publishes meanwhile gets the last error at
-once, so that nobody hangs.
+attempt waits for a backoff (100 ms to 60 s), and whoever posts meanwhile gets the last error at
+once, so that nobody hangs. What has to wait for room waits in the link, in order.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
-from typing import Final
+from typing import Final, TypeAlias
 
 from ..backoff import Backoff
 from ..errors import ClosedError, EncoreError, TransportError
@@ -19,11 +20,13 @@ from ..transport.base import Outgoing, ProducerLink
 
 _BACKOFF: Final = Backoff(min_delay=0.1, max_delay=60, jitter=0.1)
 _CLOSE_S: Final = 5.0  # a creation that takes longer is closed when it comes
-_MOST_UNDER_WAY: Final = 500  # half the engine's default queue, so that it is never full
 # Failures of one message; the producer is as good as before.
 _OF_THE_MESSAGE: Final = frozenset(
     {"MessageTooBig", "InvalidMessage", "Timeout", "ProducerQueueIsFull", "MemoryBufferIsFull"}
 )
+
+Then: TypeAlias = Callable[[Exception | None], None]
+"""Called once: with None when the letter is persisted, else with what went wrong."""
 
 
 class LetterProducer:
@@ -35,31 +38,53 @@ class LetterProducer:
 
     def __init__(self, create: Callable[[], Awaitable[ProducerLink]]) -> None:
         self._create = create
+        self._loop = asyncio.get_running_loop()
         self._link: ProducerLink | None = None
-        self._creating: asyncio.Task[ProducerLink] | None = None
-        self._under_way = asyncio.Semaphore(_MOST_UNDER_WAY)
+        self._creating: asyncio.Task[None] | None = None
+        self._waiting: list[tuple[Outgoing, Then]] = []
         self._failures = 0
         self._not_before = 0.0
-        self._last_error: EncoreError | None = None
+        self._last_error: Exception | None = None
         self._closed = False
+        self._closings: set[asyncio.Task[None]] = set()
         self._rng = Random()
 
-    async def publish(self, letter: Outgoing) -> MessageId:
-        """Send a letter; returns when it is persisted.
+    def post(self, letter: Outgoing, then: Then) -> None:
+        """Send a letter; `then` may be called before this returns."""
+        if self._link is not None:
+            self._publish(self._link, letter, then)
+        elif self._closed:
+            then(ClosedError("the consumer was closed before the letter was sent"))
+        elif self._creating is not None:
+            self._waiting.append((letter, then))
+        elif self._last_error is not None and self._loop.time() < self._not_before:
+            then(_not_yet(self._last_error))
+        else:
+            self._waiting.append((letter, then))
+            self._creating = self._loop.create_task(self._make())
 
-        Raises:
-            TransportError: It is not known to be persisted.
-            ClosedError: Closed meanwhile.
-        """
-        async with self._under_way:
-            link = await self._producer()
-            try:
-                message_id = await link.publish(letter)
-            except EncoreError as error:
-                self._failed(error, link)
-                raise
+    def _publish(self, link: ProducerLink, letter: Outgoing, then: Then) -> None:
+        try:
+            sending = asyncio.ensure_future(link.publish(letter))
+        except Exception as error:
+            self._failed(error, link)
+            then(error)
+            return
+        sending.add_done_callback(partial(self._published, link, then))
+
+    def _published(
+        self, link: ProducerLink, then: Then, sending: asyncio.Future[MessageId]
+    ) -> None:
+        if sending.cancelled():
+            then(ClosedError("the producer was shut down before the letter was sent"))
+            return
+        error = sending.exception()
+        if error is None:
             self._failures = 0
-            return message_id
+            then(None)
+        elif isinstance(error, Exception):
+            self._failed(error, link)
+            then(error)
 
     def retry_delay_ms(self, tries: int = 0) -> int:
         """How long a message whose letter failed should wait before the next try.
@@ -70,62 +95,63 @@ class LetterProducer:
         """
         return _BACKOFF.delay_ms(max(0, self._failures - 1, tries), self._rng)
 
-    async def _producer(self) -> ProducerLink:
-        if self._closed:
-            raise ClosedError("the consumer was closed before the letter was sent")
-        if self._link is not None:
-            return self._link
-        if self._creating is None:
-            loop = asyncio.get_running_loop()
-            if loop.time() < self._not_before and self._last_error is not None:
-                raise TransportError(
-                    f"the letter topic is not tried again yet: {self._last_error}",
-                    result=getattr(self._last_error, "result", "UnknownError"),
-                    retryable=True,
-                ) from self._last_error
-            self._creating = loop.create_task(self._make())
-        # Shielded: whoever is cancelled must not take the producer from the others.
-        return await asyncio.shield(self._creating)
-
-    async def _make(self) -> ProducerLink:
+    async def _make(self) -> None:
+        link, failure = None, None
         try:
             link = await self._create()
         except EncoreError as error:
-            self._failed(error, None)
-            raise
+            failure = error
         except Exception as error:
-            wrapped = TransportError(f"the letter's producer could not be made: {error}")
-            self._failed(wrapped, None)
-            raise wrapped from error
-        finally:
-            self._creating = None
-        if self._closed:
-            await link.close()
-            raise ClosedError("the consumer was closed before the letter was sent")
-        self._link = link
-        return link
+            failure = TransportError(f"the letter's producer could not be made: {error!r}")
+        self._creating = None
+        waiting, self._waiting = self._waiting, []
+        if failure is not None:
+            self._failed(failure, None)
+        elif self._closed and link is not None:
+            failure = ClosedError("the consumer was closed before the letter was sent")
+            await _close(link)
+        else:
+            self._link = link
+        for letter, then in waiting:
+            if failure is not None or link is None:
+                then(failure)
+            else:
+                self._publish(link, letter, then)
 
-    def _failed(self, error: EncoreError, link: ProducerLink | None) -> None:
-        if getattr(error, "result", "") in _OF_THE_MESSAGE:
+    def _failed(self, error: Exception, link: ProducerLink | None) -> None:
+        if getattr(error, "result", "") in _OF_THE_MESSAGE or not isinstance(error, EncoreError):
             return
         if link is not self._link:
             return  # one of many that were under way on it: one failure, counted already
         self._failures += 1
         self._last_error = error
-        loop = asyncio.get_running_loop()
-        self._not_before = loop.time() + _BACKOFF.delay_ms(self._failures - 1, self._rng) / 1000
+        self._not_before = (
+            self._loop.time() + _BACKOFF.delay_ms(self._failures - 1, self._rng) / 1000
+        )
         if link is not None:
             self._link = None
-            self._closing = loop.create_task(_close(link))
+            closing = self._loop.create_task(_close(link))
+            self._closings.add(closing)
+            closing.add_done_callback(self._closings.discard)
 
     async def close(self) -> None:
-        """Close what was made; a creation under way is closed when it comes."""
+        """Close what was made; a creation that takes too long is closed when it comes."""
         self._closed = True
         if self._creating is not None:
             await asyncio.wait((self._creating,), timeout=_CLOSE_S)
         if self._link is not None:
             await _close(self._link)
             self._link = None
+        if self._closings:
+            await asyncio.wait(self._closings, timeout=_CLOSE_S)
+
+
+def _not_yet(last: Exception) -> TransportError:
+    return TransportError(
+        f"the letter topic is not tried again yet: {last}",
+        result=getattr(last, "result", "UnknownError"),
+        retryable=True,
+    )
 
 
 async def _close(link: ProducerLink) -> None:

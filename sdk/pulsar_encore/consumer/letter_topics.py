@@ -87,6 +87,7 @@ class LetterTopics:
                 schema=self._options.schema,
                 batching_enabled=False,
                 chunking_enabled=True,
+                block_if_queue_full=True,  # what is over the link's limit waits in it, in order
             )
         )
 
