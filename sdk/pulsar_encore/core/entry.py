@@ -19,6 +19,8 @@ NACKED: Final = 3  # waiting here for its due time
 ACKED: Final = 4
 LEAVING: Final = 5  # a copy is on its way to a letter topic; acked once that is persisted
 
+_AWAY: Final = bytes((AWAY,))
+_QUEUED: Final = bytes((QUEUED,))
 _UNACKED_DIGITS: Final = bytes(0x30 if state == ACKED else 0x31 for state in range(256))
 
 
@@ -39,7 +41,7 @@ class Entry:
         looks: Times each index was handed over and came back since, where not 0.
         live: False once the record is out of use; the ids it gave out then go by key.
         dirty: A partial ack waits to be sent.
-        doubled: A reconnect may have sent it on its way here once more.
+        doubled: It may be on its way here once more: a reconnect sent it, or it was asked for.
         first_chunk: (ledger, entry) of the first chunk of a chunked message, else None.
     """
 
@@ -98,6 +100,57 @@ class Entry:
         if looks is None:
             looks = self.looks = {}
         looks[index] = looks.get(index, 0) + 1
+
+    # Steps that concern all indexes; those of one index are `InFlight`'s.
+
+    def learn_acked(self, ack_set: int) -> None:
+        """The broker says which indexes are acked; only what is not here is taken from it."""
+        for index, state in enumerate(self.state):
+            if state == AWAY and not ack_set >> index & 1:
+                self.state[index] = ACKED
+                self.unacked -= 1
+
+    def settle(self) -> int:
+        """Everything -> ACKED; returns how many were not."""
+        settled = self.unacked
+        self.state = bytearray([ACKED]) * self.size
+        self.unacked = self.active = 0
+        return settled
+
+    def release(self, mask: int) -> int:
+        """HELD or NACKED -> AWAY, for the indexes of a bit mask; returns how many that were."""
+        released = 0
+        for index in range(self.size):
+            if mask >> index & 1 and self.state[index] in (HELD, NACKED):
+                self.count_look(index)
+                self.state[index] = AWAY
+                released += 1
+        self.active -= released
+        self.asked += released > 0
+        return released
+
+    def release_all(self, *, count_looks: bool) -> None:
+        """Everything unacked -> AWAY, but for what is being copied: it would be copied twice."""
+        for index, state in enumerate(self.state):
+            if state in (HELD, NACKED) and count_looks:
+                self.count_look(index)
+            if state not in (ACKED, LEAVING):
+                self.state[index] = AWAY
+        self.active = self.state.count(LEAVING)
+        self.asked += 1
+
+    def drop_queued(self) -> int:
+        """QUEUED -> AWAY; returns how many that were."""
+        dropped = self.state.count(QUEUED)
+        self.state = self.state.replace(_QUEUED, _AWAY)
+        self.active -= dropped
+        return dropped
+
+    def _check(self) -> None:
+        """Walk the counters; for tests."""
+        active = sum(self.state.count(each) for each in (QUEUED, HELD, NACKED, LEAVING))
+        assert self.active == active, self.key
+        assert self.unacked == self.size - self.state.count(ACKED), self.key
 
     def remaining(self) -> int:
         """The ack set as a bit mask: bit i is 1 while index i is unacked (wire notes 5.4)."""

@@ -26,6 +26,8 @@ from .entry import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED, Entry, EntryKey
 # Unfinished entries that left (redelivered, perhaps to another consumer) are remembered up to here;
 # forgetting one costs a duplicate at most.
 _MAX_AWAY: Final = 10_000
+# Redeliveries that never came (another consumer got them); forgetting one costs a duplicate too.
+_MAX_ASKED: Final = 100_000
 _LAST: Final = (1 << 63) - 1
 
 
@@ -56,6 +58,7 @@ class InFlight:
         self.unacked = 0  # QUEUED, HELD, NACKED, LEAVING: what fills the broker's unacked window
         self._entries: dict[EntryKey, Entry] = {}
         self._away: dict[EntryKey, Entry] = {}
+        self._asked: set[EntryKey] = set()  # plain entries whose redelivery is under way
 
     # Arrival
 
@@ -90,8 +93,11 @@ class InFlight:
                 redelivery_count = max(redelivery_count, self.attempts.count((*key, -1)))
             entry = Entry(self, key, size, batch_size > 0, redelivery_count, first_chunk)
             self._entries[key] = entry
+            if key in self._asked:
+                self._asked.discard(key)
+                entry.doubled = True  # perhaps a reconnect's copy, with the one asked for to come
             if ack_set != -1:
-                self._learn_acked(entry, ack_set)
+                entry.learn_acked(ack_set)
             count = len(indexes)
             if count == size and entry.unacked == size:
                 entry.state = bytearray(b"\x01") * size
@@ -103,7 +109,7 @@ class InFlight:
             if redelivery_count - entry.asked > entry.base:
                 entry.base = redelivery_count - entry.asked
             if ack_set != -1:
-                self._learn_acked(entry, ack_set)
+                entry.learn_acked(ack_set)
         return entry, self._admit(entry, indexes)
 
     def _still_waits(self, due_key: tuple[int, int, int], *, chunked: bool) -> bool:
@@ -119,13 +125,6 @@ class InFlight:
         self.nacks.discard(due_key)
         self.unacked -= 1
         return False
-
-    def _learn_acked(self, entry: Entry, ack_set: int) -> None:
-        """The broker says which indexes are acked; only what we do not hold is taken from it."""
-        for index, state in enumerate(entry.state):
-            if state == AWAY and not ack_set >> index & 1:
-                entry.state[index] = ACKED
-                entry.unacked -= 1
 
     def _admit(self, entry: Entry, indexes: Sequence[int]) -> Sequence[int]:
         state = entry.state
@@ -247,13 +246,10 @@ class InFlight:
         return settled
 
     def _settle_entry(self, entry: Entry) -> int:
-        settled = entry.unacked
         self.acks.drop_part(entry)
         self.unacked -= entry.active
-        entry.state = bytearray([ACKED]) * entry.size
-        entry.unacked = entry.active = 0
         self._drop(entry)
-        return settled
+        return entry.settle()
 
     def nack(self, entry: Entry, index: int, due_ms: int, bits: int) -> bool:
         """HELD or NACKED -> NACKED until `due_ms`; False when there is nothing to wait for."""
@@ -310,6 +306,9 @@ class InFlight:
 
     def _release_plain(self, ledger: int, entries: Sequence[int]) -> list[int]:
         wanted = list(entries)
+        if len(self._asked) > _MAX_ASKED:
+            self._asked.clear()
+        self._asked.update((ledger, number) for number in wanted)
         self.unacked -= len(wanted)
         if self._entries:
             for number in entries:
@@ -323,14 +322,7 @@ class InFlight:
         return wanted
 
     def _release_indexes(self, entry: Entry, mask: int) -> int:
-        released = 0
-        for index in range(entry.size):
-            if mask >> index & 1 and entry.state[index] in (HELD, NACKED):
-                entry.count_look(index)
-                entry.state[index] = AWAY
-                released += 1
-        entry.active -= released
-        entry.asked += released > 0
+        released = entry.release(mask)
         self.unacked -= released
         if released and entry.active == 0:
             self._park_away(entry)
@@ -340,14 +332,7 @@ class InFlight:
         """Everything not acked and not LEAVING -> AWAY, nacks included."""
         self.acks.expect_echoes()
         for entry in list(self._entries.values()):
-            for index, state in enumerate(entry.state):
-                if state in (HELD, NACKED) and self.shared:
-                    entry.count_look(index)
-                if state not in (ACKED, LEAVING):
-                    entry.state[index] = AWAY
-            # What is being copied stays: handed out once more, it would be copied twice.
-            entry.active = entry.state.count(LEAVING)
-            entry.asked += 1
+            entry.release_all(count_looks=self.shared)
             if entry.active == 0:
                 self._park_away(entry)
         self.nacks.clear()
@@ -357,11 +342,7 @@ class InFlight:
     def drop_queued(self) -> None:
         """A connection with exact events is gone: what it queued comes again."""
         for entry in list(self._entries.values()):
-            for index, state in enumerate(entry.state):
-                if state == QUEUED:
-                    entry.state[index] = AWAY
-                    entry.active -= 1
-                    self.unacked -= 1
+            self.unacked -= entry.drop_queued()
             if entry.active == 0:
                 self._park_away(entry)
 
@@ -372,6 +353,7 @@ class InFlight:
             entry.unacked = 0  # nor its acked indexes, should its messages be acked from now on
         self._entries.clear()
         self._away.clear()
+        self._asked.clear()
         self.nacks.clear()
         self.timeouts.clear()
         self.acks.clear()
@@ -412,13 +394,10 @@ class InFlight:
     def _check(self) -> None:
         """Walk every invariant; for tests."""
         for key, entry in self._entries.items():
-            assert entry.key == key and entry.live, key
-            assert entry.unacked == entry.size - entry.state.count(ACKED), key
-            active = sum(entry.state.count(each) for each in (QUEUED, HELD, NACKED, LEAVING))
-            assert entry.active == active, key
-            assert entry.unacked > 0, key
+            assert entry.key == key and entry.live and entry.unacked > 0, key
+            entry._check()
             worth_keeping = entry.unacked < entry.size or entry.looks is not None
-            assert active > 0 or (key in self._away and worth_keeping), key
+            assert entry.active > 0 or (key in self._away and worth_keeping), key
             for index, state in enumerate(entry.state):
                 assert (entry.due_key(index) in self.nacks) == (state == NACKED), (key, index)
         recorded = sum(entry.state.count(NACKED) for entry in self._entries.values())
