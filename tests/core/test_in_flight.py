@@ -393,7 +393,9 @@ class AgainstModel(RuleBasedStateMachine):
                 assert (*key, -1) in self.home.nacks
             else:
                 assert word in ("away", "acked"), (key, index, word)
-        assert self.home.counts() == (counted["queued"], counted["held"], counted["nacked"])
+        assert self.home.count(QUEUED) == counted["queued"]
+        assert self.home.count(HELD) == counted["held"]
+        assert len(self.home.nacks) == counted["nacked"]
         assert self.home.unacked == sum(counted.values())
         assert len(self.home.nacks) == len(self.due) == counted["nacked"]
         assert self.home.nacks.next_due() == min(self.due.values(), default=None)

@@ -34,7 +34,7 @@ from .listener import Listener
 from .receive_queue import ReceiveQueue
 from .redelivery import Redelivery
 from .settlement import Settleable, Settlement
-from .statistics import Statistics
+from .statistics import Statistics, snapshot
 from .window import Window
 
 logger = logging.getLogger(__name__)
@@ -351,17 +351,7 @@ class Consumer:
 
     def statistics(self) -> Statistics:
         """Counts of what is here and waits, and how full the broker's unacked window is."""
-        counts = [home.counts() for home in self._homes.values()]
-        queued, held, nacked = (sum(column) for column in zip((0, 0, 0), *counts, strict=True))
-        return Statistics(
-            queued=queued,
-            in_flight=held,
-            nacked=nacked,
-            unsent_acks=self._acks.unsent,
-            unacked=self._window.unacked,
-            unacked_window=self._options.max_unacked_messages,
-            connected=self.is_connected(),
-        )
+        return snapshot(self._homes.values(), self._acks.unsent, self._window, self.is_connected())
 
     async def close(self) -> None:
         """Send the acks made, give everything else back to the broker. Idempotent."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+
+from ..core.entry import HELD, LEAVING, QUEUED
+from ..core.in_flight import InFlight
+from .window import Window
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,3 +36,18 @@ class Statistics:
     def window_share(self) -> float:
         """How full the broker's unacked window is, 0 to 1 (and above, when prefetched past it)."""
         return self.unacked / self.unacked_window
+
+
+def snapshot(
+    homes: Collection[InFlight], unsent_acks: int, window: Window, connected: bool
+) -> Statistics:
+    """The counts of all sources of a consumer, now."""
+    return Statistics(
+        queued=sum(home.count(QUEUED) for home in homes),
+        in_flight=sum(home.count(HELD) + home.count(LEAVING) for home in homes),
+        nacked=window.nacked,
+        unsent_acks=unsent_acks,
+        unacked=window.unacked,
+        unacked_window=window.size,
+        connected=connected,
+    )

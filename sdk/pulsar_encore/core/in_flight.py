@@ -218,10 +218,7 @@ class InFlight:
         return self._settle_entry(entry)
 
     def ack_cumulative(self, key: EntryKey, index: int, size: int) -> int:
-        """Everything up to (key, index) is acked; index -1 or the last one covers the entry.
-
-        Returns how many messages held or waiting here that settled.
-        """
+        """All up to (key, index; -1 for the entry) is acked; returns how many that settled here."""
         partial = 0 <= index < size - 1
         mask = ((1 << size) - 1) >> (index + 1) << (index + 1) if partial else -1
         if not self.acks.advance(key, size, mask):
@@ -383,13 +380,9 @@ class InFlight:
         if len(self._away) > _MAX_AWAY:
             self._drop(next(iter(self._away.values())))
 
-    def counts(self) -> tuple[int, int, int]:
-        """(queued, held, nacked) messages. Walks what is in flight: for statistics."""
-        queued = sum(entry.state.count(QUEUED) for entry in self._entries.values())
-        held = sum(
-            entry.state.count(HELD) + entry.state.count(LEAVING) for entry in self._entries.values()
-        )
-        return queued, held, len(self.nacks)
+    def count(self, state: int) -> int:
+        """Messages in a state, except wholly nacked ones. Walks all: for statistics."""
+        return sum(entry.state.count(state) for entry in self._entries.values())
 
     def _check(self) -> None:
         """Walk every invariant; for tests."""
