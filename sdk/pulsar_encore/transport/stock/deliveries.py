@@ -13,6 +13,7 @@ from ...ids import MessageId
 from ...topics import full_name
 from ..base import Delivery
 
+_ONLY: Final = (0,)  # the index of a message that is no batch
 _BATCH_INDEX_TAG: Final = 0x20  # field 4, varint
 
 
@@ -28,13 +29,12 @@ class Sources:
     def __len__(self) -> int:
         return len(self._names)
 
-    def of(self, message_id: MessageId, native: Any) -> int:
+    def of(self, ledger: int, partition: int, native: Any) -> int:
         """Source of a native message. A ledger is of one topic, so its name is read once each."""
-        ledger = message_id.ledger_id()
         source = self._by_ledger.get(ledger)
         if source is None:
             topic = native.topic_name()
-            source = self.add(topic, message_id.partition())
+            source = self.add(topic, partition)
             if topic.startswith("persistent://"):
                 self._by_ledger[ledger] = source
         return source
@@ -71,6 +71,10 @@ def partition_name(topic: str, partition: int) -> str:
     return topic
 
 
+def _varint_size(value: int) -> int:
+    return max(1, (value.bit_length() + 6) // 7)
+
+
 class Grouper:
     """Turns native messages, in order, into deliveries; one for each run of one entry.
 
@@ -90,7 +94,14 @@ class Grouper:
         at = 0
         while at < len(natives):
             native = natives[at]
-            data = native.message_id().serialize()
+            native_id = native.message_id()
+            data = native_id.serialize()
+            if native_id.batch_index() < 0:
+                plain = self._plain(native, native_id, len(data))
+                if plain is not None:
+                    deliveries.append(plain)
+                    at += 1
+                    continue
             message_id = MessageId.wrap_bytes(data)
             delivery = self._begin(native, message_id)
             index = max(0, message_id.batch_index())
@@ -104,10 +115,22 @@ class Grouper:
             at = end
         return deliveries
 
+    def _plain(self, native: Any, native_id: Any, size: int) -> Delivery | None:
+        """A message that is its entry, read by the native getters; None for a chunked one."""
+        ledger, entry = native_id.ledger_id(), native_id.entry_id()
+        partition = native_id.partition()
+        expected = 2 + _varint_size(ledger) + _varint_size(entry)
+        if partition != -1:
+            expected += 1 + _varint_size(partition)
+        if size != expected:
+            return None  # there is more in the id
+        source = self._sources.of(ledger, partition, native)
+        return Delivery(source, ledger, entry, 0, native.redelivery_count(), _ONLY, (native,))
+
     def _begin(self, native: Any, message_id: MessageId) -> Delivery:
         first = message_id.first_chunk
         return Delivery(
-            self._sources.of(message_id, native),
+            self._sources.of(message_id.ledger_id(), message_id.partition(), native),
             message_id.ledger_id(),
             message_id.entry_id(),
             message_id.batch_size if message_id.batch_index() >= 0 else 0,
