@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 from hypothesis import settings
 
@@ -12,4 +13,4 @@ asyncio.set_event_loop(None)
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 settings.register_profile("searching", deadline=None, print_blob=True)
-settings.load_profile("repeatable")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
