@@ -45,12 +45,10 @@ def letter_properties(
 ) -> dict[str, str]:
     """What every letter says: the user's properties, and where it came from, unless said before."""
     properties = dict(original)
-    text = id_text(message_id)
-    for name, value in (
-        (letters.REAL_TOPIC, real_topic),
-        (letters.REAL_SUBSCRIPTION, subscription),
-        (letters.ORIGIN_MESSAGE_ID, text),
-    ):
-        properties.setdefault(name, value)
-    properties.setdefault(letters.ORIGIN_MESSAGE_ID_LEGACY, properties[letters.ORIGIN_MESSAGE_ID])
+    origin = properties.get(letters.ORIGIN_MESSAGE_ID)
+    if origin is None:
+        origin = properties[letters.ORIGIN_MESSAGE_ID] = id_text(message_id)
+    properties.setdefault(letters.ORIGIN_MESSAGE_ID_LEGACY, origin)
+    properties.setdefault(letters.REAL_TOPIC, real_topic)
+    properties.setdefault(letters.REAL_SUBSCRIPTION, subscription)
     return properties

@@ -1,0 +1,173 @@
+"""Letters a second: retry letters and dead letters, beside plain consume, produce, acknowledge.
+
+100-byte messages with a key and a property, unbatched, from a broker in another process. Every way
+copies each message once with an unbatched producer and acks the original when the copy is
+persisted, 200 at a time; the three take turns, each on a topic of its own, and the medians
+count. The bar: a letter takes at most 1.3 times as long as a plain copy.
+
+    python -m integration.benchmarks.forwarding [--url URL] [--rounds 3] [--messages 20000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from statistics import median
+from typing import Any
+
+import pulsar_encore as encore
+
+from .figures import Row, report
+from .processes import broker, fresh_topic
+
+ROUNDS = 3
+MESSAGES = 20_000
+UNDER_WAY = 200
+SLOWER = 1.3  # the promise
+QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
+
+#: As the producers of letters are made.
+LIKE_A_LETTER: Any = {
+    "batching_enabled": False,
+    "chunking_enabled": True,
+    "block_if_queue_full": True,
+}
+
+Way = Callable[[encore.Client, str, int], Awaitable[float]]
+
+
+def run(url: str | None = None, *, rounds: int = ROUNDS, messages: int = MESSAGES) -> list[Row]:
+    """Measure the three ways in turn."""
+    with broker(url) as where:
+        rates = asyncio.run(_measure(where, rounds, messages))
+    plain = median(rates["plain"])
+    return [
+        Row(
+            what=what,
+            unit="msg/s",
+            figure=median(rates[way]),
+            other=plain,
+            bar=plain / SLOWER,
+            higher_is_better=True,
+            beside="plain copy",
+        )
+        for way, what in (("retry", "retry letters, pipelined"), ("nack", "dead letters by nack"))
+    ]
+
+
+async def _measure(url: str, rounds: int, messages: int) -> dict[str, list[float]]:
+    ways: dict[str, Way] = {"plain": plain, "retry": retry_letters, "nack": dead_letters}
+    rates: dict[str, list[float]] = {way: [] for way in ways}
+    async with encore.Client(url, logger=QUIET) as client:
+        for measure in ways.values():  # a first turn for whatever is only made once
+            await measure(client, await _filled(client, messages // 10), messages // 10)
+        for _ in range(rounds):
+            for way, measure in ways.items():
+                topic = await _filled(client, messages)
+                rates[way].append(messages / await measure(client, topic, messages))
+    return rates
+
+
+async def _filled(client: encore.Client, messages: int) -> str:
+    topic = fresh_topic()
+    async with await client.create_producer(
+        topic, batching_enabled=False, block_if_queue_full=True
+    ) as producer:
+        for start in range(0, messages, 1000):
+            await asyncio.gather(
+                *(
+                    producer.send(bytes(100), properties={"colour": "red"}, partition_key=str(each))
+                    for each in range(start, min(messages, start + 1000))
+                )
+            )
+    return topic
+
+
+async def _subscribe(client: encore.Client, topic: str, most: int) -> encore.Consumer:
+    return await client.subscribe(
+        topic,
+        "s",
+        consumer_type=encore.ConsumerType.Shared,
+        initial_position=encore.InitialPosition.Earliest,
+        negative_ack_redelivery_delay_ms=100,
+        dead_letter_policy=encore.DeadLetterPolicy(most),
+        retry_enable=True,
+    )
+
+
+async def _each(
+    consumer: encore.Consumer, messages: int, work: Callable[[encore.Message], Awaitable[None]]
+) -> float:
+    """`UNDER_WAY` workers that receive and do `work`, until all are done; seconds it took."""
+    left = messages
+
+    async def worker() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            await work(await consumer.receive(timeout=30))
+
+    began = time.perf_counter()
+    await asyncio.gather(*(worker() for _ in range(UNDER_WAY)))
+    return time.perf_counter() - began
+
+
+async def plain(client: encore.Client, topic: str, messages: int) -> float:
+    """What an application without letters would write."""
+    async with (
+        await _subscribe(client, topic, 1) as consumer,
+        await client.create_producer(f"{topic}-copy", **LIKE_A_LETTER) as producer,
+    ):
+
+        async def copy(message: encore.Message) -> None:
+            await producer.send(
+                message.data(),
+                properties=message.properties(),
+                partition_key=message.partition_key(),
+                event_timestamp=message.event_timestamp() or None,
+            )
+            await consumer.acknowledge(message)
+
+        return await _each(consumer, messages, copy)
+
+
+async def retry_letters(client: encore.Client, topic: str, messages: int) -> float:
+    """Retry letters of an hour."""
+    async with await _subscribe(client, topic, 1) as consumer:
+        return await _each(
+            consumer, messages, lambda message: consumer.reconsume_later(message, 3600)
+        )
+
+
+async def dead_letters(client: encore.Client, topic: str, messages: int) -> float:
+    """The last look of each, nacked: from the first of them to the last dead letter's ack."""
+    async with await _subscribe(client, topic, 1) as consumer:
+        held = [await consumer.receive(timeout=30) for _ in range(messages)]
+        for message in held:
+            await consumer.negative_acknowledge(message, 0.5)
+        held = [await consumer.receive(timeout=30) for _ in range(messages)]
+        began = time.perf_counter()
+        for at, message in enumerate(held):
+            await consumer.negative_acknowledge(message)
+            if at % 100 == 99:
+                await asyncio.sleep(0)
+        while consumer.statistics().unacked:  # noqa: ASYNC110 - nothing tells of one
+            await asyncio.sleep(0.005)
+        return time.perf_counter() - began
+
+
+def main() -> int:
+    """Print the table; the exit code says whether every bar was met."""
+    parser = argparse.ArgumentParser(description="Retry letters and dead letters.")
+    parser.add_argument("--url")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--messages", type=int, default=MESSAGES)
+    options = parser.parse_args()
+    return report(run(options.url, rounds=options.rounds, messages=options.messages))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What the letter tests need beside a broker: Java's client, and a consumer to be killed."""

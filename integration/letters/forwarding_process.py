@@ -1,0 +1,52 @@
+"""A consumer that sends every message on until it is dead, in a process that may be killed.
+
+Prints "up" when the first message is here; ends, printing "idle", when none came for a while.
+
+    python -m integration.letters.forwarding_process URL TOPIC SUBSCRIPTION MAX
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pulsar_encore as encore
+
+UNDER_WAY = 200
+IDLE_S = 3.0
+
+
+async def main(url: str, topic: str, subscription: str, most: int) -> None:
+    """Forward until idle."""
+    quiet = encore.ConsoleLogger(encore.LoggerLevel.Error)
+    async with (
+        encore.Client(url, logger=quiet) as client,
+        await client.subscribe(
+            topic,
+            subscription,
+            consumer_type=encore.ConsumerType.Shared,
+            initial_position=encore.InitialPosition.Earliest,
+            dead_letter_policy=encore.DeadLetterPolicy(most),
+            retry_enable=True,
+        ) as consumer,
+    ):
+        told = False
+
+        async def worker() -> None:
+            nonlocal told
+            while True:
+                try:
+                    message = await consumer.receive(timeout=IDLE_S)
+                except encore.ReceiveTimeout:
+                    return
+                if not told:
+                    told = True
+                    print("up", flush=True)
+                await consumer.reconsume_later(message)
+
+        await asyncio.gather(*(worker() for _ in range(UNDER_WAY)))
+    print("idle", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])))

@@ -1,0 +1,115 @@
+"""The Java client in a process of its own, driven line by line (see java/.../Main.java).
+
+Invariant: every answer is waited for with a limit, and the process is gone with the context.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parent / "java"
+BUILD_TIMEOUT = 300.0  # a cold cache downloads 60 MB
+ANSWER_TIMEOUT = 60.0
+
+
+class JavaError(RuntimeError):
+    """Maven or the Java client failed; the message has what it said."""
+
+
+def missing() -> str | None:
+    """What of Java and Maven is not here, or None."""
+    absent = [name for name in ("java", "mvn") if shutil.which(name) is None]
+    return " and ".join(absent) or None
+
+
+def build() -> str:
+    """Compile the project and fetch the client; returns the class path.
+
+    Raises:
+        JavaError: Maven failed.
+    """
+    command = ["mvn", "--batch-mode", "--quiet", f"--file={PROJECT / 'pom.xml'}", "prepare-package"]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_TIMEOUT,
+        stdin=subprocess.DEVNULL,
+    )
+    if done.returncode != 0:
+        shown = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
+        raise JavaError(f"Maven failed (exit {done.returncode}):\n{shown}")
+    return os.pathsep.join([str(PROJECT / "build/classes"), str(PROJECT / "build/jars/*")])
+
+
+class JavaClient:
+    """One Java client; `call` blocks."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        self._next()  # it is connected, or says why not
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def _next(self) -> dict[str, Any]:
+        try:
+            line = self._lines.get(timeout=ANSWER_TIMEOUT)
+        except queue.Empty:
+            raise JavaError(f"the Java client said nothing for {ANSWER_TIMEOUT:g} s") from None
+        if line is None:
+            raise JavaError(f"the Java client ended with {self._process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise JavaError(answer["error"])
+        return answer
+
+    def call(self, *words: object) -> list[dict[str, Any]]:
+        """One command; the messages it printed.
+
+        Raises:
+            JavaError: It failed, ended or stayed silent.
+        """
+        assert self._process.stdin is not None
+        self._process.stdin.write(" ".join(map(str, words)) + "\n")
+        self._process.stdin.flush()
+        found = []
+        while "done" not in (answer := self._next()):
+            found.append(answer)
+        return found
+
+
+@contextmanager
+def java_client(url: str) -> Iterator[JavaClient]:
+    """A Java client connected to a broker.
+
+    Raises:
+        JavaError: It cannot be built or started.
+    """
+    command = ["java", "-Xmx256m", "-cp", build(), "encore.letters.Main", url]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield JavaClient(process)
+        finally:
+            process.kill()
