@@ -83,7 +83,7 @@ class Settlement:
             self._acks.added(home, home.ack(current, index))
         elif entry.size == 1:
             self._acks.added(home, home.ack_entry(entry.key))
-        elif entry.unacked:
+        elif entry.unacked and entry.era == home.era:
             self._ack_part(home, entry, index)
 
     def _ack_part(self, home: InFlight, entry: Entry, index: int) -> None:

@@ -125,6 +125,11 @@ class AckTracker:
             return False
         return key < last.key or (key == last.key and last.mask == -1)
 
+    def remaining_of(self, key: EntryKey) -> int:
+        """The indexes that a cumulative ack inside this entry left unacked, as a mask; -1: all."""
+        last = self._cumulative
+        return last.mask if last is not None and last.key == key else -1
+
     def take(self, now_ms: int) -> Unsent:
         """All there is to send; what the transport then refuses goes back by `put_back`."""
         cumulative = self._cumulative if self._cumulative_due else None

@@ -40,6 +40,7 @@ class Entry:
             made, and what other consumers asked for since.
         looks: Times each index was handed over and came back since, where not 0.
         live: False once the record is out of use; the ids it gave out then go by key.
+        era: `InFlight.era` when this record was made.
         dirty: A partial ack waits to be sent.
         doubled: It may be on its way here once more: a reconnect sent it, or it was asked for.
         first_chunk: (ledger, entry) of the first chunk of a chunked message, else None.
@@ -52,6 +53,7 @@ class Entry:
         "batched",
         "dirty",
         "doubled",
+        "era",
         "first_chunk",
         "home",
         "key",
@@ -70,8 +72,10 @@ class Entry:
         batched: bool,
         base: int,
         first_chunk: EntryKey | None = None,
+        era: int = 0,
     ) -> None:
         self.home = home
+        self.era = era
         self.key = key
         self.size = size
         self.batched = batched

@@ -9,8 +9,7 @@ and returns what the shell has to do. Rules:
 - ACKED indexes of an unfinished entry are remembered, filtered when they come again, and sent
   again;
 - a wholly nacked plain entry keeps no record here: only its key waits, in the `DueIndex`;
-- on Exclusive and Failover the broker cannot redeliver single entries: `release` gives them all
-  back.
+- on Exclusive and Failover the broker only rewinds: everything is given back at once.
 """
 
 from __future__ import annotations
@@ -54,6 +53,7 @@ class InFlight:
         self.acks = AckTracker()
         self.nacks: DueIndex = TimeBucketIndex()
         self.timeouts: DueIndex = TimeBucketIndex()
+        self.era = 0  # seeks so far: records of an earlier one say nothing any more
         self.attempts: Attempts | None = None  # kept where a dead-letter policy needs them
         self.unacked = 0  # QUEUED, HELD, NACKED, LEAVING: what fills the broker's unacked window
         self._entries: dict[EntryKey, Entry] = {}
@@ -91,11 +91,12 @@ class InFlight:
             size = batch_size or 1
             if size == 1 and self.attempts:
                 redelivery_count = max(redelivery_count, self.attempts.count((*key, -1)))
-            entry = Entry(self, key, size, batch_size > 0, redelivery_count, first_chunk)
+            entry = Entry(self, key, size, batch_size > 0, redelivery_count, first_chunk, self.era)
             self._entries[key] = entry
             if key in self._asked:
                 self._asked.discard(key)
                 entry.doubled = True  # perhaps a reconnect's copy, with the one asked for to come
+            ack_set &= self.acks.remaining_of(key)
             if ack_set != -1:
                 entry.learn_acked(ack_set)
             count = len(indexes)
@@ -156,7 +157,8 @@ class InFlight:
                 entry.state[index] = AWAY
         entry.active = 0
         entry.live = True
-        self._entries[entry.key] = entry
+        entry.learn_acked(self.acks.remaining_of(entry.key))
+        self._entries[entry.key] = self._away[entry.key] = entry
 
     # Settling
 
@@ -345,9 +347,9 @@ class InFlight:
 
     def reset(self) -> None:
         """After a seek: nothing from before counts any more."""
+        self.era += 1
         for entry in self._entries.values():
             entry.live = False
-            entry.unacked = 0  # nor its acked indexes, should its messages be acked from now on
         self._entries.clear()
         self._away.clear()
         self._asked.clear()
