@@ -156,9 +156,8 @@ class Consumer:
     async def acknowledge(self, message: Settleable | Sequence[Settleable]) -> None:
         """The message, or each of a list, is done and need not come again.
 
-        Sent with others within `ack_group_time_ms`; while disconnected it is kept and sent after
-        the reconnect. Acking twice is harmless; acking a nacked message cancels its nack. An id
-        without a batch index names its entry: all of a batch.
+        Sent with others within `ack_group_time_ms`; kept while disconnected. Acking twice is
+        harmless, acking a nacked message cancels its nack, and an id without index is its entry's.
 
         Raises:
             MessageNotHeldError: Another consumer's, of no topic read here, or part of a batch that
@@ -271,8 +270,7 @@ class Consumer:
     ) -> None:
         """`reconsume_later` for this message; all before it, of its topic, are acked.
 
-        Raises:
-            ConfigurationError: On Shared and Key_Shared; else as `reconsume_later`.
+        Raises as that does, and ConfigurationError on Shared and Key_Shared.
         """
         forwarder = self._need_retry()
         self._check_cumulative("reconsume_later_cumulative")

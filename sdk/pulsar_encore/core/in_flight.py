@@ -6,8 +6,7 @@ and returns what the shell has to do. Rules:
 - a message QUEUED, HELD or NACKED is not handed out again when its entry is redelivered, so
   siblings in a batch do not disturb each other, and a reconnect does not repeat what the
   application still has;
-- ACKED indexes of an unfinished entry are remembered, filtered when they come again, and sent
-  again;
+- ACKED indexes of an unfinished entry are remembered, filtered, and sent when they come again;
 - a wholly nacked plain entry keeps no record here: only its key waits, in the `DueIndex`;
 - on Exclusive and Failover the broker only rewinds: everything is given back at once.
 """
@@ -328,7 +327,7 @@ class InFlight:
         return released
 
     def release_all(self) -> None:
-        """Everything not acked and not LEAVING -> AWAY, nacks included."""
+        """Everything not acked, not LEAVING -> AWAY."""
         self.acks.expect_echoes()
         for entry in list(self._entries.values()):
             entry.release_all(count_looks=self.shared)
