@@ -10,6 +10,7 @@ import hashlib
 import re
 import traceback
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from . import letters
@@ -57,7 +58,7 @@ class Evidence:
 def evidence_of(error: BaseException | str | None, reason: str) -> Evidence:
     """The evidence of an exception, of a text, or of a reason alone."""
     if error is None:
-        return Evidence(reason=reason, fingerprint=_digest(reason))
+        return _of_reason(reason)
     if isinstance(error, str):
         text = _cap(error, _MAX_MESSAGE)
         return Evidence(
@@ -82,6 +83,11 @@ def evidence_of(error: BaseException | str | None, reason: str) -> Evidence:
         error_stack=_cap("\n".join(reversed(places)), _MAX_STACK),
         fingerprint=_digest(name, _shape(text), *where),
     )
+
+
+@lru_cache(maxsize=32)
+def _of_reason(reason: str) -> Evidence:
+    return Evidence(reason=reason, fingerprint=_digest(reason))
 
 
 def _file(name: str) -> str:

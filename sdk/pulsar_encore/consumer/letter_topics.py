@@ -21,6 +21,7 @@ from ..topics import dead_topic_of, dead_topic_of_one
 from ..transport.base import ConsumerLink, ProducerLink
 from .letter_producer import LetterProducer
 
+_MOST_UNDER_WAY = 500  # in the engine; more in one burst contend with its own threads
 _TAIL = string.ascii_letters + string.digits
 
 
@@ -87,7 +88,9 @@ class LetterTopics:
                 schema=self._options.schema,
                 batching_enabled=False,
                 chunking_enabled=True,
-                block_if_queue_full=True,  # what is over the link's limit waits in it, in order
+                # What is over the limit waits in the link, in order: it is never refused for that.
+                max_pending_messages=_MOST_UNDER_WAY,
+                block_if_queue_full=True,
             )
         )
 
