@@ -23,7 +23,9 @@ import pulsar_encore as encore
 from pulsar_encore import letters
 from pulsar_encore.cli.broker_process import child, first_line
 
+from .admin import Admin
 from .benchmarks.processes import broker
+from .letters.comparing import alike, generation, mine, pointers
 from .letters.java_client import JavaClient, java_client, missing
 from .pulsar_server import Server
 
@@ -268,44 +270,6 @@ def java(pulsar: Server) -> Iterator[JavaClient]:
         yield client
 
 
-def generation(letter: dict[str, Any]) -> tuple[str, ...]:
-    given = letter["properties"]
-    return given[letters.RECONSUME_TIMES], given[letters.DELAY_TIME]
-
-
-def pointers(given: dict[str, str]) -> dict[str, str | None]:
-    """What points back."""
-    names = (
-        letters.ORIGIN_MESSAGE_ID,
-        letters.ORIGIN_MESSAGE_ID_LEGACY,
-        letters.REAL_TOPIC,
-        letters.REAL_SUBSCRIPTION,
-    )
-    return {name: given.get(name) for name in names}
-
-
-def mine(message: encore.Message) -> dict[str, Any]:
-    """A message as the Java side prints one."""
-    return {
-        "data": message.data().decode(),
-        "key": message.partition_key(),
-        "ordering_key": message.ordering_key(),
-        "event_ms": message.event_timestamp(),
-        "properties": message.properties(),
-    }
-
-
-def alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Same content, and the same properties but for evidence."""
-
-    def bare(letter: dict[str, Any]) -> dict[str, Any]:
-        kept = {n: v for n, v in letter["properties"].items() if not n.startswith("ENCORE_")}
-        fields = ("data", "key", "ordering_key", "event_ms")
-        return {**{name: letter[name] for name in fields}, "properties": kept}
-
-    return bare(one) == bare(other)
-
-
 async def test_java_goes_on_with_our_letters(
     client: encore.Client, java: JavaClient, topic: str
 ) -> None:
@@ -380,8 +344,6 @@ async def test_both_write_the_same_dead_letters(
 ) -> None:
     """Section 20.1, column by column: one message each, dead by Java and dead by us."""
     if form == "partitioned":
-        from .admin import Admin
-
         await asyncio.to_thread(Admin(pulsar.admin_url).create_partitioned_topic, topic, 2)
     count = 2
     await asyncio.to_thread(java.call, "produce", topic, count, form)

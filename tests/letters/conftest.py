@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 import pytest
@@ -44,3 +45,10 @@ def broker() -> Iterator[BrokerThread]:
 async def stock(broker: BrokerThread) -> AsyncIterator[encore.Client]:
     async with encore.Client(broker.url, logger=QUIET, operation_timeout_seconds=5) as client:
         yield client
+    broker.faults = None
+
+
+@pytest.fixture
+def topic() -> str:
+    """Full name of a topic that no other test has."""
+    return f"persistent://public/default/t{uuid.uuid4().hex[:12]}"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pulsar_encore as encore
 from pulsar_encore import letters
+from pulsar_encore.devbroker import BrokerThread
 
 QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
 
@@ -99,3 +100,25 @@ def pointers(message: encore.Message) -> tuple[str | None, ...]:
             letters.DELAY_TIME,
         )
     )
+
+
+async def publish(client: encore.Client, topic: str, *payloads: Any, **options: Any) -> None:
+    """One message after another, unbatched unless told; None is a tombstone."""
+    of_message = {
+        name: options.pop(name)
+        for name in ("partition_key", "ordering_key", "event_timestamp")
+        if name in options
+    }
+    options.setdefault("batching_enabled", False)
+    async with await client.create_producer(topic, **options) as producer:
+        sends = [producer.send(payload, **of_message) for payload in payloads]
+        await asyncio.gather(*sends)
+
+
+async def settled(broker: BrokerThread, topic: str) -> None:
+    """Until the subscription has nothing left; acks are grouped."""
+    for _ in range(200):
+        if await asyncio.to_thread(broker.backlog, topic, "s") == 0:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"{topic} has a backlog")

@@ -1,0 +1,192 @@
+"""Letters cut short: cancelled, closed, disconnected, settled half way; finished or kept."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from forwarding_kit import RETRY, TOPIC, bodies, open_consumer, read_out
+
+import pulsar_encore as encore
+from pulsar_encore.options import ProducerOptions
+from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
+from pulsar_encore.testing.producing import MemoryProducer
+
+
+class SlowTransport(MemoryTransport):
+    """Producers take 3 s to make."""
+
+    async def create_producer(self, options: ProducerOptions) -> MemoryProducer:
+        await asyncio.sleep(3)
+        return await super().create_producer(options)
+
+
+# Cancelled
+
+
+@pytest.mark.parametrize("form", ["one", "list", "cumulative"])
+@pytest.mark.parametrize("turns", range(12))
+@pytest.mark.parametrize("most", [1, 2])
+async def test_cancelled_at_every_step(form: str, turns: int, most: int) -> None:
+    """Once begun it is finished: copied and acked, never one of the two."""
+    transport = MemoryTransport()
+    transport.put(TOPIC, b"a")
+    transport.faults = FaultPlan([Fault(kind="delay", command="SEND", delay_ms=1)])
+    async with encore.Client("pulsar://nowhere:6650", transport=transport) as client:
+        kind = encore.ConsumerType.Exclusive
+        async with await open_consumer(client, most=most, consumer_type=kind) as consumer:
+            message = await consumer.receive(timeout=5)
+            if form == "list":
+                call = consumer.reconsume_later([message])
+            elif form == "one":
+                call = consumer.reconsume_later(message)
+            else:
+                call = consumer.reconsume_later_cumulative(message)
+            task = asyncio.create_task(call)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait({task}, timeout=1)
+            assert task.done()
+            await asyncio.sleep(1)
+            copies = bodies(await read_out(client, RETRY))
+            if turns == 0:  # it never ran: the message is still the caller's
+                assert (copies, transport.backlog(TOPIC, "s")) == ([], 1)
+                await consumer.reconsume_later(message)
+                await asyncio.sleep(1)
+                copies = bodies(await read_out(client, RETRY))
+            assert (copies, transport.backlog(TOPIC, "s")) == ([b"a"], 0)
+
+
+@pytest.mark.parametrize("wait_s", [0, 1, 2.9, 3.5])
+async def test_a_cancelled_caller_leaves_the_producer_to_the_others(wait_s: float) -> None:
+    transport = SlowTransport()
+    transport.put(TOPIC, b"a")
+    transport.put(TOPIC, b"b")
+    async with encore.Client("pulsar://nowhere:6650", transport=transport) as client:
+        async with await open_consumer(client) as consumer:
+            messages = [await consumer.receive(timeout=5) for _ in range(2)]
+            first, second = [
+                asyncio.create_task(consumer.reconsume_later(message)) for message in messages
+            ]
+            await asyncio.sleep(wait_s)
+            first.cancel()
+            await second
+            await asyncio.sleep(0.1)
+        assert sorted(bodies(await read_out(client, RETRY))) == [b"a", b"b"]
+        assert len(transport.recorded("PRODUCER")) == 1
+
+
+# Closed, disconnected, sought
+
+
+async def test_close_waits_for_letters_under_way(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    transport.put(TOPIC, b"a")
+    transport.put(TOPIC, b"b")
+    transport.faults = FaultPlan([Fault(kind="delay", command="SEND", times=2, delay_ms=4000)])
+    async with await open_consumer(client, most=1) as consumer:
+        task = asyncio.create_task(consumer.reconsume_later(await consumer.receive(timeout=5)))
+        await asyncio.sleep(0)
+    await task
+    assert bodies(await read_out(client, RETRY)) == [b"a"]
+    assert transport.backlog(TOPIC, "s") == 1  # b, never taken
+
+
+async def test_close_gives_up_in_time_and_the_call_says_so(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    transport.put(TOPIC, b"a")
+    transport.faults = FaultPlan([Fault(kind="drop", command="SEND", times=100)])
+    loop = asyncio.get_running_loop()
+    consumer = await open_consumer(client)
+    message = await consumer.receive(timeout=5)
+    calls = [
+        asyncio.create_task(consumer.reconsume_later(message)),
+        asyncio.create_task(consumer.reconsume_later([message])),
+    ]
+    await asyncio.sleep(1)
+    began = loop.time()
+    await consumer.close()
+    assert loop.time() - began <= 15
+    one, listed = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(one, encore.ClosedError)
+    assert isinstance(listed, ExceptionGroup)  # it was leaving already
+    assert transport.backlog(TOPIC, "s") == 1
+    with pytest.raises(encore.ClosedError):
+        await consumer.reconsume_later(message)
+
+
+async def test_close_while_a_producer_is_made() -> None:
+    transport = SlowTransport()
+    transport.put(TOPIC, b"a")
+    async with encore.Client("pulsar://nowhere:6650", transport=transport) as client:
+        consumer = await open_consumer(client)
+        task = asyncio.create_task(consumer.reconsume_later(await consumer.receive(timeout=5)))
+        await asyncio.sleep(0.1)
+        await consumer.close()
+        await task
+        assert bodies(await read_out(client, RETRY)) == [b"a"]
+
+
+@pytest.mark.parametrize("delay_ms", [0, 50, 5000])
+async def test_a_disconnect_while_a_letter_is_under_way(
+    client: encore.Client, transport: MemoryTransport, delay_ms: int
+) -> None:
+    """The ack waits for the reconnect; the message that comes again meanwhile is not shown."""
+    transport.put(TOPIC, b"a")
+    transport.put(TOPIC, b"b", b"c")
+    transport.faults = FaultPlan([Fault(kind="delay", command="SEND", delay_ms=delay_ms, times=3)])
+    async with await open_consumer(client, most=3) as consumer:
+        messages = [await consumer.receive(timeout=5) for _ in range(3)]
+        task = asyncio.create_task(consumer.reconsume_later(messages, 100))
+        await asyncio.sleep(0.02)
+        transport.disconnect()
+        await asyncio.sleep(0.1)
+        transport.reconnect(keep_ack_sets=False)
+        await task
+        with pytest.raises(encore.ReceiveTimeout):
+            await consumer.receive(timeout=20)
+        assert transport.backlog(TOPIC, "s") == 0
+    assert len(await read_out(client, RETRY)) == 3
+
+
+async def test_settled_while_its_letter_is_under_way(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    """A second call is refused by name, a nack is void, an ack holds: one letter, no more looks."""
+    for each in range(3):
+        transport.put(TOPIC, b"%d" % each)
+    transport.faults = FaultPlan([Fault(kind="delay", command="SEND", delay_ms=500, times=3)])
+    async with await open_consumer(client) as consumer:
+        messages = [await consumer.receive(timeout=5) for _ in range(3)]
+        task = asyncio.create_task(consumer.reconsume_later(messages, 100))
+        await asyncio.sleep(0.1)
+        with pytest.raises(encore.MessageNotHeldError):
+            await consumer.reconsume_later(messages[0])
+        await consumer.negative_acknowledge(messages[1])
+        await consumer.acknowledge(messages[2])
+        await task
+        with pytest.raises(encore.ReceiveTimeout):
+            await consumer.receive(timeout=20)
+    assert sorted(bodies(await read_out(client, RETRY))) == [b"0", b"1", b"2"]
+
+
+async def test_settled_messages_cannot_be_sent_on(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    for each in range(3):
+        transport.put(TOPIC, b"%d" % each)
+    async with await open_consumer(client) as consumer:
+        acked, nacked, sent = [await consumer.receive(timeout=5) for _ in range(3)]
+        await consumer.acknowledge(acked)
+        await consumer.negative_acknowledge(nacked, 50)
+        await consumer.reconsume_later(sent, 50)
+        for message in (acked, nacked, sent):
+            with pytest.raises(encore.MessageNotHeldError, match="only a message that is held"):
+                await consumer.reconsume_later(message)
+        await consumer.negative_acknowledge(sent)  # void, as in Java
+        with pytest.raises(encore.ReceiveTimeout):
+            await consumer.receive(timeout=20)
+    assert len(await read_out(client, RETRY)) == 1
