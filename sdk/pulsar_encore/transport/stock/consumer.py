@@ -226,9 +226,10 @@ class StockConsumer:
         for ledger, entry, _, mask in plan.partial:
             self._ack_part(plan.source, ledger, entry, mask)
 
-    def _acknowledge(self, native_id: _pulsar.MessageId) -> None:
+    def _acknowledge(self, native_id: _pulsar.MessageId, *, cumulative: bool = False) -> None:
+        native = self._native
         try:
-            self._native.acknowledge(native_id)
+            (native.acknowledge_cumulative if cumulative else native.acknowledge)(native_id)
         except (pulsar.AlreadyClosed, pulsar.NotConnected) as error:
             raise TransportError("not connected", result="NotConnected", retryable=True) from error
         except Exception as error:
@@ -257,7 +258,7 @@ class StockConsumer:
                 return
         elif kept is not None and kept.chunked:
             native_id = kept.id_of(0)
-        self._native.acknowledge_cumulative(native_id)
+        self._acknowledge(native_id, cumulative=True)
         upto = (ledger, entry) if mask == -1 else (ledger, entry - 1)
         for key in [k for k in self._originals if k[0] == source and k[1:] <= upto]:
             del self._originals[key]
