@@ -358,19 +358,19 @@ class Consumer:
         await asyncio.shield(self._closing)
 
     async def _close(self, caller: asyncio.Task[Any] | None) -> None:
-        if self._listener is not None:
-            await self._listener.close(caller)
-        if self._forwarder is not None:
-            self._desk.close()
-            await self._forwarder.close()
-        self._redelivery.close()
-        self._acks.flush()
-        self._acks.close()
-        self._queue.drop()
-        self._queue.fail(ClosedError("the consumer was closed"))
         try:
+            if self._listener is not None:
+                await self._listener.close(caller)
+            if self._forwarder is not None:
+                self._desk.close()
+                await self._forwarder.close()
+        finally:  # whatever failed there, the subscription is given back
+            self._redelivery.close()
+            self._acks.flush()
+            self._acks.close()
+            self._queue.drop()
+            self._queue.fail(ClosedError("the consumer was closed"))
             await self._link.close()
-        finally:
             if self._on_closed is not None:
                 self._on_closed(self)
 
