@@ -22,16 +22,23 @@ class Message:
     broker only counts the entry.
     """
 
-    __slots__ = ("_count", "_entry", "_id", "_index", "_raw", "_schema")
+    __slots__ = ("_count", "_entry", "_id", "_index", "_raw", "_schema", "_turn")
 
     def __init__(
-        self, raw: RawMessage, schema: Any, entry: Entry | None, index: int, count: int
+        self,
+        raw: RawMessage,
+        schema: Any,
+        entry: Entry | None,
+        index: int,
+        count: int,
+        turn: int = 0,
     ) -> None:
         self._raw = raw
         self._schema = schema
         self._entry = entry
         self._index = index
         self._count = count
+        self._turn = turn
 
     @classmethod
     def of_reader(

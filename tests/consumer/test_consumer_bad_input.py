@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from consumer_kit import REDELIVER, TOPIC, Subscribe, put_numbers, receive_n
 
-from pulsar_encore import ConfigurationError, Consumer, ConsumerType, Message, MessageId
+from pulsar_encore import (
+    ConfigurationError,
+    Consumer,
+    ConsumerType,
+    Message,
+    MessageId,
+    MessageNotHeldError,
+)
 from pulsar_encore.testing import MemoryTransport
 
 
@@ -49,12 +56,14 @@ async def test_a_delay_beyond_all_time_leaves_the_message_held(
     assert consumer.statistics().in_flight == 1
 
 
-async def test_a_chunked_message_nacked_by_id_before_it_came_waits_for_nothing(
+async def test_a_chunked_message_that_is_not_held_cannot_be_nacked_by_id(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     message_id = transport.put_chunked(TOPIC, b"large", 3)
+    message_id = MessageId(-1, message_id.ledger_id(), 2, first_chunk=MessageId(-1, 0, 0))
     consumer = await subscribe()
-    await consumer.negative_acknowledge(message_id, delay=5)
+    with pytest.raises(MessageNotHeldError, match="chunked"):
+        await consumer.negative_acknowledge(message_id, delay=5)
     await consumer.acknowledge(await consumer.receive(timeout=1))
     await asyncio.sleep(20)
     assert consumer.statistics().unacked == 0

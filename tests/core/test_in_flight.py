@@ -53,7 +53,7 @@ class AgainstModel(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.home = InFlight(self, 0, TOPIC, -1, shared=self.shared)
-        self.queue = ReceiveQueue(None, lambda source, messages: None, None)
+        self.queue = ReceiveQueue(None, lambda source, messages: None)
         capabilities = SimpleNamespace(ack_unseen_index=True, name="model")
         link: Any = SimpleNamespace(capabilities=capabilities, source_of=lambda topic, partition: 0)
         acks: Any = SimpleNamespace(added=lambda home, messages: None)
@@ -332,7 +332,7 @@ class AgainstModel(RuleBasedStateMachine):
     def disconnect(self, lose: bool, forget_sets: bool, forget_counts: bool) -> None:
         self.connected = False
         self.home.acks.disconnected(self.now)
-        self.home.drop_queued()
+        self.home.disconnected()
         self.queue.drop()
         for spot, word in self.where.items():
             if word == "queued":

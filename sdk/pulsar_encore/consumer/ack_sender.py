@@ -1,8 +1,8 @@
 """When acks leave: grouped by time, by entries, and by messages; held while disconnected.
 
 Owns `AckSender`. By messages, because a broker stops delivering at its unacked window: grouping by
-time alone caps a consumer at one window per group time. A flush that the transport refuses is put
-back and tried again, so an ack made while disconnected is sent after the reconnect.
+time alone caps a consumer at one window per group time. What a source cannot send now stays where
+it is, untouched, so an ack made while disconnected costs nothing and is sent after the reconnect.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class AckSender:
         self._most_entries = options.ack_group_max_size
         self._most_messages = max(1, options.max_unacked_messages // _WINDOW_SHARE)
         self._unsent = 0
+        self._refused: set[int] = set()  # sources that only the timer tries again
         self._timer: asyncio.TimerHandle | None = None
         self._trust_timer: asyncio.TimerHandle | None = None
         self._echo_timer: asyncio.TimerHandle | None = None
@@ -63,8 +64,8 @@ class AckSender:
             self._unsent >= self._most_messages
             or len(home.acks) >= self._most_entries
             or self._group_s == 0
-        ):
-            self.flush()
+        ) and home.source not in self._refused:
+            self._flush_ready()
         elif self._timer is None:
             self._timer = self._loop.call_later(self._group_s, self.flush)
 
@@ -75,21 +76,30 @@ class AckSender:
 
     def flush(self) -> bool:
         """Send everything now; False when something was refused and waits for another try."""
+        self._refused.clear()
+        return self._flush_ready()
+
+    def _flush_ready(self) -> bool:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._unsent = 0
-        done = True
         for home in self._homes.values():
-            if len(home.acks):
-                done = self._flush(home) and done
+            if len(home.acks) and home.source not in self._refused and not self._flush(home):
+                self._refused.add(home.source)
+        self.watch_echoes()
+        if self._refused:
+            self._timer = self._loop.call_later(max(_RETRY_S, self._group_s), self.flush)
+        return not self._refused
+
+    def watch_echoes(self) -> None:
+        """Forget in a while what may come again now."""
         if self._echo_timer is None:
             self._echo_timer = self._loop.call_later(_ECHO_S, self._forget_echoes)
-        if not done:
-            self._timer = self._loop.call_later(max(_RETRY_S, self._group_s), self.flush)
-        return done
 
     def _flush(self, home: InFlight) -> bool:
+        if not self._link.can_ack(home.source):
+            return False
         unsent = home.acks.take(now_ms(self._loop))
         try:
             self._link.ack(_plan(home.source, unsent))

@@ -63,11 +63,12 @@ class Consumer:
         self._loop = loop = asyncio.get_running_loop()
         self._homes: dict[int, InFlight] = {}
         self._acks = AckSender(link, self._homes, options, loop)
-        self._redelivery = Redelivery(link, self._homes, options, loop, self._rewound, Random())
-        timed = options.unacked_messages_timeout_ms is not None
-        self._queue = ReceiveQueue(
-            options.schema, link.consumed, self._redelivery.handed_over if timed else None
+        self._queue = ReceiveQueue(options.schema, link.consumed)
+        self._redelivery = Redelivery(
+            link, self._homes, options, loop, self._acks, self._queue, Random()
         )
+        if options.unacked_messages_timeout_ms is not None:
+            self._queue.handed_over = self._redelivery.handed_over
         self._window = Window(link, self._homes, options.max_unacked_messages)
         self._intake = Intake(
             self,
@@ -76,7 +77,8 @@ class Consumer:
             self._queue,
             self._acks,
             self._window,
-            options.is_shared,
+            self._redelivery,
+            options,
             counts_attempts=options.dead_letter_policy is not None,
         )
         self._settlement = Settlement(self, link, self._intake.home, self._acks, self._redelivery)
@@ -285,10 +287,7 @@ class Consumer:
     def redeliver_unacknowledged_messages(self) -> None:
         """Everything this consumer has and did not ack comes again now, pending nacks included."""
         self._check_open()
-        for home in self._homes.values():
-            home.release_all()
-        self._queue.drop()
-        self._link.redeliver_all(None)
+        self._redelivery.redeliver_all()
 
     # Position and life
 
@@ -383,9 +382,6 @@ class Consumer:
     def _check_open(self) -> None:
         if self._closing is not None:
             raise ClosedError("the consumer was closed")
-
-    def _rewound(self, home: InFlight) -> None:
-        self._queue.drop(home)
 
     async def _finish(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Await `work`, which goes on to its end even when the caller is cancelled."""

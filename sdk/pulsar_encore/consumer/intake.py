@@ -6,14 +6,17 @@ message is either queued or already someone's; what is not queued gives its room
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterable
 
 from ..core.attempts import Attempts
 from ..core.in_flight import InFlight
+from ..core.rewind import Rewind, Verdict
+from ..options import ConsumerOptions
 from ..transport.base import ConsumerLink, Delivery
 from .ack_sender import AckSender
 from .letter_desk import LetterDesk
 from .receive_queue import ReceiveQueue
+from .redelivery import Redelivery
 from .window import Window
 
 
@@ -27,7 +30,8 @@ class Intake:
         queue: What the application receives from.
         acks: Told when something acked has to be acked again.
         window: Watched while it fills.
-        is_shared: Whether a topic's subscription is Shared or Key_Shared.
+        redelivery: Rewinds again when a delivery shows that something is missing.
+        options: The subscription.
         counts_attempts: Keep counts that the broker forgets, for a dead-letter policy.
     """
 
@@ -39,7 +43,8 @@ class Intake:
         queue: ReceiveQueue,
         acks: AckSender,
         window: Window,
-        is_shared: Callable[[str], bool],
+        redelivery: Redelivery,
+        options: ConsumerOptions,
         *,
         counts_attempts: bool,
     ) -> None:
@@ -49,7 +54,8 @@ class Intake:
         self._queue = queue
         self._acks = acks
         self._window = window
-        self._is_shared = is_shared
+        self._redelivery = redelivery
+        self._options = options
         self._counts_attempts = counts_attempts
         self.desk: LetterDesk | None = None  # where there are letter topics
 
@@ -58,8 +64,14 @@ class Intake:
         home = self._homes.get(source)
         if home is None:
             topic, partition = self._link.topic_of(source)
-            shared = self._is_shared(topic)
-            home = InFlight(self._owner, source, topic, partition, shared=shared)
+            home = InFlight(
+                self._owner,
+                source,
+                topic,
+                partition,
+                shared=self._options.is_shared(topic),
+                contiguous=not self._options.is_read_compacted,
+            )
             if self._counts_attempts:
                 home.attempts = Attempts()
             self._homes[source] = home
@@ -69,6 +81,9 @@ class Intake:
         arrived = 0
         for each in deliveries:
             home = self.home(each.source)
+            if home.rewind is not None and not self._in_order(home, home.rewind, each):
+                self._link.consumed(each.source, len(each.indexes))
+                continue
             indexes, messages = each.indexes, each.messages
             entry, positions = home.arrive(
                 (each.ledger, each.entry),
@@ -96,18 +111,27 @@ class Intake:
             self._queue.wake(arrived)
             self._window.watch()
 
+    def _in_order(self, home: InFlight, rewind: Rewind, delivery: Delivery) -> bool:
+        """Whether an Exclusive or Failover delivery may be handed out now (see `core.rewind`)."""
+        if delivery.first_chunk is not None:
+            rewind.trust_holes()
+        verdict = rewind.judge((delivery.ledger, delivery.entry), delivery.indexes[0])
+        if verdict is Verdict.REWIND:
+            self._redelivery.rewind_again(home)
+        return verdict is Verdict.ADMIT
+
     def on_connected(self, only: Container[int] | None = None) -> None:
         self._acks.connected(self._of(only))
 
     def on_disconnected(self, only: Container[int] | None = None) -> None:
         homes = self._of(only)
         self._acks.disconnected(homes)
-        if self._link.capabilities.connection_events:
-            # What is queued comes again, perhaps elsewhere. With polled events some of it may be of
-            # the new connection already, and would not: there it stays, and doubles are recognised.
-            for home in homes:
-                home.drop_queued()
-                self._queue.drop(home)
+        for home in homes:
+            home.disconnected()
+            self._queue.drop(home)
+
+    def on_doubtful(self, only: Container[int] | None = None) -> None:
+        self._acks.disconnected(self._of(only))
 
     def on_rewound(self, only: Container[int] | None = None) -> None:
         for home in self._of(only):

@@ -108,7 +108,8 @@ class LetterDesk:
             )
         if letters_here:
             return self._sift_letters(home, entry, indexes, messages)
-        if self._most is None or (entry.base <= self._most and entry.looks is None):
+        counted = entry.looks is not None or (entry.size > 1 and home.attempts)
+        if self._most is None or (entry.base <= self._most and not counted):
             return indexes, messages
         return self._bury(home, entry, indexes, messages)
 

@@ -48,6 +48,9 @@ class _PartSink:
     def on_disconnected(self, only: Container[int] | None = None) -> None:
         self._sink.on_disconnected(_Sources(self._part, self._parts, only))
 
+    def on_doubtful(self, only: Container[int] | None = None) -> None:
+        self._sink.on_doubtful(_Sources(self._part, self._parts, only))
+
     def on_rewound(self, only: Container[int] | None = None) -> None:
         self._sink.on_rewound(_Sources(self._part, self._parts, only))
 
@@ -107,6 +110,10 @@ class MergedLink:
     def resume(self) -> None:
         for part in self._parts:
             part.resume()
+
+    def can_ack(self, source: int) -> bool:
+        part, number = self._part(source)
+        return part.can_ack(number)
 
     def ack(self, plan: AckPlan) -> None:
         part, number = self._part(plan.source)

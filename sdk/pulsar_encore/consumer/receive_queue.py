@@ -36,21 +36,22 @@ class _Cursor:
 class ReceiveQueue:
     """Arrived messages in order, and the futures of those who wait.
 
+    Attributes:
+        handed_over: Called with (entry, index) at each hand-over, or None.
+
     Args:
         schema: Decodes `Message.value`.
         consumed: Called with (source, messages) that left the queue, a delivery at a time.
-        handed_over: Called with (entry, index) at each hand-over, or None.
     """
 
     def __init__(
         self,
         schema: Any,
         consumed: Callable[[int, int], None],
-        handed_over: Callable[[Entry, int], None] | None,
     ) -> None:
         self._schema = schema
         self._consumed = consumed
-        self._handed_over = handed_over
+        self.handed_over: Callable[[Entry, int], None] | None = None
         self._cursors: deque[_Cursor] = deque()
         self._waiters: deque[tuple[asyncio.Future[None], bool]] = deque()
         self._error: Exception | None = None
@@ -86,15 +87,18 @@ class ReceiveQueue:
 
         A generator, because its locals are what makes taking a message cheap.
         """
-        entry, schema, handed_over = cursor.entry, self._schema, self._handed_over
+        entry, schema, handed_over = cursor.entry, self._schema, self.handed_over
+        attempts = entry.home.attempts
         for index, raw in zip(cursor.indexes, cursor.messages, strict=True):
             cursor.at += 1
             if entry.state[index] == QUEUED and entry.live:
                 entry.state[index] = HELD
                 if handed_over is not None:
                     handed_over(entry, index)
-                count = entry.base if entry.looks is None else entry.redelivery_count(index)
-                yield Message(raw, schema, entry, index, count)
+                counted = entry.looks is not None or attempts
+                count = entry.redelivery_count(index) if counted else entry.base
+                turn = 0 if entry.turns is None else entry.turn(index)
+                yield Message(raw, schema, entry, index, count, turn)
         self._cursors.popleft()
         self._consumed(entry.home.source, cursor.room)
 

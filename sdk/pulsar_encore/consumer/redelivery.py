@@ -2,13 +2,15 @@
 
 Owns `Redelivery`: one alarm over all sources. On Shared and Key_Shared single entries are asked
 for; on Exclusive and Failover a due message gives back everything unacked of its source, because
-those subscriptions only know a rewind (PIP-84; as Java's client).
+those subscriptions only know a rewind (PIP-84; as Java's client). A rewind that does not bring all
+that was given back is asked for again (see `core.rewind`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping
 from random import Random
 from typing import Final
 
@@ -19,9 +21,17 @@ from ..evidence import evidence_of
 from ..options import ConsumerOptions
 from ..timer import Alarm, now_ms, wall_now_ms
 from ..transport.base import ConsumerLink
+from .ack_sender import AckSender
+from .receive_queue import ReceiveQueue
+
+logger = logging.getLogger(__name__)
 
 # Keys handled in one turn of the loop; the rest follows in the next.
 _BURST: Final = 10_000
+# A rewind that brought nothing for so long, though there was room, is asked for again, after twice
+# the time with each try; after so many tries what was owed is gone from the topic.
+_PATIENCE_S: Final = 1.0
+_REWINDS: Final = 6
 
 
 class Redelivery:
@@ -32,7 +42,8 @@ class Redelivery:
         homes: The sources, by number; shared with the consumer.
         options: Delays, backoffs, precision, ack timeout.
         loop: The consumer's event loop.
-        rewound: Called with a source whose queue has to be dropped.
+        acks: Has to send what is acked before a rewind is asked for.
+        queue: Loses what a rewind brings again.
         rng: Source of backoff jitter.
     """
 
@@ -42,19 +53,23 @@ class Redelivery:
         homes: Mapping[int, InFlight],
         options: ConsumerOptions,
         loop: asyncio.AbstractEventLoop,
-        rewound: Callable[[InFlight], None],
+        acks: AckSender,
+        queue: ReceiveQueue,
         rng: Random,
     ) -> None:
         self._link = link
         self._homes = homes
         self._options = options
         self._loop = loop
-        self._rewound = rewound
+        self._acks = acks
+        self._queue = queue
         self._rng = rng
         self._timeout_ms = options.unacked_messages_timeout_ms or 0
         self._timeout_bits = precision_bits(self._timeout_ms)
-        self._lead_ms = link.capabilities.redeliver_lead_ms
-        self._alarm = Alarm(loop, self._fire, self._lead_ms)
+        self._one = link.capabilities.rewind_one_source
+        self._alarm = Alarm(loop, self._fire)
+        self._patience: dict[int, _Patience] = {}
+        self._watch: asyncio.TimerHandle | None = None
 
     def nack_due(self, redelivery_count: int, delay_ms: int | None) -> tuple[int, int]:
         """(due ms, bucket bits) of a nack made now."""
@@ -71,16 +86,17 @@ class Redelivery:
         self._alarm.at(self._next_due(home))
 
     def _next_due(self, home: InFlight) -> int | None:
-        """When the alarm has to ring for a source.
-
-        A rewind takes effect at once, a redelivery by id only after the transport's lead.
-        """
+        """When the alarm has to ring for a source: earlier than due by what the transport takes."""
         heads = [
             head for head in (home.nacks.next_due(), home.timeouts.next_due()) if head is not None
         ]
         if not heads:
             return None
-        return min(heads) + (0 if home.shared else self._lead_ms)
+        return min(heads) - self._lead_ms(home)
+
+    def _lead_ms(self, home: InFlight) -> int:
+        able = self._link.capabilities
+        return able.redeliver_lead_ms if home.shared else able.rewind_lead_ms
 
     def handed_over(self, entry: Entry, index: int) -> None:
         """The ack timeout begins; only called when there is one."""
@@ -94,13 +110,11 @@ class Redelivery:
     def _fire(self, now: int) -> int | None:
         heads = []
         for home in list(self._homes.values()):
-            due_now = now if home.shared else now - self._lead_ms
+            due_now = now + self._lead_ms(home)
             if len(home.timeouts):
                 self._time_out(home, due_now)
             if len(home.nacks):
-                due = home.nacks.pop_due(due_now, _BURST)
-                if due:
-                    self._give_back(home, home.release(due))
+                self._give_back(home, home.nacks.pop_due(due_now, _BURST))
             head = self._next_due(home)
             if head is not None:
                 heads.append(head)
@@ -114,7 +128,7 @@ class Redelivery:
             self._witness(home, due)
         backoff = self._options.ack_timeout_redelivery_backoff
         if backoff is None:
-            self._give_back(home, home.release(due))
+            self._give_back(home, due)
             return
         for ledger, number, index in due:
             entry = home.find((ledger, number))
@@ -130,22 +144,104 @@ class Redelivery:
         for key in due:
             home.attempts.failed(key, wall_now, evidence)
 
-    def _give_back(self, home: InFlight, groups: list[tuple[int, list[int]]]) -> None:
-        if not groups:
+    def _give_back(self, home: InFlight, due: DueBatch) -> None:
+        if not due:
             return
-        if home.shared:
-            self._link.redeliver(home.source, groups)
-        else:
+        if not home.shared:
             self.redeliver_all(home)
+            return
+        groups = home.release(due)
+        if groups:
+            self._link.redeliver(home.source, groups)
 
-    def redeliver_all(self, home: InFlight) -> None:
-        """Everything unacked of one source comes again, pending nacks included."""
-        one = self._link.capabilities.rewind_one_source
+    # Rewinds
+
+    def redeliver_all(self, home: InFlight | None = None) -> None:
+        """Everything unacked comes again, pending nacks included: of one source, or of all.
+
+        A transport that cannot rewind one source alone rewinds those beside it as well.
+        """
+        rewound = [
+            each
+            for each in self._homes.values()
+            if home is None or each is home or not (self._one or each.shared)
+        ]
+        for each in rewound:
+            each.release_all()
+        self._rewind(home)
+        for each in rewound:  # last: the room it gives back must not bring more before the rewind
+            self._queue.drop(each)
+
+    def rewind_again(self, home: InFlight) -> None:
+        """Something that was given back is missing: what is here stays here, the rest comes."""
         for each in list(self._homes.values()):
-            if each is home or not (one or each.shared):
-                each.release_all()
-                self._rewound(each)
-        self._link.redeliver_all(home.source)
+            if each is home or not (self._one or each.shared):
+                each.rewound_beside()
+        self._rewind(home)
+
+    def _rewind(self, home: InFlight | None) -> None:
+        self._acks.flush()  # what leaves after the rewind would come again with it
+        self._acks.watch_echoes()
+        self._link.redeliver_all(None if home is None else home.source)
+        if self._watch is None:
+            self._watch = self._loop.call_later(_PATIENCE_S, self._look)
+
+    def _look(self) -> None:
+        """Ask again where a rewind has brought nothing for too long."""
+        self._watch = None
+        impatient = False
+        for home in list(self._homes.values()):
+            if home.rewind is None or not home.rewind.owed:
+                self._patience.pop(home.source, None)
+                continue
+            impatient = True
+            patience = self._patience.setdefault(home.source, _Patience(self._loop.time()))
+            if patience.moved(home.rewind.came, self._loop.time()) or len(self._queue):
+                continue
+            if not patience.over(self._loop.time() - _PATIENCE_S):
+                continue
+            if patience.tries < _REWINDS:
+                patience.again(self._loop.time())
+                self.rewind_again(home)
+            else:
+                self._patience.pop(home.source)
+                gone = home.rewind.give_up()
+                logger.info(
+                    "%s: %d entries did not come again after %d rewinds: they are gone from the "
+                    "topic, or another consumer has them",
+                    home.topic,
+                    gone,
+                    _REWINDS,
+                )
+        if impatient and self._watch is None:
+            self._watch = self._loop.call_later(_PATIENCE_S, self._look)
 
     def close(self) -> None:
         self._alarm.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+
+
+class _Patience:
+    """How long a source has been silent, and how often it was asked again for that."""
+
+    __slots__ = ("came", "since", "tries")
+
+    def __init__(self, now: float) -> None:
+        self.came = -1
+        self.since = now
+        self.tries = 0
+
+    def moved(self, came: int, now: float) -> bool:
+        """Whether more came than at the last look."""
+        if came == self.came:
+            return False
+        self.came, self.since, self.tries = came, now, 0
+        return True
+
+    def over(self, now: float) -> bool:
+        return now - self.since >= _PATIENCE_S * ((1 << self.tries) - 1)
+
+    def again(self, now: float) -> None:
+        self.since = now
+        self.tries += 1

@@ -142,16 +142,19 @@ class Settlement:
         if type(item) is Message:
             entry = self._own(item)
             home: InFlight = entry.home
-            if entry.live:
-                # When the counts differ this look is over: the message came back since.
-                if entry.redelivery_count(item._index) == item._count:
-                    self._nack_held(item, home, entry, delay_ms, error)
-            elif entry.state[0] == NACKED and entry.size == 1:
+            if home.holds(entry, item._index, item._turn):
+                self._nack_held(item, home, entry, delay_ms, error)
+            elif entry.state[0] == NACKED and entry.size == 1 and not entry.live:
                 self._nack_again(home, entry, item._count, delay_ms)
             return
         home, key, message_id = self._locate(item)
         entry_here = home.find(key)
         if entry_here is None:
+            if message_id.first_chunk is not None and (*key, -1) not in home.nacks:
+                raise MessageNotHeldError(
+                    f"{message_id!r} is a chunked message that this consumer does not hold: only "
+                    "who holds all its chunks can ask for them again"
+                )
             due, bits = self._redelivery.nack_due(0, delay_ms)
             home.nack_unseen(key, due, bits)
             self._redelivery.nacked(home)
@@ -204,8 +207,9 @@ class Settlement:
             ConfigurationError: `cumulative`, and its topic is subscribed Shared.
         """
         entry = self._cumulative(message) if cumulative else self._own(message)
-        current = entry.live and entry.redelivery_count(message._index) == message._count
-        if not current or not entry.home.leave(entry, message._index):
+        home: InFlight = entry.home
+        index = message._index
+        if not (home.holds(entry, index, message._turn) and home.leave(entry, index)):
             raise MessageNotHeldError(
                 f"{message.message_id()!r} was settled, is being forwarded, or came back since; "
                 "only a message that is held can be sent on"

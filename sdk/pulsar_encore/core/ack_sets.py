@@ -3,21 +3,23 @@
 Owns `AckTracker`, one per source. Invariant: what is acked is in one place until the transport took
 it: `whole` (the entry is done), `dirty` (part of it is), or the cumulative position; and what was
 taken in the last moments before a connection is lost is remembered, because it may not have arrived
-(a broker answers before it persists, consumer-semantics notes 6.6). A part of a batch is always
-sent as the entry's set of remaining indexes, never as an id alone, so an ack cannot cover a
-sibling.
+(a broker answers before it persists, consumer-semantics notes 6.6). What was sent longer ago is no
+suspect: when that comes again, somebody wanted it to. A part of a batch is always sent as the
+entry's set of remaining indexes, never as an id alone, so an ack cannot cover a sibling.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final, NamedTuple
 
 from .entry import Entry, EntryKey
 
 # Sent acks are remembered this long: one cursor write a second is the broker's default limit.
 UNCERTAIN_MS: Final = 1_000
+# More than a broker's unacked window cannot be lost with one connection.
 _MAX_UNCERTAIN: Final = 100_000
 
 
@@ -41,11 +43,14 @@ class AckTracker:
     """What one source has acked and not yet sent, and what it sent a moment ago."""
 
     __slots__ = (
+        "_certain",
         "_cumulative",
         "_cumulative_due",
         "_dirty",
         "_echoes",
+        "_expecting",
         "_lost",
+        "_positions",
         "_sent",
         "_sent_count",
         "_stale_echoes",
@@ -59,6 +64,8 @@ class AckTracker:
         self._dirty: dict[Entry, None] = {}
         self._cumulative: Cumulative | None = None
         self._cumulative_due = False
+        self._positions: deque[tuple[int, Cumulative]] = deque()  # sent in the last moments
+        self._certain: Cumulative | None = None  # the last one sent before those
         self._sent: deque[tuple[int, list[EntryKey]]] = deque()
         self._sent_count = 0
         self._suspects: dict[EntryKey, None] = {}
@@ -66,6 +73,7 @@ class AckTracker:
         self._lost = False
         self._echoes: dict[EntryKey, None] = {}
         self._stale_echoes: dict[EntryKey, None] = {}
+        self._expecting = 0  # calls of `forget_echoes` until none is expected any more
 
     def __len__(self) -> int:
         """Entries that the next flush would name."""
@@ -110,6 +118,11 @@ class AckTracker:
         self._cumulative_due = True
         return True
 
+    @property
+    def expects_echoes(self) -> bool:
+        """Whether a rewind may still bring what is acked now (see `expect_echoes`)."""
+        return self._expecting > 0
+
     def covers(self, key: EntryKey) -> bool:
         """True when the entry is acked, that may not have arrived, and so it may come again.
 
@@ -120,14 +133,37 @@ class AckTracker:
             return True
         if self._suspecting and key in self._suspects:
             return True
+        last = self._doubtful_position(key)
+        return last is not None and (key < last.key or last.mask == -1)
+
+    def _doubtful_position(self, key: EntryKey) -> Cumulative | None:
+        """The cumulative ack that covers `key`, all of it or in part, and may not have arrived."""
         last = self._cumulative
-        if last is None or not (self._cumulative_due or self._suspecting):
-            return False
-        return key < last.key or (key == last.key and last.mask == -1)
+        if last is None or key > last.key:
+            return None
+        if not (self._cumulative_due or self._suspecting or self._expecting):
+            return None
+        certain = self._certain
+        if certain is not None and (
+            key < certain.key or certain == last or (key == certain.key and certain.mask == -1)
+        ):
+            return None
+        return last
+
+    def retract(self, key: EntryKey) -> None:
+        """An entry came that nothing in doubt covers: a position past it was taken back.
+
+        By an operator's cursor reset; acks from there on are news to the broker.
+        """
+        last = self._cumulative
+        if last is not None and (key < last.key or (key == last.key and last.mask == -1)):
+            self._cumulative = self._certain = None
+            self._cumulative_due = False
+            self._positions.clear()
 
     def remaining_of(self, key: EntryKey) -> int:
         """The indexes that a cumulative ack inside this entry left unacked, as a mask; -1: all."""
-        last = self._cumulative
+        last = self._doubtful_position(key)
         return last.mask if last is not None and last.key == key else -1
 
     def take(self, now_ms: int) -> Unsent:
@@ -141,10 +177,25 @@ class AckTracker:
         self._whole.clear()
         self._dirty.clear()
         if self._lost:  # connected again, though not told yet: these may be on their way here
-            self._suspects.update(dict.fromkeys(whole))
+            self._suspect(whole)
         if whole:
             self._remember(now_ms, whole)
+        if cumulative is not None:
+            self._grow_certain(now_ms)
+            self._positions.append((now_ms, cumulative))
         return Unsent(cumulative, whole, parts)
+
+    def _suspect(self, keys: Iterable[EntryKey]) -> None:
+        suspects = self._suspects
+        suspects.update(dict.fromkeys(keys))
+        for oldest in list(islice(suspects, max(0, len(suspects) - _MAX_UNCERTAIN))):
+            del suspects[oldest]
+
+    def _grow_certain(self, now_ms: int) -> None:
+        """Positions sent long enough ago, with the connection still there, have arrived."""
+        positions = self._positions
+        while not self._lost and positions and positions[0][0] < now_ms - UNCERTAIN_MS:
+            self._certain = positions.popleft()[1]
 
     def put_back(self, unsent: Unsent) -> None:
         self._whole.update(dict.fromkeys(unsent.whole))
@@ -152,6 +203,7 @@ class AckTracker:
             self.add_part(entry)
         if unsent.cumulative is not None:
             self._cumulative_due = True
+            self._positions.pop()  # as `take` put it there
 
     def _remember(self, now_ms: int, keys: list[EntryKey]) -> None:
         sent = self._sent
@@ -162,25 +214,28 @@ class AckTracker:
 
     def disconnected(self, now_ms: int) -> None:
         """What was sent in the last moments becomes suspect."""
+        self._grow_certain(now_ms)
         self._suspecting = self._lost = True
         for at, keys in self._sent:
             if at >= now_ms - UNCERTAIN_MS:
-                self._suspects.update(dict.fromkeys(keys))
+                self._suspect(keys)
         self._sent.clear()
         self._sent_count = 0
 
     def reconnected(self, unfinished: Iterable[Entry]) -> None:
-        """Make due again: suspects, the cumulative position, the sets of unfinished entries.
+        """Make due again: suspects, a doubtful position, the sets of unfinished entries.
 
         What is due now, or was sent since the loss, may already be on its way here again, so it
         stays suspect when it is sent.
         """
         self._suspecting, self._lost = True, False
         for _, keys in self._sent:
-            self._suspects.update(dict.fromkeys(keys))
+            self._suspect(keys)
         self._whole.update(self._suspects)
-        self._suspects.update(self._whole)
-        self._cumulative_due = self._cumulative is not None
+        self._suspect(self._whole)
+        if self._positions:
+            self._cumulative_due = True
+            self._positions.clear()
         for entry in unfinished:
             if entry.unacked < entry.size:
                 self.add_part(entry)
@@ -192,6 +247,7 @@ class AckTracker:
 
     def expect_echoes(self) -> None:
         """A rewind is about to be asked for, and may overtake the acks of the last moments."""
+        self._expecting = 2
         self._echoes.update(self._whole)
         for _, keys in self._sent:
             self._echoes.update(dict.fromkeys(keys))
@@ -199,7 +255,8 @@ class AckTracker:
     def forget_echoes(self) -> bool:
         """Called every few seconds: forgets those of the time before; False when none are left."""
         self._stale_echoes, self._echoes = self._echoes, {}
-        return bool(self._stale_echoes)
+        self._expecting = max(0, self._expecting - 1)
+        return bool(self._stale_echoes) or self._expecting > 0
 
     def clear(self) -> None:
         """After a seek: what was acked may rightly come again."""
@@ -209,8 +266,10 @@ class AckTracker:
         self._dirty.clear()
         self._sent.clear()
         self._sent_count = 0
-        self._cumulative = None
+        self._cumulative = self._certain = None
         self._cumulative_due = False
+        self._positions.clear()
+        self._expecting = 0
         self._echoes.clear()
         self._stale_echoes.clear()
         self.trust()

@@ -35,10 +35,11 @@ class Entry:
         state: One state for each index.
         unacked: Indexes not ACKED.
         active: Indexes QUEUED, HELD, NACKED or LEAVING.
-        asked: Redeliveries of the entry that were asked for from here.
-        base: Redeliveries that this record did not ask for: what the broker counted before it was
-            made, and what other consumers asked for since.
-        looks: Times each index was handed over and came back since, where not 0.
+        base: The broker's redelivery count, of a message that is its entry. In a batch it says
+            nothing of one message, and is 0 here.
+        looks: In a batch, looks at each index that failed here, where not 0.
+        turns: Times each index was given back, where not 0: tells one hand-over from the next. No
+            count of the broker's does, because it also moves while a message is held here.
         live: False once the record is out of use; the ids it gave out then go by key.
         era: `InFlight.era` when this record was made.
         dirty: A partial ack waits to be sent.
@@ -48,7 +49,6 @@ class Entry:
 
     __slots__ = (
         "active",
-        "asked",
         "base",
         "batched",
         "dirty",
@@ -61,6 +61,7 @@ class Entry:
         "looks",
         "size",
         "state",
+        "turns",
         "unacked",
     )
 
@@ -82,28 +83,43 @@ class Entry:
         self.state = bytearray(size)
         self.unacked = size
         self.active = 0
-        self.asked = 0
         self.base = base
         self.looks: dict[int, int] | None = None
+        self.turns: dict[int, int] | None = None
         self.live = True
         self.dirty = False
         self.doubled = False
         self.first_chunk = first_chunk
 
     def redelivery_count(self, index: int) -> int:
-        """How often this very message came back: by other hands, and since then by ours.
+        """How often this very message came back, as known here.
 
-        The broker counts entries, and starts again at every partial ack (consumer-semantics 3.8);
-        counting by index keeps siblings out of each other's backoff.
+        In a batch only failed looks here count: the broker counts entries, raises the count for
+        every sibling, and starts again at every partial ack (consumer-semantics 3.8).
         """
-        looks = self.looks
-        return self.base if looks is None else self.base + looks.get(index, 0)
+        if self.size == 1:
+            return self.base
+        looks = 0 if self.looks is None else self.looks.get(index, 0)
+        attempts = self.home.attempts
+        return max(looks, attempts.count(self.due_key(index))) if attempts else looks
 
     def count_look(self, index: int) -> None:
         looks = self.looks
         if looks is None:
             looks = self.looks = {}
         looks[index] = looks.get(index, 0) + 1
+
+    def turn(self, index: int) -> int:
+        """Number of the hand-over of `index` that is current, or comes next."""
+        return 0 if self.turns is None else self.turns.get(index, 0)
+
+    def end_turn(self, index: int) -> None:
+        """HELD, NACKED or QUEUED -> AWAY: who still has the message has it from an old turn."""
+        turns = self.turns
+        if turns is None:
+            turns = self.turns = {}
+        turns[index] = turns.get(index, 0) + 1
+        self.state[index] = AWAY
 
     # Steps that concern all indexes; those of one index are `InFlight`'s.
 
@@ -124,24 +140,36 @@ class Entry:
     def release(self, mask: int) -> int:
         """HELD or NACKED -> AWAY, for the indexes of a bit mask; returns how many that were."""
         released = 0
-        for index in range(self.size):
-            if mask >> index & 1 and self.state[index] in (HELD, NACKED):
+        while mask:
+            lowest = mask & -mask
+            mask ^= lowest
+            index = lowest.bit_length() - 1
+            if index < self.size and self.state[index] in (HELD, NACKED):
                 self.count_look(index)
-                self.state[index] = AWAY
+                self.end_turn(index)
                 released += 1
         self.active -= released
-        self.asked += released > 0
+        self.doubled = self.doubled or released > 0
         return released
 
     def release_all(self, *, count_looks: bool) -> None:
         """Everything unacked -> AWAY, but for what is being copied: it would be copied twice."""
         for index, state in enumerate(self.state):
-            if state in (HELD, NACKED) and count_looks:
-                self.count_look(index)
-            if state not in (ACKED, LEAVING):
+            if state in (HELD, NACKED):
+                if count_looks:
+                    self.count_look(index)
+                self.end_turn(index)
+            elif state == QUEUED:
                 self.state[index] = AWAY
         self.active = self.state.count(LEAVING)
-        self.asked += 1
+        self.doubled = True
+
+    def lowest_unacked(self) -> int:
+        """The first index that is not acked and not being copied; the size when there is none."""
+        for index, state in enumerate(self.state):
+            if state not in (ACKED, LEAVING):
+                return index
+        return self.size
 
     def drop_queued(self) -> int:
         """QUEUED -> AWAY; returns how many that were."""
@@ -159,17 +187,6 @@ class Entry:
     def remaining(self) -> int:
         """The ack set as a bit mask: bit i is 1 while index i is unacked (wire notes 5.4)."""
         return int(self.state[::-1].translate(_UNACKED_DIGITS), 2)
-
-    def other_chunks(self) -> range:
-        """Entries of the earlier chunks of a chunked message, as far as its two ids tell.
-
-        All have to be redelivered: the last chunk alone may wedge the subscription (wire notes
-        6.4). Other producers' entries may lie between; they come again too, which is harmless.
-        """
-        ledger, last = self.key
-        if self.first_chunk is None or self.first_chunk[0] != ledger:
-            return range(0)
-        return range(self.first_chunk[1], last)
 
     def due_key(self, index: int) -> tuple[int, int, int]:
         """The `DueIndex` key of a message: without an index where the message is the entry."""

@@ -7,8 +7,11 @@ and returns what the shell has to do. Rules:
   siblings in a batch do not disturb each other, and a reconnect does not repeat what the
   application still has;
 - ACKED indexes of an unfinished entry are remembered, filtered, and sent when they come again;
+- each hand-over has a number (`Entry.turn`), and only the current one can nack: counts do not tell
+  hand-overs apart, a message may come to another consumer and back while it is held here;
 - a wholly nacked plain entry keeps no record here: only its key waits, in the `DueIndex`;
-- on Exclusive and Failover the broker only rewinds: everything is given back at once.
+- on Exclusive and Failover the broker only rewinds: everything is given back at once, and
+  `rewind` sees to it that all of it comes again.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from .ack_sets import AckTracker
 from .attempts import Attempts
 from .due_index import DueBatch, DueIndex, TimeBucketIndex
 from .entry import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED, Entry, EntryKey
+from .rewind import Rewind
 
 # Unfinished entries that left (redelivered, perhaps to another consumer) are remembered up to here;
 # forgetting one costs a duplicate at most.
@@ -38,10 +42,18 @@ class InFlight:
         topic: Full name; of the partition, if any.
         partition: Partition number or -1.
         shared: Shared and Key_Shared, where single entries are redelivered.
+        contiguous: Entry ids follow each other (see `Rewind`).
     """
 
     def __init__(
-        self, owner: object, source: int, topic: str, partition: int, *, shared: bool
+        self,
+        owner: object,
+        source: int,
+        topic: str,
+        partition: int,
+        *,
+        shared: bool,
+        contiguous: bool = True,
     ) -> None:
         self.owner = owner
         self.source = source
@@ -53,6 +65,9 @@ class InFlight:
         self.nacks: DueIndex = TimeBucketIndex()
         self.timeouts: DueIndex = TimeBucketIndex()
         self.era = 0  # seeks so far: records of an earlier one say nothing any more
+        self.rewind: Rewind | None = None
+        if not (shared or self.volatile):
+            self.rewind = Rewind(contiguous=contiguous)
         self.attempts: Attempts | None = None  # kept where a dead-letter policy needs them
         self.unacked = 0  # QUEUED, HELD, NACKED, LEAVING: what fills the broker's unacked window
         self._entries: dict[EntryKey, Entry] = {}
@@ -85,13 +100,17 @@ class InFlight:
             if self.acks.covers(key):
                 self.acks.add_whole(key)
                 return None, ()
-            if batch_size <= 1 and self._still_waits((*key, -1), chunked=first_chunk is not None):
+            if batch_size <= 1 and self._still_waits((*key, -1)):
                 return None, ()
+            self.acks.retract(key)
             size = batch_size or 1
+            base = redelivery_count if size == 1 else 0
             if size == 1 and self.attempts:
-                redelivery_count = max(redelivery_count, self.attempts.count((*key, -1)))
-            entry = Entry(self, key, size, batch_size > 0, redelivery_count, first_chunk, self.era)
+                base = max(base, self.attempts.count((*key, -1)))
+            entry = Entry(self, key, size, batch_size > 0, base, first_chunk, self.era)
             self._entries[key] = entry
+            if redelivery_count or self.acks.expects_echoes:
+                entry.doubled = True  # a copy of it may be on its way besides
             if key in self._asked:
                 self._asked.discard(key)
                 entry.doubled = True  # perhaps a reconnect's copy, with the one asked for to come
@@ -106,21 +125,20 @@ class InFlight:
                 return entry, range(count)
         else:
             self._away.pop(key, None)
-            if redelivery_count - entry.asked > entry.base:
-                entry.base = redelivery_count - entry.asked
+            if entry.size == 1:
+                entry.base = max(entry.base, redelivery_count)
             if ack_set != -1:
                 entry.learn_acked(ack_set)
         return entry, self._admit(entry, indexes)
 
-    def _still_waits(self, due_key: tuple[int, int, int], *, chunked: bool) -> bool:
+    def _still_waits(self, due_key: tuple[int, int, int]) -> bool:
         """A nacked message came before it is due: it keeps waiting.
 
-        On Exclusive and Failover it comes at once, as in Java; and so does a chunked one that was
-        nacked by id before anyone knew of its chunks.
+        On Exclusive and Failover it comes at once, as in Java.
         """
         if not len(self.nacks) or due_key not in self.nacks:
             return False
-        if self.shared and not chunked:
+        if self.shared:
             return True
         self.nacks.discard(due_key)
         self.unacked -= 1
@@ -133,6 +151,7 @@ class InFlight:
             now = state[index]
             if now == NACKED and not self.shared:
                 self.nacks.discard(entry.due_key(index))
+                entry.end_turn(index)
                 entry.active -= 1
                 self.unacked -= 1
                 now = AWAY
@@ -193,11 +212,14 @@ class InFlight:
             self._drop(entry)
             if entry.dirty:
                 self.acks.drop_part(entry)
-            again = entry.doubled or entry.asked > 0 or entry.base > 0
-            self.acks.add_whole(entry.key, redelivered=again)
+            self.acks.add_whole(entry.key, redelivered=entry.doubled)
+            if self.rewind is not None:
+                self.rewind.settled(entry.key)
             return entry.size
         if entry.active == 0:
             self._park_away(entry)
+        if self.rewind is not None and self.rewind.owed:
+            self.rewind.settled_part(entry.key, entry.lowest_unacked())
         if entry.dirty:
             return 0
         self.acks.add_part(entry)
@@ -208,7 +230,9 @@ class InFlight:
         waiting = self.nacks.discard_entry(*key)
         self.timeouts.discard_entry(*key)
         entry = self._entries.get(key)
-        self.acks.add_whole(key)
+        self.acks.add_whole(key, redelivered=self.acks.expects_echoes)
+        if self.rewind is not None:
+            self.rewind.settled(key)
         if self.attempts:
             self.attempts.pop((*key, -1), None)
         if entry is None:
@@ -230,6 +254,8 @@ class InFlight:
         for entry in [each for at, each in self._entries.items() if at <= through]:
             recorded += entry.state.count(NACKED)
             settled += self._settle_entry(entry)
+        if self.rewind is not None:
+            self.rewind.settled_through(through)
         if through[0] >= 0:
             self.unacked -= self.nacks.discard_through(*through) - recorded
             self.timeouts.discard_through(*through)
@@ -249,6 +275,11 @@ class InFlight:
         self._drop(entry)
         return entry.settle()
 
+    def holds(self, entry: Entry, index: int, turn: int) -> bool:
+        """Whether the hand-over with that number is the current one: its message was not given
+        back since."""
+        return entry.live and entry.turn(index) == turn
+
     def nack(self, entry: Entry, index: int, due_ms: int, bits: int) -> bool:
         """HELD or NACKED -> NACKED until `due_ms`; False when there is nothing to wait for."""
         before = entry.state[index]
@@ -264,7 +295,7 @@ class InFlight:
         if len(self.timeouts):
             self.timeouts.discard(due_key)
         entry.state[index] = NACKED
-        if entry.size == 1 and entry.first_chunk is None:
+        if entry.size == 1 and self.shared:
             self._drop(entry)  # the key in `nacks` is all that is needed
         return True
 
@@ -314,9 +345,6 @@ class InFlight:
                 if entry is not None and entry.size == 1:
                     released = self._release_indexes(entry, 1)
                     self.unacked += released  # counted twice: above, and there
-                    wanted.extend(
-                        each for each in entry.other_chunks() if (ledger, each) not in self._entries
-                    )
         return wanted
 
     def _release_indexes(self, entry: Entry, mask: int) -> int:
@@ -329,6 +357,12 @@ class InFlight:
     def release_all(self) -> None:
         """Everything not acked, not LEAVING -> AWAY."""
         self.acks.expect_echoes()
+        if self.rewind is not None:
+            self.rewind.begin(
+                (entry.key, entry.lowest_unacked())
+                for entry in self._entries.values()
+                if entry.active > entry.state.count(LEAVING)
+            )
         for entry in list(self._entries.values()):
             entry.release_all(count_looks=self.shared)
             if entry.active == 0:
@@ -337,12 +371,22 @@ class InFlight:
         self.timeouts.clear()
         self.unacked = sum(entry.active for entry in self._entries.values())
 
-    def drop_queued(self) -> None:
-        """A connection with exact events is gone: what it queued comes again."""
+    def rewound_beside(self) -> None:
+        """The link rewinds this source too, though nothing here was given back."""
+        self.acks.expect_echoes()
+        for entry in self._entries.values():
+            entry.doubled = True
+        if self.rewind is not None:
+            self.rewind.begin()
+
+    def disconnected(self) -> None:
+        """The connection is gone, and with it all that was not handed over: it comes again."""
         for entry in list(self._entries.values()):
             self.unacked -= entry.drop_queued()
             if entry.active == 0:
                 self._park_away(entry)
+        if self.rewind is not None:
+            self.rewind.forget()
 
     def reset(self) -> None:
         """After a seek: nothing from before counts any more."""
@@ -355,6 +399,8 @@ class InFlight:
         self.nacks.clear()
         self.timeouts.clear()
         self.acks.clear()
+        if self.rewind is not None:
+            self.rewind.forget()
         if self.attempts:
             self.attempts.clear()
         self.unacked = 0

@@ -256,6 +256,9 @@ class MemoryConsumer:
 
     # Commands
 
+    def can_ack(self, source: int) -> bool:
+        return self.is_connected()
+
     def ack(self, plan: AckPlan) -> None:
         self.transport.check_connected()
         source = self._sources[plan.source]
@@ -278,9 +281,15 @@ class MemoryConsumer:
     def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
         if not self._kind.shares:
             raise NotSupportedError("only Shared and Key_Shared redeliver single entries")
-        ids = [(ledger, entry) for ledger, entries in groups for entry in entries]
+        where = self._sources[source]
+        ids = [
+            (ledger, each)
+            for ledger, entries in groups
+            for entry in entries
+            for each in _chunks(where.subscription, ledger, entry)
+        ]
         if ids:  # a command without ids would ask for everything
-            self._redeliver(self._sources[source], ids)
+            self._redeliver(where, ids)
 
     def redeliver_all(self, source: int | None = None) -> None:
         for each in self._sources if source is None else [self._sources[source]]:

@@ -29,11 +29,12 @@ class Capabilities:
         name: For messages and logs.
         redeliver_lead_ms: From handing ids to `redeliver` until the command is on the wire; the
             consumer's timer hands over that much earlier.
+        rewind_lead_ms: The least time from `redeliver_all` on Exclusive and Failover until the
+            broker is asked.
         redeliver_entry_ids: Redelivers exactly the entries named (Shared, Key_Shared).
         ack_unseen_index: Can ack part of a batch that it has not delivered itself.
         ack_sets_delivered: Deliveries tell which indexes the broker already has as acked.
         rewind_one_source: `redeliver_all` of one source leaves the others alone.
-        ordered_rewind: After `redeliver_all` nothing sent before it is delivered any more.
         zero_queue: Can run with receiver_queue_size 0.
         connection_events: True when exact, False when polled.
         binary_keys: Binary partition and ordering keys can be read and written.
@@ -41,11 +42,11 @@ class Capabilities:
 
     name: str
     redeliver_lead_ms: int = 0
+    rewind_lead_ms: int = 0
     redeliver_entry_ids: bool = True
     ack_unseen_index: bool = True
     ack_sets_delivered: bool = True
     rewind_one_source: bool = True
-    ordered_rewind: bool = True
     zero_queue: bool = True
     connection_events: bool = True
     binary_keys: bool = True
@@ -148,7 +149,18 @@ class Sink(Protocol):
         """
 
     def on_disconnected(self, only: Container[int] | None = None) -> None:
-        """Connection lost: acks sent in the last moments may not have arrived."""
+        """Connection lost, with all that came from it and was not handed over: it comes again.
+
+        Nothing of the old connection is delivered after this call, and acks sent in the last
+        moments may not have arrived.
+        """
+
+    def on_doubtful(self, only: Container[int] | None = None) -> None:
+        """One of these sources lost its connection, and it cannot be told which.
+
+        Acks go on, for those that are connected; which of them arrived is known from the next
+        `on_connected` on.
+        """
 
     def on_rewound(self, only: Container[int] | None = None) -> None:
         """A seek took effect: all deliveries before this call are from before it, none after."""
@@ -185,6 +197,9 @@ class ConsumerLink(Protocol):
         """Ask for nothing more; what is under way still comes."""
 
     def resume(self) -> None: ...
+    def can_ack(self, source: int) -> bool:
+        """Whether an ack of this source, handed over now, would be sent."""
+
     def ack(self, plan: AckPlan) -> None:
         """Hand over one flush.
 
@@ -193,12 +208,18 @@ class ConsumerLink(Protocol):
         """
 
     def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
-        """Ask for entries again, as (ledger, entry ids) groups. Shared and Key_Shared only."""
+        """Ask for entries again, as (ledger, entry ids) groups. Shared and Key_Shared only.
+
+        A chunked message is named by its last chunk, and all its chunks are asked for: the last one
+        alone may wedge the subscription (wire notes 6.4).
+        """
 
     def redeliver_all(self, source: int | None = None) -> None:
         """Ask for everything unacked again, of one source or of all.
 
-        Without `rewind_one_source` in its capabilities a link rewinds all its sources.
+        Without `rewind_one_source` in its capabilities a link rewinds all its sources. What came
+        before and is under way may still be delivered; on Exclusive and Failover the broker may
+        skip some of what is to come (see `core.rewind`).
         """
 
     async def seek(self, position: MessageId | int) -> None:

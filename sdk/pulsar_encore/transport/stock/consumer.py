@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import _pulsar
 import pulsar
@@ -24,6 +23,7 @@ from ...options import ConsumerOptions
 from ..base import AckPlan, Capabilities, Delivery, Sink
 from .deliveries import Grouper, Sources, partition_name
 from .native_ids import to_native
+from .originals import Original, Originals
 from .pump import Pump
 from .results import Calls, Mailbox
 
@@ -37,15 +37,16 @@ _BURST_GAP_S: Final = 0.050
 _BURST: Final = 10_000  # ids a burst: 3 us each, on the loop
 _NATIVE_GROUP_S: Final = 0.2  # the native client groups acks for 100 ms; and time to send them
 _CLOSE_S: Final = 5.0
-_PAYLOAD_S: Final = 1.0  # an entry unfinished for longer keeps its ids, not its payload
-_MAX_ORIGINALS: Final = 50_000
+# With a read of the broker's under way, a rewind makes it skip a block (wire notes 5.5). Nothing is
+# taken for so long, so that the permits are used up; 0 of 12 rewinds skipped then, 9 of 12 without.
+_QUIET_S: Final = 0.300
 
 STOCK: Final = Capabilities(
     name="stock",
     redeliver_lead_ms=_LEAD_MS,
+    rewind_lead_ms=int(_QUIET_S * 1000) - 10,
     ack_unseen_index=False,
     ack_sets_delivered=False,
-    ordered_rewind=False,
     rewind_one_source=False,
     zero_queue=False,
     connection_events=False,
@@ -53,60 +54,36 @@ STOCK: Final = Capabilities(
 )
 
 
-class _Originals:
-    """What acks parts of an unfinished batch, or a chunked message: natives or their ids."""
-
-    __slots__ = ("_natives", "chunked", "kept_at", "sent")
-
-    def __init__(self, size: int, chunked: bool, now: float) -> None:
-        self._natives: list[Any] = [None] * size
-        self.sent = 0
-        self.chunked = chunked
-        self.kept_at = now
-
-    def put(self, indexes: Sequence[int], natives: Sequence[Any]) -> None:
-        if len(natives) == len(self._natives):
-            self._natives = list(natives)
-            self.sent = 0
-            return
-        for index, native in zip(indexes, natives, strict=True):
-            self._natives[index] = native
-            self.sent &= ~(1 << index)
-
-    def id_of(self, index: int) -> _pulsar.MessageId | None:
-        native = self._natives[index]
-        return native.message_id() if isinstance(native, _pulsar.Message) else native
-
-    def compact(self) -> None:
-        """Keep the ids only, so that a long wait does not pin the payload."""
-        self._natives = [self.id_of(index) for index in range(len(self._natives))]
-
-    def __len__(self) -> int:
-        return len(self._natives)
-
-
 class StockConsumer:
-    """`ConsumerLink` over a native consumer, subscribed with the options of `consumer_config`."""
+    """`ConsumerLink` over a native consumer, subscribed with the options of `consumer_config`.
+
+    Args:
+        native: The native consumer.
+        options: The subscription.
+        several: It reads several topics or partitions. The library says of all of them together
+            whether they are connected, so with one of them away the others go on.
+    """
 
     capabilities = STOCK
 
-    def __init__(self, native: _pulsar.Consumer, options: ConsumerOptions) -> None:
+    def __init__(
+        self, native: _pulsar.Consumer, options: ConsumerOptions, *, several: bool = False
+    ) -> None:
         self._native = native
         self._options = options
         self._loop = asyncio.get_running_loop()
         self._mailbox = Mailbox(self._loop)
         self._calls = Calls()
         self._sources = Sources(options.topics)
-        self._many = options.pattern is not None or len(options.topics) > 1
-        one_queue = options.shared and not self._many
-        self._grouper = Grouper(self._sources, one_queue=one_queue)
-        self._originals: dict[tuple[int, int, int], _Originals] = {}
-        self._fresh: deque[tuple[tuple[int, int, int], _Originals]] = deque()
+        self._several = several or options.pattern is not None or len(options.topics) > 1
+        self._grouper = Grouper(self._sources, one_queue=options.shared and not self._several)
+        self._originals = Originals()
         self._due: list[tuple[int, int, int]] = []
         self._last_burst = 0.0
         self._last_ack = -_NATIVE_GROUP_S
-        self._rewinding = 0
+        self._draining = 0
         self._seeking = False
+        self._connected = self._told_connected = True
         self._burst_timer: asyncio.TimerHandle | None = None
         self._sink: Sink | None = None
         self._closed = False
@@ -119,6 +96,7 @@ class StockConsumer:
             self._arrived,
             self._connection,
             self._pump_ended,
+            rests=not self._several,
         )
 
     @property
@@ -160,42 +138,32 @@ class StockConsumer:
     def _arrived(self, deliveries: list[Delivery]) -> None:
         if self._sink is None or self._closed:
             return
-        if self._rewinding:
-            # From before the rewind, which brings it again, in order.
+        if self._draining:  # on Shared: it comes again, here or elsewhere
             self._pump.taken(sum(len(delivery.messages) for delivery in deliveries))
             return
         now = self._loop.time()
         for delivery in deliveries:
-            if delivery.batch_size > 1 or delivery.first_chunk is not None:
-                self._keep_originals(delivery, now)
-        self._compact(now)
+            self._originals.keep(delivery, now)
+        self._originals.compact(now)
         self._sink.on_deliveries(deliveries)
 
-    def _keep_originals(self, delivery: Delivery, now: float) -> None:
-        key = (delivery.source, delivery.ledger, delivery.entry)
-        kept = self._originals.get(key)
-        if kept is None:
-            size, chunked = max(1, delivery.batch_size), delivery.first_chunk is not None
-            kept = self._originals[key] = _Originals(size, chunked, now)
-            self._fresh.append((key, kept))
-            if len(self._originals) > _MAX_ORIGINALS:
-                del self._originals[next(iter(self._originals))]
-        kept.put(delivery.indexes, delivery.messages)
-
-    def _compact(self, now: float) -> None:
-        fresh = self._fresh
-        while fresh and fresh[0][1].kept_at < now - _PAYLOAD_S:
-            key, kept = fresh.popleft()
-            if self._originals.get(key) is kept:
-                kept.compact()
-
     def _connection(self, connected: bool) -> None:
+        self._connected = connected
+        self._tell_connection()
+
+    def _tell_connection(self) -> None:
         # A seek closes and reopens the subscription; what was acked before must not be acked again.
         if self._sink is None or self._closed or self._seeking:
             return
-        if connected:
+        if self._connected == self._told_connected:
+            return
+        self._told_connected = self._connected
+        if self._connected:
             self._sink.on_connected()
+        elif self._several:
+            self._sink.on_doubtful()
         else:
+            self._originals.lose_payloads()
             self._sink.on_disconnected()
 
     def _pump_ended(self, error: Exception | None) -> None:
@@ -210,21 +178,32 @@ class StockConsumer:
 
     # Acks
 
+    def can_ack(self, source: int) -> bool:
+        """Not while the only topic is away. Of several, the library cannot tell which is away: then
+        all are sent, and sent again once all are connected (`Sink.on_doubtful`)."""
+        if self._closed or self._seeking:
+            return False
+        return self._several or bool(self._native.is_connected())
+
     def ack(self, plan: AckPlan) -> None:
-        if self._seeking or not self.is_connected():
+        if not self.can_ack(plan.source):
             raise TransportError("not connected", result="NotConnected", retryable=True)
         self._last_ack = self._loop.time()
         self._pump.watch()
         if plan.cumulative is not None:
             self._ack_cumulative(plan.source, *plan.cumulative)
         for ledger, entry in plan.entries:
-            kept = self._originals.pop((plan.source, ledger, entry), None)
-            if kept is not None and kept.chunked:
-                self._acknowledge(kept.id_of(0))
-            else:
-                self._acknowledge(self._native_id(plan.source, ledger, entry))
-        for ledger, entry, _, mask in plan.partial:
-            self._ack_part(plan.source, ledger, entry, mask)
+            kept = self._originals.find(plan.source, (ledger, entry))
+            chunked = kept is not None and kept.is_chunked
+            native_id = kept.id_of(0) if kept is not None and chunked else None
+            self._acknowledge(native_id or self._native_id(plan.source, ledger, entry))
+            if kept is not None:
+                self._originals.pop(plan.source, (ledger, entry))
+        for ledger, entry, _, remaining in plan.partial:
+            kept = self._originals.find(plan.source, (ledger, entry))
+            # None from before a seek, or long ago: what is unacked there comes again.
+            for each in kept.take_acked(remaining) if kept is not None else ():
+                self._acknowledge(each)
 
     def _acknowledge(self, native_id: _pulsar.MessageId, *, cumulative: bool = False) -> None:
         native = self._native
@@ -236,37 +215,25 @@ class StockConsumer:
             # An id of a topic the consumer does not read; trying again would block the others.
             logger.warning("the native client refused the ack of %s: %s", native_id, error)
 
-    def _ack_part(self, source: int, ledger: int, entry: int, mask: int) -> None:
-        kept = self._originals.get((source, ledger, entry))
-        if kept is None:
-            return  # from before a seek: what is unacked there comes again
-        for index in range(len(kept)):
-            bit = 1 << index
-            if not (mask | kept.sent) & bit:
-                native_id = kept.id_of(index)
-                if native_id is not None:
-                    self._acknowledge(native_id)
-                    kept.sent |= bit
-
-    def _ack_cumulative(self, source: int, ledger: int, entry: int, size: int, mask: int) -> None:
+    def _ack_cumulative(
+        self, source: int, ledger: int, entry: int, size: int, remaining: int
+    ) -> None:
+        kept = self._originals.find(source, (ledger, entry))
         native_id = self._native_id(source, ledger, entry)
-        kept = self._originals.get((source, ledger, entry))
-        if mask != -1:
-            last = (mask & -mask).bit_length() - 2
+        if remaining != -1:
+            last = (remaining & -remaining).bit_length() - 2
             native_id = kept.id_of(last) if kept is not None else None
             if native_id is None:
                 return
-        elif kept is not None and kept.chunked:
+        elif kept is not None and kept.is_chunked:
             native_id = kept.id_of(0)
         self._acknowledge(native_id, cumulative=True)
-        upto = (ledger, entry) if mask == -1 else (ledger, entry - 1)
-        for key in [k for k in self._originals if k[0] == source and k[1:] <= upto]:
-            del self._originals[key]
+        self._originals.pop_through(source, (ledger, entry if remaining == -1 else entry - 1))
 
     def _native_id(self, source: int, ledger: int, entry: int) -> _pulsar.MessageId:
         topic, partition = self._sources.name(source)
         native_id = _pulsar.MessageId(partition, ledger, entry, -1)
-        if self._many or partition >= 0:
+        if self._several or partition >= 0:
             native_id.topic_name(topic)
         return native_id
 
@@ -274,8 +241,27 @@ class StockConsumer:
 
     def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
         for ledger, entries in groups:
-            self._due.extend((source, ledger, entry) for entry in entries)
+            for entry in entries:
+                kept = self._originals.find(source, (ledger, entry))
+                if kept is not None and kept.is_chunked:
+                    self._redeliver_chunked(kept)
+                else:
+                    self._due.append((source, ledger, entry))
         self._schedule_burst()
+
+    def _redeliver_chunked(self, kept: Original) -> None:
+        """A chunked message comes again from here: the library asks for its last chunk only."""
+        if kept.chunked is not None:
+            self._loop.call_later(_LEAD_MS / 1000, self._bring_again, kept, kept.chunked)
+        elif kept.crowded_out:  # everything this consumer holds; what is held here is filtered
+            self._pump.call(self._native.redeliver_unacknowledged_messages)
+
+    def _bring_again(self, kept: Original, delivery: Delivery) -> None:
+        if kept.chunked is not delivery or self._closed or self._sink is None:
+            return  # acked meanwhile, or it came again by a reconnect or a rewind
+        delivery.redelivery_count += 1
+        self._pump.taken(-1)  # it takes room again
+        self._sink.on_deliveries([delivery])
 
     def _schedule_burst(self) -> None:
         if self._burst_timer is not None or not self._due:
@@ -298,17 +284,26 @@ class StockConsumer:
 
     def redeliver_all(self, source: int | None = None) -> None:
         self._due.clear()
-        self._rewinding += 1
-        self._pump.call(self._rewind)
+        if self._options.shared:
+            self._draining += 1
+            self._pump.call(self._drain_and_ask)
+        else:
+            self._pump.call(self._rewind)
 
-    def _rewind(self) -> None:
-        """On the pump's thread: empty the native queue first, it all comes again in order."""
+    def _drain_and_ask(self) -> None:
+        """On the pump's thread: empty the native queue first, it all comes again."""
         self._pump.drain(self._options.receiver_queue_size)
         self._native.redeliver_unacknowledged_messages()
-        self._mailbox.post(self._rewound)
+        self._mailbox.post(self._drained)
 
-    def _rewound(self) -> None:
-        self._rewinding -= 1
+    def _drained(self) -> None:
+        self._draining -= 1
+
+    def _rewind(self) -> None:
+        """On the pump's thread. What the native queue holds is taken afterwards: taking it now
+        would let the broker read on."""
+        self._pump.rest(_QUIET_S)
+        self._native.redeliver_unacknowledged_messages()
 
     # Position and life
 
@@ -330,6 +325,7 @@ class StockConsumer:
         finally:
             self._seeking = False
             self._pump.pause(False)
+            self._tell_connection()  # as it is after the seek's own reconnect
 
     async def last_message_id(self) -> MessageId:
         native_id = await self._calls.run(

@@ -71,7 +71,10 @@ def consumer_configuration(options: ConsumerOptions) -> Any:
     )
     conf.schema(schema_info(options.schema))
     conf.replicate_subscription_state_enabled(options.replicate_subscription_state_enabled)
-    conf.max_pending_chunked_message(options.max_pending_chunked_message)
+    # The library forgets what it drops for the limit, and never asks for it again: without the
+    # permission to ack it there is no limit.
+    acks_dropped = options.auto_ack_oldest_chunked_message_on_queue_full
+    conf.max_pending_chunked_message(options.max_pending_chunked_message if acks_dropped else 0)
     conf.auto_ack_oldest_chunked_message_on_queue_full(
         options.auto_ack_oldest_chunked_message_on_queue_full
     )

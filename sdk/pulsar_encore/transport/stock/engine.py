@@ -17,6 +17,7 @@ import pulsar
 
 from ...errors import ClosedError, ConfigurationError, TransportError
 from ...options import ClientOptions, ConsumerOptions, ProducerOptions, ReaderOptions
+from ...topics import full_name
 from ..base import ConsumerLink, ProducerLink, ReaderLink
 from .consumer import STOCK, StockConsumer
 from .consumer_config import consumer_configuration, subscribed_topics
@@ -62,11 +63,15 @@ class StockTransport:
         topics = subscribed_topics(options)
         name = options.subscription_name
         attach(options.schema, self._native)
+        several = options.pattern is not None or len(options.topics) > 1
+        if not several:
+            partitions = await self.topic_partitions(options.topics[0])
+            several = partitions != [full_name(options.topics[0])]
         native = await self._create(
             lambda done: self._native.subscribe_async_v2(topics, name, conf, done),
             f"subscribe {name!r} to {options.pattern or ', '.join(options.topics)}",
         )
-        return StockConsumer(native, options)
+        return StockConsumer(native, options, several=several)
 
     async def create_producer(self, options: ProducerOptions) -> ProducerLink:
         conf, router = producer_configuration(options)

@@ -41,6 +41,8 @@ class Pump:
         arrived: Called on the loop with what `deliver` returned.
         connection: Called on the loop with True or False when the connection comes or goes.
         ended: Called on the loop once the thread is over, with the error that ended it or None.
+        rests: Take nothing while the connection is lost. What is queued comes again then, and the
+            library throws it away at the reconnect: so nothing old mixes with what is new.
     """
 
     def __init__(
@@ -52,6 +54,8 @@ class Pump:
         arrived: Callable[[Any], None],
         connection: Callable[[bool], None],
         ended: Callable[[Exception | None], None],
+        *,
+        rests: bool,
     ) -> None:
         self._native = native
         self._mailbox = mailbox
@@ -60,6 +64,7 @@ class Pump:
         self._arrived = arrived
         self._connection = connection
         self._ended = ended
+        self._rests = rests
         # Two counters with one writer each, so that no lock is needed.
         self._posted = 0  # this thread
         self._taken = 0  # the loop
@@ -103,6 +108,13 @@ class Pump:
 
     # On the thread
 
+    def rest(self, seconds: float) -> None:
+        """Take nothing for so long. For a command."""
+        until = time.monotonic() + seconds
+        while not self._stopping and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, _IDLE_MS / 1000))
+            self._watch_connection()
+
     def drain(self, most: int) -> None:
         """Throw away what the native queue holds, up to `most`. For a command; it comes again.
 
@@ -132,9 +144,9 @@ class Pump:
             self._commands.popleft()()
         if not self._watch_connection():
             return False
-        if self._paused or self._posted - self._taken >= self._room:
+        if self._holds_back():
             self._wake.clear()
-            if self._paused or self._posted - self._taken >= self._room:
+            if self._holds_back():
                 self._wake.wait(self._idle_ms() / 1000)
             return True
         messages = self._receive()
@@ -142,6 +154,10 @@ class Pump:
             return True
         self._posted += len(messages)
         return self._mailbox.post(self._arrived, self._deliver(messages))
+
+    def _holds_back(self) -> bool:
+        full = self._posted - self._taken >= self._room
+        return full or self._paused or (self._rests and not self._connected)
 
     def _receive(self) -> list[Any]:
         if self._thick:

@@ -1,0 +1,207 @@
+"""What a rewind owes: on Exclusive and Failover, nothing is handed out past a hole.
+
+Owns `Rewind`, one for each source of such a subscription. A broker that is asked to rewind while a
+read is under way lets that read move its position on, and skips a block (wire notes 5.5, "a rewind
+meets a read under way"); and what the client had queued before still comes first. So what was given
+back is remembered as owed, in order:
+- after a rewind, deliveries that it cannot have brought are dropped, and owed as well;
+- a delivery that comes while an earlier owed one is missing means rewind again;
+- past everything seen so far entry ids follow each other; a hole is suspect for as long as the race
+  can reach (markers and compaction make holes too, so a source where a hole stays is trusted).
+What does not come in `_TRIES` more rewinds is gone from the topic (trimmed, expired, acked by
+somebody else) and no longer waited for. Pure: no clock; the shell asks again after a silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Final
+
+from sortedcontainers import SortedDict
+
+from .entry import EntryKey
+
+# How often one missing entry may cause another rewind; one healed it whenever it was tried.
+_TRIES: Final = 2
+# The race reaches no further than a few reads of the broker (100 entries each) past what was sent.
+_REACH: Final = 5_000
+
+
+class Verdict(Enum):
+    """What to do with a delivery."""
+
+    ADMIT = 0
+    DROP = 1  # from before the rewind: it comes again
+    REWIND = 2  # an earlier one is missing: drop it, and rewind again
+
+
+class Rewind:
+    """Follows one source through its rewinds.
+
+    Args:
+        contiguous: Entry ids follow each other unless something is wrong (no read of a compacted
+            topic).
+    """
+
+    __slots__ = (
+        "_contiguous",
+        "_edge",
+        "_missing",
+        "_owed",
+        "_pass",
+        "_reach",
+        "_suspected",
+        "_tries",
+        "_waiting",
+        "came",
+    )
+
+    def __init__(self, *, contiguous: bool = True) -> None:
+        self._contiguous = contiguous
+        # Entry -> (the lowest batch index to come, 0 for a message that is no batch; the pass in
+        # which it was last taken from the stream).
+        self._owed: SortedDict[EntryKey, tuple[int, int]] = SortedDict()
+        self._waiting = False  # nothing has come yet that the rewind must have brought
+        self._pass = 0
+        self._edge: EntryKey | None = None  # the highest entry that ever came
+        self._reach = 0  # entries past the edge that are still to be watched for holes
+        self._suspected: tuple[EntryKey, EntryKey] | None = None  # the last hole: first id, end
+        self._missing: EntryKey | None = None
+        self._tries = 0
+        self.came = 0  # of what was owed; to tell whether a rewind brings anything
+
+    @property
+    def owed(self) -> int:
+        """Entries given back that have not come again."""
+        return len(self._owed)
+
+    def begin(self, given_back: Iterable[tuple[EntryKey, int]] = ()) -> None:
+        """A rewind is about to be asked for.
+
+        Args:
+            given_back: What leaves this client with it: entry, lowest unacked batch index.
+        """
+        if not self._waiting:  # what is owed from the pass before may be queued somewhere
+            self._pass += 1
+        for key, index in given_back:
+            self._owe(key, index)
+        self._waiting = bool(self._owed)
+        self._reach = _REACH
+
+    def forget(self) -> None:
+        """The subscription starts afresh (a new connection, a seek): nothing races with that."""
+        self._owed.clear()
+        self._waiting = False
+        self._edge = None
+        self._reach = 0
+        self._suspected = None
+        self._missing, self._tries = None, 0
+
+    def trust_holes(self) -> None:
+        """Entry ids of this source do not follow each other: chunks, markers, compaction."""
+        self._contiguous = False
+
+    def give_up(self) -> int:
+        """What is owed will not come; returns how many entries that are."""
+        gone = len(self._owed)
+        self._owed.clear()
+        self._waiting = False
+        return gone
+
+    def settled(self, key: EntryKey) -> None:
+        """The entry was acked: nobody waits for it."""
+        if self._owed:
+            self._owed.pop(key, None)
+            self._waiting = self._waiting and bool(self._owed)
+
+    def settled_through(self, key: EntryKey) -> None:
+        """Everything up to the entry was acked."""
+        self._forget_below((key[0], key[1] + 1))
+        self._waiting = self._waiting and bool(self._owed)
+
+    def settled_part(self, key: EntryKey, lowest: int) -> None:
+        """Part of the entry was acked; `lowest` is what is unacked of it now."""
+        owed = self._owed.get(key)
+        if owed is not None:
+            self._owed[key] = (lowest, owed[1])
+
+    def judge(self, key: EntryKey, index: int) -> Verdict:
+        """A delivery came: an entry from batch index `index` on (0 for a message without one)."""
+        if not (self._owed or self._reach):  # nearly always
+            self._edge = key
+            return Verdict.ADMIT
+        if self._waiting:
+            if self._is_stale(key, index):
+                self._owe(key, index)
+                return Verdict.DROP
+            self._waiting = False
+        self._suspect_hole(key)
+        owed = self._owed
+        if owed:
+            head: EntryKey = owed.peekitem(0)[0]
+            if head < key and not self._is_gone(head, key):
+                self._pass += 1
+                self._owe(key, index)
+                self._waiting = True
+                return Verdict.REWIND
+            self.came += owed.pop(key, None) is not None
+        self._reached(key)
+        return Verdict.ADMIT
+
+    def _is_stale(self, key: EntryKey, index: int) -> bool:
+        """While waiting: whether this was queued somewhere before the rewind.
+
+        It was not, when it was taken from the stream before and so can only have been sent again,
+        or lies before all that is owed. The tail of an entry whose head was taken is stale.
+        """
+        if key < self._owed.peekitem(0)[0]:
+            return False
+        lowest, taken = self._owed.get(key, (0, -1))
+        return taken != self._pass or index > lowest
+
+    def _owe(self, key: EntryKey, index: int) -> None:
+        lowest = self._owed.get(key, (index,))[0]
+        self._owed[key] = (min(lowest, index), self._pass)
+        self._reached(key)
+
+    def _reached(self, key: EntryKey) -> None:
+        if self._edge is None or key > self._edge:
+            self._edge = key
+            if self._reach:
+                self._reach -= 1
+
+    def _suspect_hole(self, key: EntryKey) -> None:
+        """Past the edge, ids that were jumped over are owed like those that were seen."""
+        edge = self._edge
+        if not (self._contiguous and self._reach and edge is not None and key > edge):
+            return
+        ledger, entry = key
+        first = edge[1] + 1 if edge[0] == ledger else 0
+        if first < entry:
+            for missing in range(first, min(entry, first + _REACH)):
+                self._owed[ledger, missing] = (0, self._pass)
+            self._suspected = ((ledger, first), key)
+
+    def _is_gone(self, missing: EntryKey, key: EntryKey) -> bool:
+        """Whether `missing` was asked for often enough; then all before `key` is given up."""
+        if missing != self._missing:
+            self._missing, self._tries = missing, 0
+        if self._tries < _TRIES:
+            self._tries += 1
+            return False
+        hole = self._suspected
+        if hole is not None and hole[0] <= missing < hole[1]:
+            self.trust_holes()
+        self._forget_below(key)
+        return True
+
+    def _forget_below(self, key: EntryKey) -> None:
+        owed = self._owed
+        for _ in range(owed.bisect_left(key)):
+            owed.popitem(0)
+
+    def _check(self) -> None:
+        """Walk the invariants; for tests."""
+        assert not self._waiting or self._owed
+        assert not self._owed or (self._edge is not None and self._owed.peekitem()[0] <= self._edge)
