@@ -113,6 +113,11 @@ class AckSender:
         for home in homes:
             home.acks.disconnected(now)
 
+    def doubtful(self, homes: Iterable[InFlight]) -> None:
+        now = now_ms(self._loop)
+        for home in homes:
+            home.acks.doubtful(now)
+
     def connected(self, homes: Iterable[InFlight]) -> None:
         """Send again whatever may have been lost with the old connection."""
         for home in homes:

@@ -131,7 +131,7 @@ class Intake:
             self._queue.drop(home)
 
     def on_doubtful(self, only: Container[int] | None = None) -> None:
-        self._acks.disconnected(self._of(only))
+        self._acks.doubtful(self._of(only))
 
     def on_rewound(self, only: Container[int] | None = None) -> None:
         for home in self._of(only):

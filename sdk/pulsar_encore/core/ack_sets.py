@@ -50,6 +50,7 @@ class AckTracker:
         "_echoes",
         "_expecting",
         "_lost",
+        "_mixed",
         "_positions",
         "_sent",
         "_sent_count",
@@ -71,6 +72,7 @@ class AckTracker:
         self._suspects: dict[EntryKey, None] = {}
         self._suspecting = False
         self._lost = False
+        self._mixed = False
         self._echoes: dict[EntryKey, None] = {}
         self._stale_echoes: dict[EntryKey, None] = {}
         self._expecting = 0  # calls of `forget_echoes` until none is expected any more
@@ -120,8 +122,9 @@ class AckTracker:
 
     @property
     def expects_echoes(self) -> bool:
-        """Whether a rewind may still bring what is acked now (see `expect_echoes`)."""
-        return self._expecting > 0
+        """Whether what arrives now may come once more: a rewind was asked for, or copies from
+        before and after a reconnect are mixed."""
+        return self._expecting > 0 or self._mixed
 
     def covers(self, key: EntryKey) -> bool:
         """True when the entry is acked, that may not have arrived, and so it may come again.
@@ -222,6 +225,11 @@ class AckTracker:
         self._sent.clear()
         self._sent_count = 0
 
+    def doubtful(self, now_ms: int) -> None:
+        """Perhaps this source was disconnected, perhaps not; what it has queued stays."""
+        self.disconnected(now_ms)
+        self._mixed = True
+
     def reconnected(self, unfinished: Iterable[Entry]) -> None:
         """Make due again: suspects, a doubtful position, the sets of unfinished entries.
 
@@ -242,7 +250,7 @@ class AckTracker:
 
     def trust(self) -> None:
         """Long enough after the reconnect: what comes now is not a leftover of the loss."""
-        self._suspecting = False
+        self._suspecting = self._mixed = False
         self._suspects.clear()
 
     def expect_echoes(self) -> None:
