@@ -29,10 +29,10 @@ _EACH = (
         seed=1,
         name="swallowed-nack",
         kind="Shared",
-        segments=(Segment(messages=400, batch=10),),
+        segments=(Segment(messages=200, batch=10),),
         consumers=2,
         queue=100,
-        settling=Settling(nack=0.2, delays=(0.2, 0.6), handler_s=(0.2, 1.0), workers=40),
+        settling=Settling(nack=0.5, looks=4, delays=(0.1, 0.3), handler_s=(0.1, 3.0), workers=200),
     ),
     Workload(
         seed=1,
@@ -59,7 +59,7 @@ _EACH = (
         kind="Shared",
         segments=(Segment(messages=100),),
         chunk=10_000,
-        settling=Settling(nack=0.8, looks=2, delays=(0.5,)),
+        settling=Settling(nack=0.8, looks=4, delays=(0.2, 0.5, 0.7), handler_s=(0.0, 0.3), workers=50),
     ),
     Workload(
         seed=1,

@@ -573,8 +573,9 @@ class _Player:
             counts = playing.member.statistics()
             if counts:
                 self.recorder.add(r.STATISTICS, who=who, counts=counts)
-        for who, playing in list(self._members.items()):
+        for playing in self._members.values():  # all, before what one gives back goes to another
             self._silence(playing)
+        for who, playing in list(self._members.items()):
             try:
                 async with asyncio.timeout(20):
                     await playing.member.close()
