@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test integration bench lint types format clean
+.PHONY: demo test integration histories bench lint types format clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -20,6 +20,10 @@ test: $(STAMP)  ## the fast suite: no Java, no Docker
 
 integration: $(STAMP)  ## the contract suite and friends against a real Pulsar
 	$(BIN)/python -m pytest integration $(PYTEST_ARGS)
+
+SEEDS ?= 1-500
+histories: $(STAMP)  ## random workloads on a real Pulsar, each checked: make histories SEEDS=1-500
+	$(BIN)/python -m integration.histories --seeds $(SEEDS) $(HISTORIES_ARGS)
 
 bench: $(STAMP)  ## ratios in one run; anyone can repeat them
 	$(BIN)/pulsar-encore bench $(BENCH_ARGS)

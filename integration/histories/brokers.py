@@ -1,0 +1,196 @@
+"""What a run may ask of a broker besides the protocol: topics, faults, what is left.
+
+Owns `Broker` and its two kinds, real Pulsar and the development broker, each shared by all runs or
+private to one that stops it. Topics live where none is created by being asked for, so a deleted
+one stays away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from pulsar_encore.devbroker import BrokerSettings, BrokerThread, Fault, FaultPlan
+
+from ..admin import Admin, AdminError
+from ..pulsar_server import Server, Standalone
+
+
+class Broker(Protocol):
+    """A broker under test."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def namespace(self) -> str: ...
+
+    async def create(self, topic: str, partitions: int) -> None: ...
+
+    async def unload(self, topic: str) -> None: ...
+
+    async def delete(self, topic: str) -> None:
+        """End a topic without partitions; consumers that come again are refused."""
+
+    async def backlog(self, topic: str, subscription: str) -> int:
+        """Entries of one topic or partition that are not acked."""
+
+    async def stop(self) -> None: ...
+
+    async def kill(self) -> None: ...
+
+    async def start(self) -> None: ...
+
+
+class RealBroker:
+    """Real Pulsar, in a namespace of its own.
+
+    Args:
+        url: Service URL.
+        admin_url: Root of the admin API.
+        private: The process, where it may be stopped.
+    """
+
+    def __init__(self, url: str, admin_url: str, private: Standalone | None = None) -> None:
+        self.url = url
+        self.namespace = f"public/histories-{uuid.uuid4().hex[:8]}"
+        self._admin = Admin(admin_url)
+        self._private = private
+
+    async def open(self) -> None:
+        policies = {"autoTopicCreationOverride": {"allowAutoTopicCreation": False}}
+        await asyncio.to_thread(self._admin.create_namespace, self.namespace, policies)
+
+    async def close(self) -> None:
+        with contextlib.suppress(AdminError, OSError):
+            await asyncio.to_thread(self._admin.delete_namespace, self.namespace)
+
+    async def create(self, topic: str, partitions: int) -> None:
+        if partitions:
+            await asyncio.to_thread(self._admin.create_partitioned_topic, topic, partitions)
+        else:
+            await asyncio.to_thread(self._admin.create_topic, topic)
+
+    async def unload(self, topic: str) -> None:
+        await asyncio.to_thread(self._admin.unload, topic)
+
+    async def delete(self, topic: str) -> None:
+        await asyncio.to_thread(self._admin.delete_topic, topic)
+
+    async def backlog(self, topic: str, subscription: str) -> int:
+        found = await asyncio.to_thread(self._admin.subscription_stats, topic, subscription)
+        return int(found["msgBacklog"])
+
+    async def stop(self) -> None:
+        assert self._private is not None
+        await asyncio.to_thread(self._private.stop)
+
+    async def kill(self) -> None:
+        assert self._private is not None
+        await asyncio.to_thread(self._private.kill)
+
+    async def start(self) -> None:
+        assert self._private is not None
+        await asyncio.to_thread(self._private.start)
+
+
+class DevBroker:
+    """The development broker."""
+
+    namespace = "public/default"
+
+    def __init__(self, thread: BrokerThread) -> None:
+        self._thread = thread
+        self._gone: list[Fault] = []
+        self.url = thread.url
+
+    async def create(self, topic: str, partitions: int) -> None:
+        if partitions:
+            await asyncio.to_thread(self._thread.create_partitioned_topic, topic, partitions)
+        else:
+            await asyncio.to_thread(self._thread.create_topic, topic)
+
+    async def unload(self, topic: str) -> None:
+        await asyncio.to_thread(self._thread.unload, topic)
+
+    async def delete(self, topic: str) -> None:
+        # It has no deleting; refused and unloaded looks the same to a consumer.
+        self._gone += [
+            Fault(kind="refuse", command=name, topic=topic, times=10**9, error="TopicNotFound")
+            for name in ("SUBSCRIBE", "LOOKUP")
+        ]
+        plan = FaultPlan(self._gone)
+        await asyncio.to_thread(setattr, self._thread, "faults", plan)
+        await self.unload(topic)
+
+    async def backlog(self, topic: str, subscription: str) -> int:
+        return await asyncio.to_thread(self._thread.backlog, topic, subscription)
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self._thread.outage)
+
+    async def kill(self) -> None:
+        await asyncio.to_thread(self._thread.outage)
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._thread.resume)
+
+
+class Brokers:
+    """The shared broker of a session, and a private one at a time for those who break it.
+
+    Args:
+        kind: `real` or `dev`.
+        server: The shared real broker.
+    """
+
+    def __init__(self, kind: str, server: Server | None) -> None:
+        self.kind = kind
+        self._server = server
+        self._stack = contextlib.AsyncExitStack()
+        self._shared: Broker | None = None
+        self._private: Broker | None = None
+        self._one_breaker = asyncio.Lock()
+
+    async def __aenter__(self) -> Brokers:
+        self._shared = await self._opened(private=False)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    @contextlib.asynccontextmanager
+    async def lend(self, *, private: bool) -> AsyncIterator[Broker]:
+        """A broker for one run."""
+        if not private:
+            assert self._shared is not None
+            yield self._shared
+            return
+        async with self._one_breaker:
+            if self._private is None:
+                self._private = await self._opened(private=True)
+            yield self._private
+
+    async def _opened(self, *, private: bool) -> Broker:
+        if self.kind == "dev":
+            settings = BrokerSettings(
+                auto_create=False, failover_delay_ms=50, record=False, max_unacked_per_consumer=0
+            )
+            thread = BrokerThread(settings)
+            await self._stack.enter_async_context(thread)
+            self._stack.callback(lambda: None)
+            return DevBroker(thread)
+        if private:
+            process = Standalone()
+            await asyncio.to_thread(process.__enter__)
+            self._stack.push_async_callback(asyncio.to_thread, process.close)
+            real = RealBroker(process.service_url, process.admin_url, process)
+        else:
+            assert self._server is not None
+            real = RealBroker(self._server.service_url, self._server.admin_url)
+        await real.open()
+        self._stack.push_async_callback(real.close)
+        return real

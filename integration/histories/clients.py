@@ -1,0 +1,317 @@
+"""The two clients a workload can be played on, behind one face.
+
+Owns `Member`, what the player does with one consumer, and its two kinds: this package's consumer,
+and the stock client's, whose blocking calls run on a thread of its own. Each member has its own
+client, so that it can crash alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Protocol
+
+import pulsar
+
+import pulsar_encore as encore
+
+from .workload import Workload
+
+SUBSCRIPTION: Final = "histories"
+STOCK_WAIT_MS: Final = 100
+
+# Reconnects are wanted here, and the engine writes a line for each. The first logger of a process
+# counts.
+QUIET = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A message as handed over once."""
+
+    number: int
+    topic: str
+    count: int
+    native: Any
+
+
+class CannotError(Exception):
+    """This client has no such thing."""
+
+
+class Member(Protocol):
+    """One consumer of the subscription."""
+
+    async def receive(self, timeout: float) -> list[Look]:
+        """The next message, or none in time; several with `batch_receive`."""
+
+    async def ack(self, looks: Sequence[Look]) -> None: ...
+
+    async def ack_cumulative(self, look: Look) -> None: ...
+
+    async def nack(self, look: Look, delay: float | None, *, by_id: bool) -> None: ...
+
+    async def reconsume(self, look: Look, delay: float) -> None: ...
+
+    async def redeliver_all(self) -> None: ...
+
+    async def seek(self, after: Look | None) -> None: ...
+
+    def statistics(self) -> dict[str, int]: ...
+
+    def connected(self) -> bool: ...
+
+    async def close(self) -> None: ...
+
+    def crash(self) -> None: ...
+
+
+def dead_topic(base: str) -> str:
+    return f"{base}-dead"
+
+
+def retry_topic(base: str) -> str:
+    return f"{base}-again"
+
+
+def number_of(payload: bytes) -> int:
+    """The number a payload begins with."""
+    return int(payload.partition(b";")[0])
+
+
+def can(client: str, workload: Workload) -> bool:
+    """Whether a client has what a workload asks for."""
+    if client == "encore":
+        return True
+    # Later or earlier than asked is what the stock client does with a delay a message; its own
+    # ack timeout begins at 10 s.
+    settling = workload.settling
+    return not (
+        workload.retry
+        or settling.reconsume
+        or workload.ack_timeout
+        or any(action.do == "seek" and workload.partitions for action in workload.actions)
+    )
+
+
+async def open_member(
+    client: str, url: str, workload: Workload, base: str, topics: Sequence[str], name: str
+) -> Member:
+    """Subscribe. `base` names the letter topics."""
+    opener = EncoreMember.open if client == "encore" else StockMember.open
+    return await opener(url, workload, base, topics, name)
+
+
+class EncoreMember:
+    """A consumer of this package."""
+
+    def __init__(self, client: encore.Client, consumer: encore.Consumer, batch: int) -> None:
+        self._client = client
+        self._consumer = consumer
+        self._batch = batch
+
+    @classmethod
+    async def open(
+        cls, url: str, workload: Workload, base: str, topics: Sequence[str], name: str
+    ) -> EncoreMember:
+        client = encore.Client(url, logger=QUIET, operation_timeout_seconds=20)
+        options: dict[str, Any] = {}
+        if workload.backoff is not None:
+            low, high = workload.backoff
+            options["negative_ack_redelivery_backoff"] = encore.Backoff(
+                min_delay=low, max_delay=high
+            )
+        if workload.max_redeliver:
+            options["dead_letter_policy"] = encore.DeadLetterPolicy(
+                workload.max_redeliver, dead_topic(base), retry_topic(base)
+            )
+        elif workload.retry:
+            raise ValueError("a workload with retry needs max_redeliver")
+        if workload.batch_receive:
+            options["batch_receive_policy"] = encore.BatchReceivePolicy(
+                max_num_message=workload.batch_receive, max_num_bytes=-1, timeout_ms=250
+            )
+        if workload.ack_timeout:
+            options["unacked_messages_timeout_ms"] = round(workload.ack_timeout * 1000)
+        try:
+            consumer = await client.subscribe(
+                topics[0] if len(topics) == 1 else list(topics),
+                SUBSCRIPTION,
+                consumer_type=encore.ConsumerType[workload.kind],
+                consumer_name=name,
+                initial_position=encore.InitialPosition.Earliest,
+                receiver_queue_size=workload.queue,
+                negative_ack_redelivery_delay_ms=round(workload.nack_delay * 1000),
+                batch_index_ack_enabled=True,
+                retry_enable=workload.retry,
+                max_pending_chunked_message=100,
+                **options,
+            )
+        except BaseException:
+            client.shutdown()
+            raise
+        return cls(client, consumer, workload.batch_receive)
+
+    async def receive(self, timeout: float) -> list[Look]:
+        if self._batch:
+            return [_look(message) for message in await self._consumer.batch_receive()]
+        try:
+            return [_look(await self._consumer.receive(timeout=timeout))]
+        except encore.ReceiveTimeout:
+            return []
+
+    async def ack(self, looks: Sequence[Look]) -> None:
+        if len(looks) == 1:
+            await self._consumer.acknowledge(looks[0].native)
+        else:
+            await self._consumer.acknowledge([look.native for look in looks])
+
+    async def ack_cumulative(self, look: Look) -> None:
+        await self._consumer.acknowledge_cumulative(look.native)
+
+    async def nack(self, look: Look, delay: float | None, *, by_id: bool) -> None:
+        target = look.native.message_id() if by_id else look.native
+        await self._consumer.negative_acknowledge(target, delay)
+
+    async def reconsume(self, look: Look, delay: float) -> None:
+        await self._consumer.reconsume_later(look.native, delay)
+
+    async def redeliver_all(self) -> None:
+        self._consumer.redeliver_unacknowledged_messages()
+
+    async def seek(self, after: Look | None) -> None:
+        await self._consumer.seek(
+            encore.MessageId.earliest if after is None else after.native.message_id()
+        )
+
+    def statistics(self) -> dict[str, int]:
+        found = asdict(self._consumer.statistics())
+        names = ("queued", "in_flight", "nacked", "unsent_acks", "unacked")
+        return {name: int(found[name]) for name in names}
+
+    def connected(self) -> bool:
+        return self._consumer.is_connected()
+
+    async def close(self) -> None:
+        await self._consumer.close()
+        await self._client.close()
+
+    def crash(self) -> None:
+        self._client.shutdown()
+
+
+def _look(message: encore.Message) -> Look:
+    return Look(
+        number_of(message.data()), message.topic_name(), message.redelivery_count(), message
+    )
+
+
+class StockMember:
+    """A consumer of the stock client."""
+
+    def __init__(self, client: pulsar.Client, consumer: pulsar.Consumer, batch: int) -> None:
+        self._client = client
+        self._consumer = consumer
+        self._batch = batch
+        self._thread = ThreadPoolExecutor(1, "stock-member")
+        self._receiver = ThreadPoolExecutor(1, "stock-receiver")
+
+    @classmethod
+    async def open(
+        cls, url: str, workload: Workload, base: str, topics: Sequence[str], name: str
+    ) -> StockMember:
+        return await asyncio.to_thread(cls._open, url, workload, base, topics, name)
+
+    @classmethod
+    def _open(
+        cls, url: str, workload: Workload, base: str, topics: Sequence[str], name: str
+    ) -> StockMember:
+        client = pulsar.Client(url, logger=QUIET, operation_timeout_seconds=20)
+        options: dict[str, Any] = {}
+        if workload.max_redeliver:
+            options["dead_letter_policy"] = pulsar.ConsumerDeadLetterPolicy(
+                workload.max_redeliver, dead_topic(base)
+            )
+        if workload.batch_receive:
+            options["batch_receive_policy"] = pulsar.ConsumerBatchReceivePolicy(
+                workload.batch_receive, -1, 250
+            )
+        consumer = client.subscribe(
+            topics[0] if len(topics) == 1 else list(topics),
+            SUBSCRIPTION,
+            consumer_type=getattr(pulsar.ConsumerType, workload.kind),
+            consumer_name=name,
+            initial_position=pulsar.InitialPosition.Earliest,
+            receiver_queue_size=workload.queue,
+            negative_ack_redelivery_delay_ms=round(workload.nack_delay * 1000),
+            batch_index_ack_enabled=True,
+            max_pending_chunked_message=100,
+            **options,
+        )
+        return cls(client, consumer, workload.batch_receive)
+
+    async def _run(self, call: Any, *arguments: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, call, *arguments)
+
+    async def receive(self, timeout: float) -> list[Look]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._receiver, self._receive)
+
+    def _receive(self) -> list[Look]:
+        if self._batch:
+            return [_stock_look(message) for message in self._consumer.batch_receive()]
+        try:
+            return [_stock_look(self._consumer.receive(STOCK_WAIT_MS))]
+        except pulsar.Timeout:
+            return []
+
+    async def ack(self, looks: Sequence[Look]) -> None:
+        for look in looks:
+            await self._run(self._consumer.acknowledge, look.native)
+
+    async def ack_cumulative(self, look: Look) -> None:
+        await self._run(self._consumer.acknowledge_cumulative, look.native)
+
+    async def nack(self, look: Look, delay: float | None, *, by_id: bool) -> None:
+        target = look.native.message_id() if by_id else look.native
+        await self._run(self._consumer.negative_acknowledge, target)
+
+    async def reconsume(self, look: Look, delay: float) -> None:
+        raise CannotError("the stock client has no reconsume_later")
+
+    async def redeliver_all(self) -> None:
+        await self._run(self._consumer.redeliver_unacknowledged_messages)
+
+    async def seek(self, after: Look | None) -> None:
+        target = pulsar.MessageId.earliest if after is None else after.native.message_id()
+        await self._run(self._consumer.seek, target)
+
+    def statistics(self) -> dict[str, int]:
+        return {}
+
+    def connected(self) -> bool:
+        return bool(self._consumer.is_connected())
+
+    async def close(self) -> None:
+        with contextlib.suppress(pulsar.PulsarException):
+            await self._run(self._consumer.close)
+            await self._run(self._client.close)
+        self._thread.shutdown(wait=False)
+        self._receiver.shutdown(wait=False)
+
+    def crash(self) -> None:
+        with contextlib.suppress(pulsar.PulsarException):
+            self._client.shutdown()
+        self._thread.shutdown(wait=False)
+        self._receiver.shutdown(wait=False)
+
+
+def _stock_look(message: pulsar.Message) -> Look:
+    return Look(
+        number_of(message.data()), message.topic_name(), message.redelivery_count(), message
+    )

@@ -1,0 +1,100 @@
+"""The history of a run: events in order of time, and nothing else.
+
+Owns `Event` and `Recorder`. Times are those of one monotonic clock. The checker reads events only;
+whoever writes them (a driver, a test by hand) promises: a settlement that can be refused is
+recorded when it was accepted; the time of a nack is from before its call, that of an ack from
+after it; what a consumer was handed is recorded in the order in which it was handed over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+PRODUCED: Final = "produced"  # number, topic, position, key
+RECEIVED: Final = "received"  # who, number, topic, count
+ACKED: Final = "acked"  # who, number
+ACKED_CUMULATIVE: Final = "acked_cumulative"  # who, number
+NACKED: Final = "nacked"  # who, number, delay
+RECONSUMED: Final = "reconsumed"  # who, number, delay
+LETTER: Final = "letter"  # number: found on the dead-letter topic
+REFUSED: Final = "refused"  # who, number, note: the call raised
+JOINED: Final = "joined"  # who
+CLOSED: Final = "closed"  # who
+CRASHED: Final = "crashed"  # who
+CONNECTED: Final = "connected"  # who
+DISCONNECTED: Final = "disconnected"  # who
+REDELIVER_ALL: Final = "redeliver_all"  # who
+SEEK: Final = "seek"  # who, number (after it) or -1 (the beginning); seconds it took
+FAULT: Final = "fault"  # who (or -1), topic (or ""), note: cut, unload, delete, stop, kill
+HEALED: Final = "healed"  # as FAULT
+PAUSED: Final = "paused"  # who
+RESUMED: Final = "resumed"  # who
+IDLE: Final = "idle"  # who, delay: waited so long, and nothing came
+LAG: Final = "lag"  # delay: the loop was late by so much
+STATISTICS: Final = "statistics"  # who, counts
+BACKLOG: Final = "backlog"  # delay: entries the broker still has at the end
+WORK_ENDED: Final = "work_ended"  # note: done, or silence
+FAILED: Final = "failed"  # who, note: a call raised what it should not
+DRAINER: Final = 1000  # `who` of the witness that reads what is left at the end
+
+Position = tuple[int, int, int]  # ledger, entry, index in its batch (0 for a plain one)
+
+
+@dataclass(slots=True)
+class Event:
+    """One thing that happened; which fields count is said beside the names above."""
+
+    at: float
+    what: str
+    who: int = -1
+    number: int = -1
+    topic: str = ""
+    position: Position | None = None
+    key: str = ""
+    count: int = 0
+    delay: float = 0.0
+    note: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        parts = [f"{self.at:9.3f} {self.what:16}"]
+        if self.who >= 0:
+            parts.append("drainer" if self.who == DRAINER else f"consumer {self.who}")
+        if self.number >= 0:
+            parts.append(f"message {self.number}")
+        if self.topic:
+            parts.append(self.topic.rpartition("/")[2])
+        if self.position is not None:
+            parts.append(":".join(str(part) for part in self.position))
+        if self.key:
+            parts.append(f"key {self.key}")
+        if self.count:
+            parts.append(f"redelivery count {self.count}")
+        if self.delay:
+            parts.append(f"{self.delay:.3f} s")
+        if self.note:
+            parts.append(self.note)
+        if self.counts:
+            parts.append(", ".join(f"{name} {count}" for name, count in self.counts.items()))
+        return "  ".join(parts)
+
+
+class Recorder:
+    """Takes events and stamps them; times begin at 0."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._began = time.monotonic()
+
+    def now(self) -> float:
+        """Seconds since the history began."""
+        return time.monotonic() - self._began
+
+    def add(self, what: str, *, at: float | None = None, **fields: object) -> Event:
+        """Record an event, now or at a time taken from `now` before."""
+        event = Event(self.now() if at is None else at, what, **fields)  # type: ignore[arg-type]
+        self.events.append(event)
+        return event

@@ -1,0 +1,69 @@
+"""Runs workloads, many at once, and puts history and verdict together.
+
+Owns `Outcome` and `Runner`. Histories mostly wait, so several share one loop and one broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from dataclasses import dataclass
+
+from .brokers import Brokers
+from .checker import Verdict, check
+from .player import play
+from .recording import Event
+from .workload import Workload
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """One run.
+
+    Attributes:
+        workload: What was run.
+        client: `encore` or `stock`.
+        verdict: What the checker says.
+        events: The history.
+        seconds: Wall clock.
+    """
+
+    workload: Workload
+    client: str
+    verdict: Verdict
+    events: list[Event]
+    seconds: float
+
+
+class Runner:
+    """Runs workloads on the brokers of a session, so many at once.
+
+    Args:
+        brokers: Open.
+        at_once: Runs side by side.
+    """
+
+    def __init__(self, brokers: Brokers, at_once: int) -> None:
+        self._brokers = brokers
+        self._slots = asyncio.Semaphore(at_once)
+
+    async def run(self, workload: Workload, client: str = "encore") -> Outcome:
+        """Play it, and check the history."""
+        async with self._slots:
+            return await self._run(workload, client)
+
+    async def _run(self, workload: Workload, client: str) -> Outcome:
+        name = f"{workload.name}-{workload.seed}-{client}-{uuid.uuid4().hex[:6]}"
+        async with self._brokers.lend(private=workload.breaks_broker) as broker:
+            began = time.monotonic()
+            recorder = await play(workload, broker, client, name)
+            seconds = time.monotonic() - began
+        verdict = await asyncio.to_thread(check, workload, recorder.events)
+        return Outcome(
+            workload=workload,
+            client=client,
+            verdict=verdict,
+            events=recorder.events,
+            seconds=seconds,
+        )
