@@ -1,56 +1,34 @@
-"""Owns one run of a Pulsar broker: its settings file, its Java process and the watchdog over it.
+"""Owns one run of a Pulsar broker as the process that it is to us, and the watchdogs over brokers.
 
-Invariant: the process does not outlive its owner. A watchdog shell holds the other end of a pipe
-and kills the broker when this process is gone, however it went. The watchdog is ended before the
-broker is reaped, so that it never signals a process id that has been given to someone else.
-Refuses to choose ports again or to remove anything: `standalone.Standalone` decides that.
+Invariant: the log of a run is kept apart from those before it, and an error ends with it. Refuses
+to choose ports again or to remove anything: `broker.Broker` decides that.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from pulsar_jars import PULSAR_VERSION, StandaloneError
 
-# Defaults for tests; compose.yaml says the same. Any of them can be overridden.
-SETTINGS: Mapping[str, object] = {
-    "clusterName": "standalone",
-    "bindAddress": "127.0.0.1",
-    "advertisedAddress": "127.0.0.1",
-    "metadataStoreUrl": "",  # empty: embedded metadata and bookie, below the working directory
-    "managedLedgerDefaultEnsembleSize": 1,
-    "managedLedgerDefaultWriteQuorum": 1,
-    "managedLedgerDefaultAckQuorum": 1,
-    # The bookie's own limit is below the broker's: a message near 5 MB would be tried for ever.
-    "nettyMaxFrameSizeBytes": 5253120,
-    "acknowledgmentAtBatchIndexLevelEnabled": True,
-    "forceDeleteNamespaceAllowed": True,
-}
+# What every broker starts with, in whatever it runs.
+CONF = Path(__file__).resolve().with_name("standalone.conf")
 
-# What the broker reaches into; the Java module system closes it to code on the class path.
-OPENED = (
-    "java.base/java.nio",
-    "java.base/jdk.internal.misc",
-    "java.base/sun.nio.ch",
-    "java.base/java.util.zip",
-    "java.base/sun.net",
-    "java.base/java.lang",
-    "java.management/sun.management",
-    "jdk.management/com.sun.management.internal",
-)
-
-WATCHDOG = 'read -r _; kill -KILL "$1"'
+WATCHDOG = 'read -r _; "$@"'
+# As Java, podman and Docker say it.
+PORT_TAKEN = re.compile("address already in use|port is already allocated", re.IGNORECASE)
 LOG_TAIL = 40
 POLL = 0.05
+KILL_TIMEOUT = 30.0
 
 # The broker is on loopback, whatever proxy the environment names.
 _http = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -88,41 +66,55 @@ def free_ports(service: int = 0, admin: int = 0) -> Ports:
     return Ports(*found)
 
 
-class BrokerChild:
-    """One started broker process.
+def overrides(settings: Mapping[str, object], ports: Ports) -> dict[str, str]:
+    """What one run sets over standalone.conf, as the broker reads it."""
+    merged = {**settings, "brokerServicePort": ports.service, "webServicePort": ports.admin}
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in merged.items()
+    }
+
+
+class Watchdog:
+    """Runs a command when this process is gone, however it went.
+
+    A shell holds the other end of a pipe, and reads its end.
 
     Args:
-        java: The `java` to run.
-        jars: Folder of the class path.
-        folder: Working directory: data, settings file and log.
-        ports: Where it listens.
-        settings: Broker settings, over `SETTINGS`.
-        heap: The JVM's `-Xmx`.
-
-    Raises:
-        StandaloneError: The process could not be started.
+        command: Ends or removes what must not outlive this process.
     """
 
-    def __init__(
-        self,
-        *,
-        java: str,
-        jars: Path,
-        folder: Path,
-        ports: Ports,
-        settings: Mapping[str, object],
-        heap: str,
-    ) -> None:
+    def __init__(self, *command: str) -> None:
+        self._shell = subprocess.Popen(
+            ["sh", "-c", WATCHDOG, "watchdog", *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def call_off(self) -> None:
+        """End the watch; the command does not run."""
+        self._shell.kill()
+        self._shell.communicate()
+
+
+class BrokerChild:
+    """One started broker.
+
+    Args:
+        command: Runs the broker until it ends; its exit code is the broker's.
+        folder: Working directory, with the log.
+        ports: Where it listens.
+
+    Raises:
+        StandaloneError: The command could not be started.
+    """
+
+    def __init__(self, command: Sequence[str], *, folder: Path, ports: Ports) -> None:
         self.ports = ports
         self._log = folder / "broker.log"
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
-        config = folder / "standalone.conf"
-        config.write_text(_config({**SETTINGS, **settings}, ports))
-        command = [java, f"-Xmx{heap}", "-Dorg.apache.logging.log4j.level=INFO"]
-        for package in OPENED:
-            command += ["--add-opens", f"{package}=ALL-UNNAMED"]
-        command += ["-cp", f"{jars}/*", "org.apache.pulsar.PulsarStandaloneStarter"]
-        command += ["--config", str(config), "--no-functions-worker", "--no-stream-storage"]
         with self._log.open("ab") as log:
             try:
                 # Its own session: a Ctrl-C in the terminal goes to the owner, which stops it.
@@ -135,14 +127,7 @@ class BrokerChild:
                     start_new_session=True,
                 )
             except OSError as e:
-                raise StandaloneError(f"{java} could not be run: {e}") from e
-        self._watchdog = subprocess.Popen(
-            ["sh", "-c", WATCHDOG, "watchdog", str(self._process.pid)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+                raise StandaloneError(f"{command[0]} could not be run: {e}") from e
 
     @property
     def pid(self) -> int:
@@ -166,7 +151,7 @@ class BrokerChild:
             code = self._process.poll()
             if code is not None:
                 log = self._log_of_this_run()
-                kind = PortTakenError if "Address already in use" in log else StandaloneError
+                kind = PortTakenError if PORT_TAKEN.search(log) else StandaloneError
                 raise kind(self._failure(f"ended with exit code {code} while starting", log))
             if answers:
                 return
@@ -187,15 +172,23 @@ class BrokerChild:
         )
 
     def end(self, how: signal.Signals, timeout: float) -> None:
-        """Signal the broker and wait until it is gone; kill it after `timeout` seconds."""
-        self._watchdog.kill()
-        self._watchdog.communicate()
-        self._process.send_signal(how)
+        """Signal the broker and wait until it is gone; kill it after `timeout` seconds.
+
+        Raises:
+            StandaloneError: It is still there half a minute after that.
+        """
+        self._signal(how)
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self._signal(signal.SIGKILL)
+            try:
+                self._process.wait(KILL_TIMEOUT)
+            except subprocess.TimeoutExpired as e:
+                raise StandaloneError(f"the broker could not be killed: {e}") from e
+
+    def _signal(self, how: signal.Signals) -> None:
+        self._process.send_signal(how)
 
     def _answers(self) -> bool:
         url = f"http://127.0.0.1:{self.ports.admin}/admin/v2/namespaces/public"
@@ -216,12 +209,3 @@ class BrokerChild:
             f"Pulsar {PULSAR_VERSION} on ports {', '.join(map(str, self.ports))} {what}. "
             f"The end of its log:\n{tail}"
         )
-
-
-def _config(settings: Mapping[str, object], ports: Ports) -> str:
-    merged = {**settings, "brokerServicePort": ports.service, "webServicePort": ports.admin}
-    return "".join(f"{name}={_value(value)}\n" for name, value in merged.items())
-
-
-def _value(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -14,18 +14,40 @@ from typing import Protocol
 import pytest
 
 from .admin import Admin
-from .pulsar_server import NoBrokerError, Server, Standalone, prefetch, running_server
+from .pulsar_server import (
+    KINDS,
+    Broker,
+    ContainerChoice,
+    NoBrokerError,
+    Server,
+    container_here,
+    own_broker,
+    prefetch,
+    running_server,
+)
 
 _HERE = Path(__file__).resolve().parent
 
-# Seconds for a test with its fixtures, the start of a broker (5 s alone on two cores) included.
-TIMEOUT = 180
+# Seconds for a test with its fixtures, the starts of a broker included: 7 s each alone on two cores,
+# a minute on a busy machine.
+TIMEOUT = 300
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "own_pulsar" in metafunc.fixturenames:
+        kinds = KINDS if _container_is_here(metafunc.config) else ("standalone",)
+        metafunc.parametrize("own_pulsar", kinds, indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT))
+    # What only a container can show is not there without one; it is counted as deselected.
+    asking = [item for item in items if "container" in getattr(item, "fixturenames", ())]
+    if asking and not _container_is_here(config):
+        config.hook.pytest_deselected(items=asking)
+        items[:] = [item for item in items if item not in asking]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -34,14 +56,27 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     # the fixtures try again and fail the tests by name.
     wanted = any(item.path.is_relative_to(_HERE) for item in session.items)
     if wanted and not session.config.option.collectonly:
-        with contextlib.suppress(NoBrokerError):
+        with contextlib.suppress(NoBrokerError), _heard(session.config):
             prefetch()
+
+
+def _container_is_here(config: pytest.Config) -> bool:
+    with _heard(config):
+        return container_here() is not None
+
+
+@contextlib.contextmanager
+def _heard(config: pytest.Config) -> Iterator[None]:
+    """What is written meanwhile reaches the terminal: it may last, or change what is tested."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        yield
 
 
 class OwnPulsar(Protocol):
     """Starts a private broker; the arguments are its settings, by their names in broker.conf."""
 
-    def __call__(self, **settings: object) -> Standalone: ...
+    def __call__(self, **settings: object) -> Broker: ...
 
 
 @pytest.fixture(scope="session")
@@ -69,11 +104,23 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def own_pulsar() -> Iterator[OwnPulsar]:
-    """Private brokers from jars, for tests that stop, kill or configure one; closed at the end."""
+def own_pulsar(request: pytest.FixtureRequest) -> Iterator[OwnPulsar]:
+    """Private brokers, for tests that stop, kill or configure one; closed at the end.
+
+    A test that takes it runs with brokers from jars, and once more with containers where an engine
+    answers.
+    """
     with contextlib.ExitStack() as stack:
 
-        def start(**settings: object) -> Standalone:
-            return stack.enter_context(Standalone(settings))
+        def start(**settings: object) -> Broker:
+            return stack.enter_context(own_broker(request.param, **settings))
 
         yield start
+
+
+@pytest.fixture
+def container() -> ContainerChoice:
+    """An engine and an image; a test that takes it is left out where there is none."""
+    found = container_here()
+    assert found is not None
+    return found

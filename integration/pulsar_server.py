@@ -1,16 +1,17 @@
 """Owns the choice of the real broker that a run uses, and its life.
 
-In this order: the one in PULSAR_URL, else Docker if an engine answers, else a broker started from
-jars (docker/standalone.py). Invariant: only what was started here is stopped here. Refuses to
-let a run pass without a broker: when none can be had, the error names what is missing.
+In this order: the one in PULSAR_URL, else a container if an engine answers (Docker, podman) and an
+image can be had, else a broker started from jars (docker/standalone.py). PULSAR_BROKER, `container`
+or `standalone`, takes one of the last two and no other. Invariant: only what was started here is
+stopped here. Refuses to let a run pass without a broker: when none can be had, the error names what
+is missing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,23 +21,30 @@ from urllib.parse import urlsplit
 _DOCKER = Path(__file__).resolve().parent.parent / "docker"
 sys.path.insert(0, str(_DOCKER))  # its programs run without this package, so they are no package
 
+from broker import Broker  # noqa: E402
+from container_engine import Engine, find_engine  # noqa: E402
+from pulsar_container import Container  # noqa: E402
+from pulsar_image import NoImageError, available_image  # noqa: E402
 from pulsar_jars import StandaloneError, find_java, resolve_jars  # noqa: E402
 from standalone import Standalone  # noqa: E402
 
 __all__ = [
+    "Broker",
+    "Container",
+    "ContainerChoice",
     "NoBrokerError",
     "Server",
     "Standalone",
     "StandaloneError",
+    "container_here",
+    "own_broker",
     "prefetch",
     "resolve_jars",
     "running_server",
 ]
 
-COMPOSE = ("docker", "compose", "-f", str(_DOCKER / "compose.yaml"))
-COMPOSE_URLS = ("pulsar://127.0.0.1:6650", "http://127.0.0.1:8080")
-PULL_TIMEOUT = 900.0
-UP_TIMEOUT = 180.0
+KINDS = ("container", "standalone")
+NOT_WANTED = "PULSAR_BROKER asks for no container"
 
 
 class NoBrokerError(RuntimeError):
@@ -50,7 +58,7 @@ class Server:
     Attributes:
         service_url: For `Client(...)`.
         admin_url: Root of its admin API, without a path.
-        origin: `PULSAR_URL`, `docker` or `standalone`.
+        origin: `PULSAR_URL`, `container` or `standalone`.
     """
 
     service_url: str
@@ -58,20 +66,50 @@ class Server:
     origin: str
 
 
+@dataclass(frozen=True, slots=True)
+class ContainerChoice:
+    """An engine that answers, and an image that it has."""
+
+    engine: Engine
+    image: str
+
+
+def container_here() -> ContainerChoice | None:
+    """What a container can be started with; None where no engine answers or no image can be had.
+
+    The first call may last for minutes: it pulls or builds an image where there is none. It says so
+    on the standard error stream, and it says in one line why an engine that answers is not used.
+    """
+    found = _container()
+    return found if isinstance(found, ContainerChoice) else None
+
+
+def own_broker(kind: str, **settings: object) -> Broker:
+    """A private broker that is not started yet.
+
+    Args:
+        kind: `container` or `standalone`.
+        settings: Broker settings by their names in `broker.conf`.
+
+    Raises:
+        NoBrokerError: There is no container to be had.
+    """
+    if kind == "standalone":
+        return Standalone(settings)
+    found = _container()
+    if isinstance(found, str):
+        raise NoBrokerError(f"no Pulsar in a container: {found}")
+    return Container(settings, engine=found.engine, image=found.image)
+
+
 def prefetch() -> None:
-    """Download what `running_server` will need, before any test's clock runs.
+    """Get what `running_server` will need, before any test's clock runs.
 
     Raises:
         NoBrokerError: It cannot be had.
     """
-    if os.environ.get("PULSAR_URL"):
-        return
-    if _docker_answers():
-        _compose("pull", "--quiet", timeout=PULL_TIMEOUT)
-        return
-    with _named("no Docker engine answers (`docker info`, `docker compose version`)"):
-        find_java()
-        resolve_jars()
+    if not os.environ.get("PULSAR_URL"):
+        _kind()
 
 
 @contextlib.contextmanager
@@ -85,54 +123,53 @@ def running_server() -> Iterator[Server]:
     if url:
         admin = os.environ.get("PULSAR_ADMIN_URL") or f"http://{urlsplit(url).hostname}:8080"
         yield Server(service_url=url, admin_url=admin, origin="PULSAR_URL")
-    elif _docker_answers():
-        ours = not _compose("ps", "--quiet", "--status", "running", timeout=30).strip()
-        try:
-            _compose("up", "--detach", "--wait", timeout=UP_TIMEOUT)
-            service, admin = COMPOSE_URLS
-            yield Server(service_url=service, admin_url=admin, origin="docker")
-        finally:
-            if ours:
-                _compose("down", "--volumes", timeout=60)
-    else:
-        prefetch()
-        broker = Standalone()
-        try:
-            with _named("the broker from jars (docker/standalone.py) did not start"):
-                broker.start()
-            yield Server(
-                service_url=broker.service_url, admin_url=broker.admin_url, origin="standalone"
-            )
-        finally:
-            broker.close()
-
-
-def _docker_answers() -> bool:
-    if shutil.which("docker") is None:
-        return False
-    questions = (("docker", "info"), ("docker", "compose", "version"))
+        return
+    kind = _kind()
+    broker = own_broker(kind)
     try:
-        return all(
-            subprocess.run(question, capture_output=True, timeout=20).returncode == 0
-            for question in questions
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
+        with _named(f"the {kind} broker did not start"):
+            broker.start()
+        yield Server(service_url=broker.service_url, admin_url=broker.admin_url, origin=kind)
+    finally:
+        broker.close()
 
 
-def _compose(*arguments: str, timeout: float) -> str:
+def _kind() -> str:
+    """What the run's broker is started as; what it needs is here afterwards."""
+    wanted = os.environ.get("PULSAR_BROKER") or None
+    if wanted not in (None, *KINDS):
+        raise NoBrokerError(f"PULSAR_BROKER is {wanted!r}: make it one of {', '.join(KINDS)}")
+    why = NOT_WANTED
+    if wanted != "standalone":
+        found = _container()
+        if isinstance(found, ContainerChoice):
+            return "container"
+        if wanted == "container":
+            raise NoBrokerError(f"PULSAR_BROKER asks for a container, but {found}")
+        why = found
+    with _named(why):
+        find_java()
+        resolve_jars()
+    return "standalone"
+
+
+@functools.cache
+def _container() -> ContainerChoice | str:
+    """What a container can be started with, or why there can be none."""
+    engine = find_engine()
+    if engine is None:
+        return "no container engine answers (`docker info`, `podman info`)"
     try:
-        done = subprocess.run(
-            [*COMPOSE, *arguments], capture_output=True, text=True, timeout=timeout
-        )
-    except (OSError, subprocess.TimeoutExpired) as e:
-        raise NoBrokerError(f"an engine answers, but docker compose failed: {e}") from e
-    if done.returncode != 0:
-        raise NoBrokerError(
-            f"an engine answers, but docker compose {arguments[0]} failed "
-            f"(exit {done.returncode}): {done.stderr.strip()[-2000:]}"
-        )
-    return done.stdout
+        return ContainerChoice(engine, available_image(engine, _say))
+    except NoImageError as e:
+        why = f"{engine.name} answers, but no image can be had: {e}"
+        _say(f"no container: {why}")
+        return why
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 @contextlib.contextmanager

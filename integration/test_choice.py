@@ -1,47 +1,128 @@
-"""Which broker a run uses: PULSAR_URL, else Docker, else jars; and that it is left as found.
+"""Which broker a run uses: PULSAR_URL, else a container, else jars; and that nothing is left over.
 
-A stand-in for `docker` writes down how it is called, so that the choice is tested without an
-engine. What it cannot show is that the image starts.
+Stand-ins for `docker` and `podman` write down how they are called and start a program that answers
+as a broker's admin API does, so that the choice is tested without an engine. What they cannot show
+is that an image starts: test_container.py does.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
+import container_engine
+import pulsar_image
 import pytest
+from container_engine import Engine
+from pulsar_image import APACHE_IMAGE, OUR_IMAGE
 
-from .pulsar_server import NoBrokerError, prefetch, running_server
+from . import pulsar_server
+from .pulsar_server import NoBrokerError, StandaloneError, prefetch, running_server
 
-FAKE_DOCKER = """#!/bin/sh
-here=$(dirname "$0")
-echo "$*" >> "$here/calls"
-case "$*" in
-    *" ps "*) cat "$here/running" ;;
-    *" up "*) test ! -e "$here/broken" || { echo "port is already allocated" >&2; exit 1; } ;;
-esac
+FAKE_ENGINE = """#!{python}
+import http.server, json, os, pathlib, signal, sys, time
+
+here = pathlib.Path(sys.argv[0])
+plan = json.loads(here.with_suffix(".plan").read_text())
+with here.with_suffix(".calls").open("a") as calls:
+    calls.write(json.dumps(sys.argv[1:]) + "\\n")
+verb, arguments = sys.argv[1], sys.argv[2:]
+
+
+class Admin(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'["public/default"]')
+
+
+def refuse(words):
+    sys.stderr.write(words)
+    sys.exit(125)
+
+
+if verb == "info":
+    time.sleep(plan["slow"])
+    sys.exit(0 if plan["answers"] else 1)
+elif verb == "image":
+    if arguments[-1] not in plan["images"]:
+        refuse("no such image")
+    print(plan["images"][arguments[-1]])
+elif verb == "pull" and not plan["pulls"]:
+    refuse("no registry\\nanswers")
+elif verb == "build" and not plan["builds"]:
+    refuse("no space left")
+elif verb == "create":
+    port = next(a.rpartition("=")[2] for a in arguments if "webServicePort" in a)
+    here.with_suffix(".port").write_text(port)
+elif verb == "start":
+    if not plan["starts"]:
+        refuse("this host has no cgroups")
+    here.with_suffix(".pid").write_text(str(os.getpid()))
+    port = int(here.with_suffix(".port").read_text())
+    http.server.HTTPServer(("127.0.0.1", port), Admin).serve_forever()
+elif verb == "kill":
+    how = signal.Signals[arguments[0].partition("=")[2]]
+    os.kill(int(here.with_suffix(".pid").read_text()), how)
 """
+
+Install = Callable[..., Callable[[], list[str]]]
 
 
 @pytest.fixture
-def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder of a stand-in for Docker, first on PATH; no PULSAR_URL."""
-    program = tmp_path / "docker"
-    program.write_text(FAKE_DOCKER)
-    program.chmod(0o755)
-    (tmp_path / "running").touch()
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    for name in ("PULSAR_URL", "PULSAR_ADMIN_URL"):
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The one folder of PATH, with a shell and Java; nothing was asked of an engine yet."""
+    for name in ("sh", "java"):
+        found = shutil.which(name)
+        if found is not None:
+            (tmp_path / name).symlink_to(found)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("PULSAR_URL", "PULSAR_ADMIN_URL", "PULSAR_BROKER", "PULSAR_IMAGE"):
         monkeypatch.delenv(name, raising=False)
+    # What the run has found is kept for the other tests.
+    monkeypatch.setattr(pulsar_server, "_container", cache(pulsar_server._container.__wrapped__))
     return tmp_path
 
 
-def compose_calls(docker: Path) -> list[str]:
-    """The word after the compose file, of each call that had one."""
-    calls = (line.split() for line in (docker / "calls").read_text().splitlines())
-    return [call[3] for call in calls if call[1:2] == ["-f"]]
+@pytest.fixture
+def install(programs: Path) -> Install:
+    """Puts a stand-in for an engine on PATH; returns what tells the verbs that it was called with.
+
+    Args:
+        name: `docker` or `podman`.
+        images: Those that it has, with their digests.
+    """
+
+    def install(
+        name: str,
+        *,
+        answers: bool = True,
+        slow: float = 0,
+        images: dict[str, str] | None = None,
+        pulls: bool = False,
+        builds: bool = False,
+        starts: bool = True,
+    ) -> Callable[[], list[str]]:
+        plan = {"answers": answers, "slow": slow, "images": images or {}}
+        plan |= {"pulls": pulls, "builds": builds, "starts": starts}
+        program, calls = programs / name, programs / f"{name}.calls"
+        program.write_text(FAKE_ENGINE.replace("{python}", sys.executable))
+        program.chmod(0o755)
+        (programs / f"{name}.plan").write_text(json.dumps(plan))
+        calls.touch()
+        pulsar_server._container.cache_clear()
+        return lambda: [json.loads(line)[0] for line in calls.read_text().splitlines()]
+
+    return install
 
 
-def test_pulsar_url_is_used_as_it_is(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pulsar_url_is_used_as_it_is(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = install("docker")
     monkeypatch.setenv("PULSAR_URL", "pulsar://somewhere:7650")
     with running_server() as server:
         assert server.service_url == "pulsar://somewhere:7650"
@@ -50,27 +131,137 @@ def test_pulsar_url_is_used_as_it_is(docker: Path, monkeypatch: pytest.MonkeyPat
     with running_server() as server:
         assert server.admin_url == "http://elsewhere:9080"
     prefetch()
-    assert not (docker / "calls").exists()
+    assert calls() == []
 
 
-def test_docker_is_started_and_taken_down(docker: Path) -> None:
-    prefetch()
+def test_docker_comes_first_and_its_container_is_removed(install: Install) -> None:
+    docker = install("docker", images={APACHE_IMAGE: ""})
+    podman = install("podman", images={APACHE_IMAGE: ""})
     with running_server() as server:
-        assert server.origin == "docker"
-        assert "down" not in compose_calls(docker)
-    assert compose_calls(docker) == ["pull", "ps", "up", "down"]
+        assert server.origin == "container"
+        assert "rm" not in docker()
+    assert docker() == ["info", "image", "create", "start", "kill", "rm"]
+    assert podman() == []
 
 
-def test_a_compose_broker_that_ran_before_is_left_running(docker: Path) -> None:
-    (docker / "running").write_text("0123456789ab\n")
-    with running_server():
-        pass
-    assert compose_calls(docker) == ["ps", "up"]
+def test_podman_is_taken_where_docker_does_not_answer(install: Install) -> None:
+    docker = install("docker", answers=False)
+    podman = install("podman", images={OUR_IMAGE: pulsar_image._digest()})
+    with running_server() as server:
+        assert server.origin == "container"
+    assert docker() == ["info"]
+    assert podman()[-3:] == ["start", "kill", "rm"]
 
 
-def test_docker_that_fails_is_an_error_and_is_cleaned_up(docker: Path) -> None:
-    (docker / "broken").touch()
-    with pytest.raises(NoBrokerError, match=r"compose up failed.*already allocated"):
+def test_an_engine_that_says_nothing_is_given_up(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container_engine, "ANSWER_TIMEOUT", 0.5)
+    install("docker", slow=60)
+    began = time.monotonic()
+    assert pulsar_server.container_here() is None
+    assert time.monotonic() - began < 30
+
+
+def test_an_image_that_is_not_there_is_pulled(install: Install) -> None:
+    docker = install("docker", pulls=True)
+    found = pulsar_server.container_here()
+    assert found is not None
+    assert found.image == APACHE_IMAGE
+    assert docker()[-1] == "pull"
+
+
+def test_an_image_that_is_named_is_the_only_one(
+    install: Install, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PULSAR_IMAGE", "mine:1")
+    install("docker", images={APACHE_IMAGE: "", "mine:1": ""})
+    found = pulsar_server.container_here()
+    assert found is not None
+    assert found.image == "mine:1"
+    install("docker", images={APACHE_IMAGE: ""})
+    assert pulsar_server.container_here() is None
+    assert "mine:1" in capsys.readouterr().err
+
+
+def test_an_engine_without_an_image_gives_way_to_jars_in_one_line(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("podman")
+    with running_server() as server:
+        assert server.origin == "standalone"
+    said = [line for line in capsys.readouterr().err.splitlines() if "no container" in line]
+    assert len(said) == 1
+    assert "podman answers" in said[0]
+    assert "no registry answers" in said[0]
+    assert "ours can't be built" in said[0]
+
+
+def test_a_container_that_is_asked_for_never_gives_way(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULSAR_BROKER", "container")
+    with pytest.raises(NoBrokerError, match=r"PULSAR_BROKER.*no container engine answers"):
         with running_server():
             pass
-    assert compose_calls(docker)[-1] == "down"
+    install("podman")
+    with pytest.raises(NoBrokerError, match=r"PULSAR_BROKER.*no registry answers.*can't be built"):
+        with running_server():
+            pass
+
+
+def test_jars_that_are_asked_for_leave_the_engine_alone(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker = install("docker", images={APACHE_IMAGE: ""})
+    monkeypatch.setenv("PULSAR_BROKER", "standalone")
+    prefetch()
+    assert docker() == []
+    monkeypatch.setenv("PULSAR_BROKER", "jar")
+    with pytest.raises(NoBrokerError, match=r"'jar'.*container, standalone"):
+        prefetch()
+
+
+def test_a_container_that_does_not_start_is_an_error_and_is_removed(install: Install) -> None:
+    docker = install("docker", images={APACHE_IMAGE: ""}, starts=False)
+    with pytest.raises(NoBrokerError, match=r"did not start.*exit code 125[^$]*no cgroups"):
+        with running_server():
+            pass
+    assert docker()[-1] == "rm"
+
+
+def test_our_image_is_built_again_only_when_it_would_differ(
+    install: Install, programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_ins = {
+        "unshare": 'while test "$1" != debootstrap; do shift; done; exec "$@"',
+        "debootstrap": f'echo x >> {tmp_path}/bases; for root in "$@"; do :; done; mkdir "$root"',
+        "tar": 'while test "$1" != -cf; do shift; done; > "$2"',
+    }
+    for name, body in stand_ins.items():
+        (programs / name).write_text(f"#!{shutil.which('sh')}\n{body}\n")
+        (programs / name).chmod(0o755)
+    (programs / "mkdir").symlink_to("/bin/mkdir")
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "pulsar-broker.jar").touch()
+    monkeypatch.setattr(pulsar_image, "resolve_jars", lambda cache: tmp_path / "jars")
+    monkeypatch.setattr(pulsar_image.os, "geteuid", lambda: 0)
+    said: list[str] = []
+
+    docker = install("docker", images={OUR_IMAGE: "of another version"}, builds=True)
+    for _ in range(2):
+        assert pulsar_image.build_image(Engine("docker"), said.append, tmp_path) == OUR_IMAGE
+    assert docker().count("build") == 2
+    assert (tmp_path / "bases").read_text().count("x") == 1
+
+    docker = install("docker", images={OUR_IMAGE: pulsar_image._digest()})
+    before = docker()
+    pulsar_image.build_image(Engine("docker"), said.append, tmp_path)
+    assert docker()[len(before) :] == ["image"]
+
+    (programs / "debootstrap").write_text("#!/bin/sh\necho mirror unreachable; exit 1\n")
+    next(tmp_path.glob("base-*.tar")).unlink()
+    install("docker")
+    with pytest.raises(StandaloneError, match="mirror unreachable"):
+        pulsar_image.build_image(Engine("docker"), said.append, tmp_path)
+    assert not list(tmp_path.glob("base-*"))

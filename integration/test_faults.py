@@ -14,7 +14,7 @@ from .admin import Admin
 from .conftest import OwnPulsar
 from .contract.cluster import ENGINES, Engine
 from .contract.kit import SUBSCRIPTION, bodies, eventually, publish, subscribe, work_off
-from .pulsar_server import Standalone
+from .pulsar_server import Broker
 
 # looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)
@@ -22,11 +22,11 @@ asyncio.set_event_loop(None)
 MESSAGES = 5000
 
 
-def restart(broker: Standalone) -> None:
+def restart(broker: Broker) -> None:
     broker.restart()
 
 
-def kill(broker: Standalone) -> None:
+def kill(broker: Broker) -> None:
     broker.kill()
     broker.start()
 
@@ -34,7 +34,7 @@ def kill(broker: Standalone) -> None:
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 @pytest.mark.parametrize("fault", [restart, kill])
 async def test_a_broker_gone_in_the_middle_loses_nothing(
-    own_pulsar: OwnPulsar, topic: str, engine: Engine, fault: Callable[[Standalone], None]
+    own_pulsar: OwnPulsar, topic: str, engine: Engine, fault: Callable[[Broker], None]
 ) -> None:
     seed = randrange(2**32)
     print(f"seed {seed}")

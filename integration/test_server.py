@@ -14,6 +14,7 @@ from pathlib import Path
 import pulsar as stock
 import pytest
 
+from . import pulsar_server
 from .admin import Admin, AdminError
 from .conftest import OwnPulsar
 from .pulsar_server import NoBrokerError, Server, Standalone, StandaloneError, running_server
@@ -162,10 +163,11 @@ def test_a_port_in_use_is_refused_before_anything_starts() -> None:
 def test_without_any_broker_the_message_names_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in ("PULSAR_URL", "JAVA_HOME"):
+    for name in ("PULSAR_URL", "PULSAR_BROKER", "JAVA_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NoBrokerError, match=r"PULSAR_URL.*Docker.*Java.*install"):
+    monkeypatch.setattr(pulsar_server, "_container", pulsar_server._container.__wrapped__)
+    with pytest.raises(NoBrokerError, match=r"PULSAR_URL.*engine.*Java.*install"):
         with running_server():
             pass
 
