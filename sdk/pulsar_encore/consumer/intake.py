@@ -107,12 +107,13 @@ class Intake:
             # the new connection already, and would not: there it stays, and doubles are recognised.
             for home in homes:
                 home.drop_queued()
-                self._queue.drop(home)
+            self._queue.drop(homes)
 
     def on_rewound(self, only: Container[int] | None = None) -> None:
-        for home in self._of(only):
+        homes = self._of(only)
+        for home in homes:
             home.reset()
-            self._queue.drop(home)
+        self._queue.drop(homes)
 
     def _of(self, only: Container[int] | None) -> list[InFlight]:
         homes = self._homes
