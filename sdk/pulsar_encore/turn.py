@@ -19,16 +19,21 @@ TURN_S: Final = 0.004
 class Turn:
     """The time until the next suspension; check `turn.clock() >= turn.ends`, then `await end()`.
 
+    Attributes:
+        ends: On `clock`.
+        checked: A receive has looked at the clock since the last settlement, which need not.
+
     Args:
         loop: Whose clock counts, so that virtual time decides where time is virtual.
     """
 
-    __slots__ = ("_ending", "_held", "_loop", "clock", "ends")
+    __slots__ = ("_ending", "_held", "_loop", "checked", "clock", "ends")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._ending = False
         self._held = 0
+        self.checked = False
         # Read for each message: what the common loops' clock reads, without the call around it.
         common = type(loop).time is asyncio.BaseEventLoop.time
         self.clock: Callable[[], float] = time.monotonic if common else loop.time

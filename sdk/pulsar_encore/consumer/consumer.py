@@ -127,8 +127,10 @@ class Consumer:
             self._check_receiver()
         if timeout_millis is None and timeout is None:
             turn = self._turn
-            message = self._queue.take() if turn.clock() < turn.ends else None
-            return message or await self._queue.get(None)
+            if turn.clock() >= turn.ends:
+                await turn.end()
+            turn.checked = True
+            return self._queue.take() or await self._queue.get(None)
         if timeout is None:
             wait_ms = integer(timeout_millis, "timeout_millis", low=0, unit="ms")
         elif timeout_millis is None:
@@ -179,7 +181,9 @@ class Consumer:
                 unsent = entry.home.ack(entry, message._index)
                 if unsent:
                     self._acks.added(entry.home, unsent)
-                if turn.clock() >= turn.ends:
+                if turn.checked:
+                    turn.checked = False
+                elif turn.clock() >= turn.ends:
                     await turn.end()
                 return
         self._check_open()

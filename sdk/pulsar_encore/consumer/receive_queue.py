@@ -22,12 +22,17 @@ from ..message import Message
 from ..transport.base import RawMessage
 from ..turn import Turn
 
+# Room goes back by so many messages of a delivery, and by all that were taken when someone waits.
+_GROUP: Final = 100
 _NOTHING: Final[Iterator[Message]] = iter(())
 _TICKET: Final = attrgetter("ticket")
 
 
 class _Cursor:
-    """The messages of one delivery, how far they were taken, and what room they still occupy."""
+    """Messages of one delivery, how far they were taken, and what room they still occupy.
+
+    `weights`, the bytes up to each message, are there once somebody asked for bytes.
+    """
 
     __slots__ = ("at", "end", "entry", "indexes", "messages", "room", "weights")
 
@@ -40,10 +45,9 @@ class _Cursor:
         self.at = 0
         self.end = len(messages)
         self.room = room
-        self.weights: list[int] = []  # bytes up to each message, once somebody asked for bytes
 
     def weigh(self) -> int:
-        self.weights = list(accumulate(message.length() for message in self.messages))
+        self.weights: list[int] = list(accumulate(message.length() for message in self.messages))
         return self.weights[-1]
 
 
@@ -105,9 +109,15 @@ class ReceiveQueue:
         room: bool = True,
     ) -> None:
         """Queue messages; `room` False when their room was given back before."""
-        cursor = _Cursor(entry, indexes, messages, len(messages) if room else 0)
+        total = len(messages)
+        if total > _GROUP:
+            for start in range(0, total, _GROUP):
+                part = slice(start, start + _GROUP)
+                self.push(entry, indexes[part], messages[part], room=room)
+            return
+        cursor = _Cursor(entry, indexes, messages, total if room else 0)
         self._cursors.append(cursor)
-        self._count += cursor.end
+        self._count += total
         if self._bytes is not None:
             self._bytes += cursor.weigh()
         if self._collecting:
@@ -128,29 +138,21 @@ class ReceiveQueue:
 
         A generator, because its locals are what makes taking a message cheap.
         """
-        entry, schema, handed_over, end = cursor.entry, self._schema, self._handed_over, cursor.end
-        places = range(1, end + 1)
-        for at, index, raw in zip(places, cursor.indexes, cursor.messages, strict=True):
-            cursor.at = at
+        entry, schema, handed_over = cursor.entry, self._schema, self._handed_over
+        for index, raw in zip(cursor.indexes, cursor.messages, strict=True):
+            cursor.at += 1
             if entry.state[index] == QUEUED and entry.live:
                 entry.state[index] = HELD
                 if handed_over is not None:
                     handed_over(entry, index)
                 count = entry.base if entry.looks is None else entry.redelivery_count(index)
-                message = Message(raw, schema, entry, index, count)
-                if at == end:
-                    self._finish(cursor)
-                yield message
-            elif at == end:
-                self._finish(cursor)
-
-    def _finish(self, cursor: _Cursor) -> None:
-        """The first cursor is through: its room goes back with its last message."""
+                yield Message(raw, schema, entry, index, count)
         self._cursors.popleft()
         self._count -= cursor.end
         if self._bytes is not None:
             self._bytes -= cursor.weights[-1]
-        self._give_back(cursor, 0)
+        if cursor.room:
+            self._consumed(entry.home.source, cursor.room)
 
     def _give_back(self, cursor: _Cursor, still: int) -> None:
         """The room of a cursor's messages but for the last `still`."""
