@@ -34,6 +34,7 @@ LAYERS: dict[str, int] = {
     "store": 2,
     "wire": 2,
     "timer": 3,
+    "turn": 3,
     "transport": 3,
     "observe": 3,
     "schema": 4,

@@ -5,6 +5,7 @@ Owns `Reader`. What has been read needs no acknowledging.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +17,7 @@ from .message import Message
 from .options import ReaderOptions
 from .options.checks import integer
 from .transport.base import Delivery, ReaderLink
+from .turn import Turn
 
 
 class Reader:
@@ -31,6 +33,7 @@ class Reader:
         self._link = link
         self._schema = options.schema
         self._on_closed = on_closed
+        self._turn = Turn(asyncio.get_running_loop())
         self._closed = False
         self._close_once = CloseOnce(self._close)
 
@@ -48,6 +51,8 @@ class Reader:
         self._check_open()
         if timeout_millis is not None:
             integer(timeout_millis, "timeout_millis", low=0, unit="ms")
+        if self._turn.clock() >= self._turn.ends:
+            await self._turn.end()
         delivery = await self._link.read_next(timeout_millis)
         if delivery is None:
             raise ReceiveTimeout(f"no message in {timeout_millis} ms on {self._link.topic}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -53,7 +54,7 @@ class AgainstModel(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.home = InFlight(self, 0, TOPIC, -1, shared=self.shared)
-        self.queue = ReceiveQueue(None, lambda source, messages: None)
+        self.queue = ReceiveQueue(None, lambda *_: None, ANY, lambda _: None)
         capabilities = SimpleNamespace(ack_unseen_index=True, name="model")
         link: Any = SimpleNamespace(capabilities=capabilities, source_of=lambda topic, partition: 0)
         acks: Any = SimpleNamespace(added=lambda home, messages: None)

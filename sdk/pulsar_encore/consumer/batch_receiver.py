@@ -10,6 +10,7 @@ import asyncio
 from ..errors import EncoreError
 from ..message import Message
 from ..options import BatchReceivePolicy
+from ..turn import Turn
 from .receive_queue import ReceiveQueue
 
 
@@ -19,46 +20,45 @@ class BatchReceiver:
     Args:
         queue: Where messages wait.
         policy: Limits.
-        room: Messages that can wait there at most.
+        most: Messages in a result at most: the receiver queue's size, as in stock.
+        turn: When a call that need not wait lets the loop run.
     """
 
-    def __init__(self, queue: ReceiveQueue, policy: BatchReceivePolicy, room: int) -> None:
+    def __init__(
+        self, queue: ReceiveQueue, policy: BatchReceivePolicy, most: int, turn: Turn
+    ) -> None:
         self._queue = queue
         wanted = policy.max_num_message
-        self._most = min(wanted, room) if wanted > 0 else room
+        self._most = min(wanted, most) if wanted > 0 else most
         self._bytes = policy.max_num_bytes
         self._timeout_s = policy.timeout_ms / 1000
+        self._turn = turn
 
     async def receive(self) -> list[Message]:
         """At least one message, or none when the policy's time ran out."""
         deadline = None
         if self._timeout_s > 0:
             deadline = asyncio.get_running_loop().time() + self._timeout_s
-        while not self._enough():
-            try:
-                if not await self._queue.wait(deadline, takes=False):
-                    break
-            except EncoreError:
-                if not len(self._queue):
-                    raise
-                break
-        return self._take()
+        if self._turn.clock() >= self._turn.ends:
+            await self._turn.end()
+        ticket = self._queue.ticket()
+        while True:
+            in_time = self._queue.has(self._most, self._bytes) or await self._fill(deadline, ticket)
+            batch = self._queue.take_many(self._most, self._bytes)
+            if batch or not in_time:  # else all that was queued had been settled
+                return batch
 
-    def _enough(self) -> bool:
-        if len(self._queue) >= self._most:
-            return True
-        return self._bytes > 0 and sum(self._queue.peek_sizes(self._most)) >= self._bytes
-
-    def _take(self) -> list[Message]:
-        batch: list[Message] = []
-        size = 0
-        while len(batch) < self._most:
-            head = self._queue.peek_sizes(1)
-            if not head or (batch and 0 < self._bytes < size + head[0]):
-                break
-            message = self._queue.take()
-            if message is None:
-                break
-            size += head[0]
-            batch.append(message)
-        return batch
+    async def _fill(self, deadline: float | None, ticket: int) -> bool:
+        """Wait for enough; False when the time ran out, or nothing more will come."""
+        queue = self._queue
+        queue.collect()
+        try:
+            while not queue.has(self._most, self._bytes):
+                if not await queue.wait(deadline, ticket, takes=False):
+                    return False
+        except EncoreError:
+            if not len(queue):
+                raise
+        finally:
+            queue.collected()
+        return True

@@ -23,6 +23,7 @@ from ..message import Message
 from ..options import BatchReceivePolicy, ConsumerOptions
 from ..options.checks import integer
 from ..transport.base import ConsumerLink
+from ..turn import Turn
 from ..version import VERSION
 from .ack_sender import AckSender
 from .batch_receiver import BatchReceiver
@@ -61,9 +62,13 @@ class Consumer:
         self._options = options
         self._on_closed = on_closed
         self._loop = loop = asyncio.get_running_loop()
+        self._turn = Turn(loop)
+        self._listener: Listener | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._refusal: Exception | None = None  # what every call gets once closed, or dead
         self._homes: dict[int, InFlight] = {}
         self._acks = AckSender(link, self._homes, options, loop)
-        self._queue = ReceiveQueue(options.schema, link.consumed)
+        self._queue = ReceiveQueue(options.schema, link.consumed, self._turn, self._failed)
         self._redelivery = Redelivery(
             link, self._homes, options, loop, self._acks, self._queue, Random()
         )
@@ -85,16 +90,13 @@ class Consumer:
         self._forwarder: Forwarder | None = None
         if letters is not None:
             self._open_letters(letters)
-        # No more than can be queued here, or waiting for a full batch would never end.
-        room = max(1, options.receiver_queue_size // 2)
         policy = options.batch_receive_policy or BatchReceivePolicy()
-        self._batches = BatchReceiver(self._queue, policy, room)
+        most = max(1, options.receiver_queue_size)
+        self._batches = BatchReceiver(self._queue, policy, most, self._turn)
         self._background: set[asyncio.Task[Any]] = set()
-        self._closing: asyncio.Task[None] | None = None
         link.start(self._intake)
-        self._listener: Listener | None = None
         if options.message_listener is not None:
-            self._listener = Listener(self, self._queue, options.message_listener)
+            self._listener = Listener(self, self._queue, options.message_listener, self._turn)
 
     def _open_letters(self, topics: LetterTopics) -> None:
         options = self._options
@@ -122,6 +124,10 @@ class Consumer:
         if self._listener is not None:
             self._check_receiver()
         if timeout_millis is None and timeout is None:
+            turn = self._turn
+            if turn.clock() >= turn.ends:
+                await turn.end()
+            turn.checked = True
             return self._queue.take() or await self._queue.get(None)
         if timeout is None:
             wait_ms = integer(timeout_millis, "timeout_millis", low=0, unit="ms")
@@ -165,13 +171,18 @@ class Consumer:
             MessageNotHeldError: Another consumer's, of no topic read here, or part of a batch that
                 this consumer does not hold. Nothing was acked but what precedes it in the list.
         """
-        if type(message) is Message and self._closing is None:
+        turn = self._turn
+        if type(message) is Message and self._refusal is None:
             # What nearly every call is; the rules are `Settlement.ack`'s.
             entry = message._entry
             if entry is not None and entry.live and entry.home.owner is self:
                 unsent = entry.home.ack(entry, message._index)
                 if unsent:
                     self._acks.added(entry.home, unsent)
+                if turn.checked:
+                    turn.checked = False
+                elif turn.clock() >= turn.ends:
+                    await turn.end()
                 return
         self._check_open()
         if isinstance(message, (list, tuple)):
@@ -179,6 +190,7 @@ class Consumer:
                 self._settlement.ack(each)
         else:
             self._settlement.ack(message)
+        await self._end_turn()
 
     async def acknowledge_cumulative(self, message: Settleable) -> None:
         """The message and all before it, of its topic or partition, are done.
@@ -189,6 +201,7 @@ class Consumer:
         self._check_open()
         self._check_cumulative("acknowledge_cumulative")
         self._settlement.ack_cumulative(message)
+        await self._end_turn()
 
     def _check_cumulative(self, call: str) -> None:
         if self._options.shared:
@@ -223,6 +236,12 @@ class Consumer:
         self._check_open()
         self._settlement.nack(message, delay, error)
         self._window.watch()
+        await self._end_turn()
+
+    async def _end_turn(self) -> None:
+        """Let the loop run when the turn is over; after the step, which is never taken back."""
+        if self._turn.clock() >= self._turn.ends:
+            await self._turn.end()
 
     async def reconsume_later(
         self,
@@ -332,6 +351,7 @@ class Consumer:
     def _need_listener(self) -> Listener:
         if self._listener is None:
             raise ConfigurationError("this consumer has no message_listener")
+        self._check_open()
         return self._listener
 
     def topic(self) -> str:
@@ -351,15 +371,22 @@ class Consumer:
         return snapshot(self._homes.values(), self._acks.unsent, self._window, self.is_connected())
 
     async def close(self) -> None:
-        """Send the acks made, give everything else back to the broker. Idempotent."""
+        """Send the acks made, give everything else back to the broker. Idempotent.
+
+        A `message_listener` that is under way may end first and settle its message; after 5 s it is
+        cancelled, and the message comes again.
+        """
         if self._closing is None:
-            self._closing = self._loop.create_task(self._close(asyncio.current_task()))
+            if self._listener is None:
+                self._refusal = _closed()
+            self._closing = self._loop.create_task(self._close())
         await asyncio.shield(self._closing)
 
-    async def _close(self, caller: asyncio.Task[Any] | None) -> None:
+    async def _close(self) -> None:
         try:
             if self._listener is not None:
-                await self._listener.close(caller)
+                await self._listener.close()
+                self._refusal = _closed()
             if self._forwarder is not None:
                 self._desk.close()
                 await self._forwarder.close()
@@ -368,7 +395,7 @@ class Consumer:
             self._acks.flush()
             self._acks.close()
             self._queue.drop()
-            self._queue.fail(ClosedError("the consumer was closed"))
+            self._queue.fail(_closed())
             await self._link.close()
             if self._on_closed is not None:
                 self._on_closed(self)
@@ -380,8 +407,15 @@ class Consumer:
         await self.close()
 
     def _check_open(self) -> None:
-        if self._closing is not None:
-            raise ClosedError("the consumer was closed")
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
+
+    def _failed(self, error: Exception) -> None:
+        """The link is dead for good, or closed."""
+        if self._closing is None:
+            self._refusal = error
+            if self._listener is not None:
+                self._listener.failed(error)
 
     async def _finish(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Await `work`, which goes on to its end even when the caller is cancelled."""
@@ -394,3 +428,7 @@ class Consumer:
         self._background.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.debug("background call failed: %r", task.exception())
+
+
+def _closed() -> ClosedError:
+    return ClosedError("the consumer was closed")

@@ -128,15 +128,16 @@ class Intake:
         self._acks.disconnected(homes)
         for home in homes:
             home.disconnected()
-            self._queue.drop(home)
+        self._queue.drop(homes)
 
     def on_doubtful(self, only: Container[int] | None = None) -> None:
         self._acks.doubtful(self._of(only))
 
     def on_rewound(self, only: Container[int] | None = None) -> None:
-        for home in self._of(only):
+        homes = self._of(only)
+        for home in homes:
             home.reset()
-            self._queue.drop(home)
+        self._queue.drop(homes)
 
     def _of(self, only: Container[int] | None) -> list[InFlight]:
         homes = self._homes

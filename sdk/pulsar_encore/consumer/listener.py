@@ -1,7 +1,9 @@
 """A message listener: the loop that calls it, and its pause switch.
 
 Owns `Listener`. The callback may be a plain function or a coroutine function; one call at a time,
-in order. A callback that raises has failed: the message is nacked and comes back.
+in order. A callback that raises has failed: the message is nacked, with the error as evidence, and
+comes back. So has one in which something it awaited was cancelled; only cancelling the listener
+itself ends it, and never without a word.
 """
 
 from __future__ import annotations
@@ -10,29 +12,43 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from contextvars import ContextVar
+from typing import Any, Final, Protocol
 
 from ..errors import EncoreError
 from ..message import Message
+from ..turn import Turn
 from .receive_queue import ReceiveQueue
 
 logger = logging.getLogger(__name__)
 
+#: Seconds that closing waits for the callback under way; as long as an orderly stop may take.
+CLOSE_S: Final = 5.0
+_CANCEL_S: Final = 1.0  # for a cancelled callback to clean up
 
-class _Nacker(Protocol):
-    async def negative_acknowledge(self, message: Message) -> None: ...
+# The message whose callback the running code is part of, tasks made by the callback included.
+_inside: ContextVar[Message | None] = ContextVar("pulsar_encore_listener", default=None)
+
+
+class _Consumer(Protocol):
+    def topic(self) -> str: ...
+    async def negative_acknowledge(
+        self, message: Message, *, error: BaseException | None
+    ) -> None: ...
 
 
 class Listener:
     """Feeds messages of `queue` to `callback(consumer, message)` until closed."""
 
     def __init__(
-        self, consumer: _Nacker, queue: ReceiveQueue, callback: Callable[..., Any]
+        self, consumer: _Consumer, queue: ReceiveQueue, callback: Callable[..., Any], turn: Turn
     ) -> None:
         self._consumer = consumer
         self._queue = queue
         self._callback = callback
+        self._turn = turn
         self._stopped = False
+        self._current: Message | None = None  # its callback is under way
         self._running = asyncio.Event()
         self._running.set()
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -44,31 +60,90 @@ class Listener:
         self._running.set()
 
     async def _run(self) -> None:
-        consumer = self._consumer
-        while not self._stopped:
-            await self._running.wait()
-            message = self._queue.take()
-            if message is None:
-                try:
-                    await self._queue.wait(None, takes=False)
-                except EncoreError:
-                    return  # closed, or dead for good: both are reported where they happened
-                continue  # paused meanwhile, perhaps
-            try:
-                result = self._callback(consumer, message)
-                if inspect.isawaitable(result):
-                    await result
-            except Exception:
-                logger.exception("message_listener failed on %s; nacked", message.message_id())
-                try:
-                    await consumer.negative_acknowledge(message)
-                except EncoreError:
-                    return
+        queue, turn, running = self._queue, self._turn, self._running
+        ticket = queue.ticket()
+        try:
+            while not self._stopped:
+                if not running.is_set():
+                    await running.wait()
+                elif turn.clock() >= turn.ends:
+                    await turn.end()
+                elif (message := queue.take()) is not None:
+                    await self._call(message)
+                else:
+                    await queue.wait(None, ticket, takes=False)
+        except EncoreError:
+            pass  # closed, or dead: `failed` has said so
+        except asyncio.CancelledError:
+            if not self._stopped:
+                self._log_end("its task was cancelled")
+            raise
 
-    async def close(self, caller: asyncio.Task[Any] | None) -> None:
-        """Cancel the callback under way and wait for it, unless it is what closes (`caller`)."""
+    async def _call(self, message: Message) -> None:
+        self._current = message
+        _inside.set(message)
+        cancelled = self._task.cancelling()
+        try:
+            result = self._callback(self._consumer, message)
+            if inspect.isawaitable(result):
+                await result
+        except asyncio.CancelledError as error:
+            ours = self._task.cancelling() > cancelled
+            if not (ours and self._stopped):  # closing gives the message back by itself
+                await self._failed(message, error)
+            if ours:
+                raise
+        except Exception as error:
+            await self._failed(message, error)
+        finally:
+            self._current = None
+
+    async def _failed(self, message: Message, error: BaseException) -> None:
+        try:
+            await self._consumer.negative_acknowledge(message, error=error)
+        except EncoreError as refused:
+            # Closed or dead meanwhile: the broker gives the message out again by itself.
+            logger.error(
+                "message_listener failed on %s; not nacked: %s",
+                message.message_id(),
+                refused,
+                exc_info=error,
+            )
+        else:
+            logger.error(
+                "message_listener failed on %s; nacked", message.message_id(), exc_info=error
+            )
+
+    def failed(self, error: Exception) -> None:
+        """Nothing will arrive any more. What is queued comes again elsewhere."""
+        if not self._stopped:
+            self._stopped = True
+            self._log_end(str(error))
+
+    def _log_end(self, why: str) -> None:
+        logger.error(
+            "message_listener of %s gets nothing more: %s; close the consumer and subscribe again",
+            self._consumer.topic(),
+            why,
+        )
+
+    async def close(self) -> None:
+        """Let the callback under way end, within `CLOSE_S`; then cancel it.
+
+        Called from within that callback it does not wait for it, or both would wait.
+        """
         self._stopped = True
-        if self._task is caller:
-            return
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        current = self._current
+        if current is not None:
+            if _inside.get() is current:
+                return
+            await asyncio.wait((self._task,), timeout=CLOSE_S)
+        if not self._task.done():
+            if self._current is not None:
+                logger.warning(
+                    "message_listener did not end on %s within %s s of closing: cancelled",
+                    self._current.message_id(),
+                    CLOSE_S,
+                )
+            self._task.cancel()
+            await asyncio.wait((self._task,), timeout=_CANCEL_S)

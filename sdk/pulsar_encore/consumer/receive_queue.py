@@ -1,26 +1,40 @@
 """What has arrived and was not yet handed over, and who waits for it.
 
 Owns `ReceiveQueue`. A waiter is only woken, never given a message: it takes one itself, in one step
-without an await, so a cancelled or timed-out receive cannot swallow anything.
+without an await, so a cancelled or timed-out receive cannot swallow anything. Those who wait are
+served in line: who comes later does not overtake a waiter that was woken, and one that found
+nothing keeps its place. Every call is linear in what it moves.
 """
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import accumulate, count
+from operator import attrgetter
+from typing import Any, Final
 
 from ..core.entry import HELD, QUEUED, Entry
 from ..errors import ReceiveTimeout
 from ..message import Message
 from ..transport.base import RawMessage
+from ..turn import Turn
+
+# Room goes back by so many messages of a delivery, and by all that were taken when someone waits.
+_GROUP: Final = 100
+_NOTHING: Final[Iterator[Message]] = iter(())
+_TICKET: Final = attrgetter("ticket")
 
 
 class _Cursor:
-    """The messages of one delivery, and how far they were taken."""
+    """Messages of one delivery, how far they were taken, and what room they still occupy.
 
-    __slots__ = ("at", "end", "entry", "indexes", "messages", "room")
+    `weights`, the bytes up to each message, are there once somebody asked for bytes.
+    """
+
+    __slots__ = ("at", "end", "entry", "indexes", "messages", "room", "weights")
 
     def __init__(
         self, entry: Entry, indexes: Sequence[int], messages: Sequence[RawMessage], room: int
@@ -32,6 +46,22 @@ class _Cursor:
         self.end = len(messages)
         self.room = room
 
+    def weigh(self) -> int:
+        self.weights: list[int] = list(accumulate(message.length() for message in self.messages))
+        return self.weights[-1]
+
+
+class _Waiter:
+    """Somebody in line, by ticket; `takes` when it takes a message at once when woken."""
+
+    __slots__ = ("future", "takes", "ticket", "woken")
+
+    def __init__(self, ticket: int, future: asyncio.Future[bool], takes: bool) -> None:
+        self.ticket = ticket
+        self.future = future
+        self.takes = takes
+        self.woken = False
+
 
 class ReceiveQueue:
     """Arrived messages in order, and the futures of those who wait.
@@ -41,25 +71,35 @@ class ReceiveQueue:
 
     Args:
         schema: Decodes `Message.value`.
-        consumed: Called with (source, messages) that left the queue, a delivery at a time.
+        consumed: Called with (source, messages) when there is room for that many more.
+        turn: When a receive that need not wait lets the loop run.
+        failed: Called with the error when nothing will ever arrive any more.
     """
 
     def __init__(
         self,
         schema: Any,
         consumed: Callable[[int, int], None],
+        turn: Turn,
+        failed: Callable[[Exception], None],
     ) -> None:
         self._schema = schema
         self._consumed = consumed
         self.handed_over: Callable[[Entry, int], None] | None = None
+        self._turn = turn
+        self._failed = failed
         self._cursors: deque[_Cursor] = deque()
-        self._waiters: deque[tuple[asyncio.Future[None], bool]] = deque()
+        self._head: Iterator[Message] = _NOTHING  # walks the first cursor; only that is in part
+        self._count = 0  # messages of all cursors, those taken of the first included
+        self._bytes: int | None = None  # the same in bytes, once somebody asked
+        self._collecting = 0
+        self._waiters: list[_Waiter] = []  # by ticket
+        self._tickets = count()
         self._error: Exception | None = None
-        self._head: Iterator[Message] = iter(())
 
     def __len__(self) -> int:
         """Messages queued, those settled while queued included."""
-        return sum(cursor.end - cursor.at for cursor in self._cursors)
+        return self._count - self._cursors[0].at if self._cursors else 0
 
     def push(
         self,
@@ -70,7 +110,19 @@ class ReceiveQueue:
         room: bool = True,
     ) -> None:
         """Queue messages; `room` False when their room was given back before."""
-        self._cursors.append(_Cursor(entry, indexes, messages, len(messages) if room else 0))
+        total = len(messages)
+        if total > _GROUP:
+            for start in range(0, total, _GROUP):
+                part = slice(start, start + _GROUP)
+                self.push(entry, indexes[part], messages[part], room=room)
+            return
+        cursor = _Cursor(entry, indexes, messages, total if room else 0)
+        self._cursors.append(cursor)
+        self._count += total
+        if self._bytes is not None:
+            self._bytes += cursor.weigh()
+        if self._collecting:
+            self._give_back(cursor, 0)
 
     def take(self) -> Message | None:
         """The next message, QUEUED -> HELD, or None when nothing is here."""
@@ -100,17 +152,73 @@ class ReceiveQueue:
                 turn = 0 if entry.turns is None else entry.turn(index)
                 yield Message(raw, schema, entry, index, count, turn)
         self._cursors.popleft()
-        self._consumed(entry.home.source, cursor.room)
+        self._count -= cursor.end
+        if self._bytes is not None:
+            self._bytes -= cursor.weights[-1]
+        if cursor.room:
+            self._consumed(entry.home.source, cursor.room)
 
-    def peek_sizes(self, most: int) -> list[int]:
-        """Payload sizes of up to `most` messages from the head, in bytes."""
-        sizes: list[int] = []
-        for cursor in self._cursors:
-            rest = cursor.messages[cursor.at : cursor.at + most - len(sizes)]
-            sizes.extend(message.length() for message in rest)
-            if len(sizes) >= most:
+    def _give_back(self, cursor: _Cursor, still: int) -> None:
+        """The room of a cursor's messages but for the last `still`."""
+        messages = cursor.room - still
+        if messages > 0:
+            cursor.room = still
+            self._consumed(cursor.entry.home.source, messages)
+
+    # Several at once
+
+    def has(self, messages: int, size: int) -> bool:
+        """Whether that many messages are queued, or that many bytes (0 or less: never mind)."""
+        if len(self) >= messages:
+            return True
+        return size > 0 and self._queued_bytes() >= size
+
+    def _queued_bytes(self) -> int:
+        if self._bytes is None:
+            self._bytes = sum(cursor.weigh() for cursor in self._cursors)
+        if not self._cursors:
+            return 0
+        head = self._cursors[0]
+        return self._bytes - (head.weights[head.at - 1] if head.at else 0)
+
+    def take_many(self, most: int, most_bytes: int) -> list[Message]:
+        """Up to so many messages and bytes (0 or less: any), but one however large it is."""
+        taken: list[Message] = []
+        left = most_bytes
+        while len(taken) < most:
+            if most_bytes > 0:
+                left -= self._next_size()
+                if taken and left < 0:
+                    break
+            message = self.take()
+            if message is None:
                 break
-        return sizes
+            taken.append(message)
+        return taken
+
+    def _next_size(self) -> int:
+        """Bytes of the message that `take` would return."""
+        for cursor in self._cursors:
+            entry = cursor.entry
+            for at in range(cursor.at, cursor.end):
+                if entry.state[cursor.indexes[at]] == QUEUED and entry.live:
+                    return cursor.messages[at].length()
+        return 0
+
+    def collect(self) -> None:
+        """Somebody waits for many: until `collected`, what is queued occupies no room.
+
+        Or more than the link's room could never be waited for.
+        """
+        self._collecting += 1
+        if self._collecting == 1:
+            for cursor in self._cursors:
+                self._give_back(cursor, 0)
+
+    def collected(self) -> None:
+        self._collecting -= 1
+
+    # Waiting
 
     async def get(self, timeout_s: float | None) -> Message:
         """The next message, waiting for it.
@@ -119,74 +227,112 @@ class ReceiveQueue:
             ReceiveTimeout: Nothing came in time.
         """
         deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        turn = self._turn
+        if turn.clock() >= turn.ends:
+            await turn.end()
+        ticket = self.ticket()
         while True:
             message = self.take()
             if message is not None:
                 return message
-            if not await self.wait(deadline):
+            if not await self.wait(deadline, ticket):
                 raise ReceiveTimeout(f"no message within {timeout_s} s")
 
-    async def wait(self, deadline: float | None, *, takes: bool = True) -> bool:
+    def ticket(self) -> int:
+        """A place in line, behind all that were given before."""
+        return next(self._tickets)
+
+    async def wait(self, deadline: float | None, ticket: int, *, takes: bool = True) -> bool:
         """Suspend until something arrives (True) or the loop's clock reaches `deadline` (False).
 
+        Suspends even when that is past: who asks again and again would never let anything arrive.
+
         Args:
-            deadline: On the loop's clock, or None. takes: A message is taken at once when woken.
-            Who may leave it and wait for more is woken
-                beside those who take, or a message would lie there while they sleep.
+            deadline: On the loop's clock, or None.
+            ticket: The place in line.
+            takes: A message is taken at once when woken. Who may leave it and wait for more is
+                woken beside those who take, or a message would lie there while they sleep.
         """
         if self._error is not None:
-            raise self._error
+            await asyncio.sleep(0)
+            raise self._error.with_traceback(None)  # or it would grow with each time
+        if self._cursors:
+            head = self._cursors[0]
+            self._give_back(head, head.end - head.at)
         loop = asyncio.get_running_loop()
-        if deadline is not None and deadline <= loop.time():
-            return False
-        waiter: asyncio.Future[None] = loop.create_future()
-        self._waiters.append((waiter, takes))
-        timer = None
-        if deadline is not None:
-            timer = loop.call_at(deadline, _expire, waiter)
+        waiter = _Waiter(ticket, loop.create_future(), takes)
+        insort(self._waiters, waiter, key=_TICKET)
+        timer = None if deadline is None else loop.call_at(deadline, _expire, waiter.future)
         try:
-            await waiter
-        except TimeoutError:
-            return False
+            return await waiter.future
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
+            if waiter.woken:
                 self.wake(1)  # woken and cancelled at once: the next in line takes the turn
             raise
         finally:
             if timer is not None:
                 timer.cancel()
-            if (waiter, takes) in self._waiters:
-                self._waiters.remove((waiter, takes))
-        return True
+            if waiter.woken:
+                self._turn.release()
+            else:
+                self._leave(waiter)
+
+    def _leave(self, waiter: _Waiter) -> None:
+        at = bisect_left(self._waiters, waiter.ticket, key=_TICKET)
+        if at < len(self._waiters) and self._waiters[at] is waiter:
+            del self._waiters[at]
 
     def wake(self, waiters: int) -> None:
         """Let up to `waiters` of those who take try again, and those in line before them."""
-        while waiters > 0 and self._waiters:
-            waiter, takes = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                waiters -= takes
+        woken = 0
+        for waiter in self._waiters:
+            if waiters <= 0:
+                break
+            woken += 1
+            if not waiter.future.done():
+                waiter.woken = True
+                waiter.future.set_result(True)
+                self._turn.hold()
+                waiters -= waiter.takes
+        del self._waiters[:woken]
 
-    def drop(self, home: object | None = None) -> None:
-        """Forget what is queued, of one source or of all; the states are the caller's to change."""
-        gone = [each for each in self._cursors if home is None or each.entry.home is home]
-        if not gone:
-            return
-        if self._cursors[0] is gone[0]:
-            self._head = iter(())
-        self._cursors = deque(each for each in self._cursors if each not in gone)
-        for cursor in gone:
-            self._consumed(cursor.entry.home.source, cursor.room)
+    # Endings
+
+    def drop(self, homes: Collection[object] | None = None) -> None:
+        """Forget what is queued, of some sources or of all; the states are the caller's to change.
+
+        Args:
+            homes: The `InFlight`s concerned.
+        """
+        only = None if homes is None else set(homes)
+        kept: deque[_Cursor] = deque()
+        room: dict[int, int] = {}
+        for cursor in self._cursors:
+            if only is not None and cursor.entry.home not in only:
+                kept.append(cursor)
+                continue
+            self._count -= cursor.end
+            if self._bytes is not None:
+                self._bytes -= cursor.weights[-1]
+            if cursor.room:
+                source = cursor.entry.home.source
+                room[source] = room.get(source, 0) + cursor.room
+        if self._cursors and not (kept and kept[0] is self._cursors[0]):
+            self._head = _NOTHING
+        self._cursors = kept
+        for source, messages in room.items():
+            self._consumed(source, messages)
 
     def fail(self, error: Exception) -> None:
         """Waiters, present and future, get `error` once nothing is queued."""
         self._error = error
-        while self._waiters:
-            waiter, _ = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_exception(error)
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.future.done():
+                waiter.future.set_exception(error)
+        self._failed(error)
 
 
-def _expire(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_exception(TimeoutError())
+def _expire(future: asyncio.Future[bool]) -> None:
+    if not future.done():
+        future.set_result(False)

@@ -169,8 +169,8 @@ class Redelivery:
         for each in rewound:
             each.release_all()
         self._rewind(home)
-        for each in rewound:  # last: the room it gives back must not bring more before the rewind
-            self._queue.drop(each)
+        # Last: the room that this gives back must not bring more before the rewind.
+        self._queue.drop(rewound)
 
     def rewind_again(self, home: InFlight) -> None:
         """Something that was given back is missing: what is here stays here, the rest comes."""

@@ -63,15 +63,15 @@ class MemoryReader:
         loop = asyncio.get_running_loop()
         deadline = None if timeout_ms is None else loop.time() + timeout_ms / 1000
         while not self._available():
-            rest = None if deadline is None else deadline - loop.time()
-            if rest is not None and rest <= 0:
-                return None
+            rest = None if deadline is None else max(0, deadline - loop.time())
             waiter: asyncio.Future[None] = loop.create_future()
             self._waiters.add(waiter)
             try:
                 await asyncio.wait((waiter,), timeout=rest)
             finally:
                 self._waiters.discard(waiter)
+            if deadline is not None and deadline <= loop.time() and not self._available():
+                return None
         return self._take()
 
     def _available(self) -> bool:

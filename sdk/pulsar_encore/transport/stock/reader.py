@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
@@ -38,7 +38,7 @@ class StockReader:
         self._topics: list[str] = []
         self._sources: dict[str, int] = {}
         self._kept: deque[Read] = deque()
-        self._waiters: deque[asyncio.Future[Read]] = deque()
+        self._waiters: OrderedDict[asyncio.Future[Read], None] = OrderedDict()  # in line
         self._reading = False
         self._epoch = 0
         self._seeking = asyncio.Lock()  # the library refuses a second seek
@@ -62,7 +62,7 @@ class StockReader:
         if self._kept:  # what is left has nobody waiting before us
             return self._delivery(self._kept.popleft())
         future: asyncio.Future[Read] = self._loop.create_future()
-        self._waiters.append(future)
+        self._waiters[future] = None
         self._arm()
         if not future.done():
             try:
@@ -73,14 +73,14 @@ class StockReader:
                 self._give_back(future)
                 raise
         if not future.done():
-            self._waiters.remove(future)
+            del self._waiters[future]
             return None
         return self._delivery(future.result())
 
     def _give_back(self, future: asyncio.Future[Read]) -> None:
         """The caller is gone; what it got in the same turn goes to the next one."""
         if not future.done():
-            self._waiters.remove(future)
+            del self._waiters[future]
         elif future.exception() is None:
             self._kept.appendleft(future.result())
             self._serve()
@@ -89,7 +89,8 @@ class StockReader:
         while self._kept and self._kept[0][0] != self._epoch:
             self._kept.popleft()
         while self._kept and self._waiters:
-            self._waiters.popleft().set_result(self._kept.popleft())
+            future, _ = self._waiters.popitem(last=False)
+            future.set_result(self._kept.popleft())
 
     def _arm(self) -> None:
         """Have a native read under way as long as somebody waits."""
@@ -129,7 +130,7 @@ class StockReader:
             self._fail(failure(result, f"read from {self._topic}"))
 
     def _fail(self, error: Exception) -> None:
-        waiters, self._waiters = self._waiters, deque()
+        waiters, self._waiters = self._waiters, OrderedDict()
         for future in waiters:
             if not future.done():
                 future.set_exception(error)
