@@ -94,8 +94,7 @@ class Forwarder:
             topics.subscription,
             consumer_name,
             version,
-            capabilities=topics.capabilities,
-            text_keys=topics.policy.text_keys,
+            refuse_bytes=topics.refuse_bytes,
             reads_letters=topics.reads_letters,
         )
         self._loop = asyncio.get_running_loop()

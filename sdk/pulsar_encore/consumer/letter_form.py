@@ -15,7 +15,6 @@ from ..errors import ConfigurationError, NotSupportedError
 from ..message import Message
 from ..options import ProducerOptions
 from ..topics import base_name
-from ..transport.base import Capabilities
 
 SchemaOf = Callable[[str, int], Awaitable[Any]]
 """`Transport.schema_of`."""
@@ -64,13 +63,13 @@ def _secrets(encrypted: Any) -> tuple[str, ...]:
     return tuple(sorted(key.key for key in encrypted.keys()))
 
 
-def content(message: Message, capabilities: Capabilities, *, text_keys: bool) -> dict[str, Any]:
+def content(message: Message, *, refuse_bytes: bool) -> dict[str, Any]:
     """The fields of an `Outgoing` that are the original's, its properties aside.
 
     Args:
         message: The original.
-        capabilities: Of the transport it came from.
-        text_keys: Keys that read as bytes are known to be text.
+        refuse_bytes: The transport cannot tell keys of bytes from text, and nobody said which
+            they are.
 
     Raises:
         NotSupportedError: The transport cannot read, or cannot tell, all of it.
@@ -85,7 +84,7 @@ def content(message: Message, capabilities: Capabilities, *, text_keys: bool) ->
         }
     except UnicodeDecodeError as error:
         raise unreadable(message) from error
-    if not capabilities.binary_keys and not text_keys and reads_as_bytes(key):
+    if refuse_bytes and reads_as_bytes(key):
         raise NotSupportedError(
             f"the key {key[:100]!r} of {message.message_id()!r} reads as one of bytes (base64, as "
             "Java's keyBytes are sent), and the engine cannot copy those: the copy's key would be "
@@ -103,15 +102,23 @@ def unreadable(message: Message) -> NotSupportedError:
 
 
 async def producer_options(
-    form: Form, schema_of: SchemaOf, crypto_key_reader: Any, **options: Any
+    form: Form, schema_of: SchemaOf, crypto_key_reader: Any, schema: Any = None, **options: Any
 ) -> ProducerOptions:
     """Options of a producer that writes copies of a form: unbatched, chunked where they are large.
+
+    Args:
+        form: What it writes.
+        schema_of: Finds the schema of a version.
+        crypto_key_reader: Has the keys to encrypt with, or None.
+        schema: For messages that were written without one.
+        options: Further `ProducerOptions`.
 
     Raises:
         NotSupportedError: Nothing can write such copies.
         TransportError: The schema cannot be had.
     """
-    schema = await schema_of(form.topic, form.version) if form.version >= 0 else None
+    if form.version >= 0:
+        schema = await schema_of(form.topic, form.version)
     if form.keyed and getattr(schema, "key_value", False):
         raise NotSupportedError(
             f"messages of {form.topic} are key-value pairs whose keys are bytes, and the engine "

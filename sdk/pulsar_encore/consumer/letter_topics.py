@@ -17,7 +17,7 @@ from ..message import Message
 from ..options import ConsumerOptions, ConsumerType, InitialPosition
 from ..options.letters import DeadLetterPolicy
 from ..topics import dead_topic_of, dead_topic_of_one
-from ..transport.base import Capabilities, ProducerLink, Transport
+from ..transport.base import ProducerLink, Transport
 from .letter_form import Form, producer_options
 from .letter_producer import LetterProducer
 
@@ -66,8 +66,9 @@ class LetterTopics:
         return topic
 
     @property
-    def capabilities(self) -> Capabilities:
-        return self._transport.capabilities
+    def refuse_bytes(self) -> bool:
+        """Whether keys may be bytes, and nobody can tell."""
+        return not self._transport.capabilities.binary_keys and not self.policy.text_keys
 
     def reads_letters(self, topic: str) -> bool:
         """Whether a topic is the retry-letter topic that is read along."""

@@ -15,7 +15,6 @@ from ..core.forwarding import is_letter, letter_properties
 from ..errors import ConfigurationError
 from ..evidence import Evidence, evidence_of
 from ..message import Message
-from ..transport.base import Capabilities
 from .letter_form import content, unreadable
 
 
@@ -26,8 +25,7 @@ class LetterWriter:
         subscription: Its name, for REAL_SUBSCRIPTION.
         consumer_name: For the evidence.
         version: Of this package, for the evidence.
-        capabilities: Of the transport the messages come from.
-        text_keys: Keys that read as bytes are known to be text.
+        refuse_bytes: Keys that read as bytes are not copied (`letter_form.content`).
         reads_letters: Whether a topic is the consumer's retry-letter topic.
     """
 
@@ -37,13 +35,11 @@ class LetterWriter:
         consumer_name: str,
         version: str,
         *,
-        capabilities: Capabilities,
-        text_keys: bool,
+        refuse_bytes: bool,
         reads_letters: Callable[[str], bool],
     ) -> None:
         self._subscription = subscription
-        self._capabilities = capabilities
-        self._text_keys = text_keys
+        self._refuse_bytes = refuse_bytes
         self._reads_letters = reads_letters
         self._consumer_name = consumer_name
         self._version = version
@@ -54,7 +50,7 @@ class LetterWriter:
         Raises:
             NotSupportedError: The transport cannot read all of it.
         """
-        fields = content(message, self._capabilities, text_keys=self._text_keys)
+        fields = content(message, refuse_bytes=self._refuse_bytes)
         try:
             own = message.properties()
         except UnicodeDecodeError as error:
