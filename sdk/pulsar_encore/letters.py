@@ -27,10 +27,14 @@ LAST_TIME: Final = "ENCORE_LAST_TIME"
 CONSUMER: Final = "ENCORE_CONSUMER"
 VERSION: Final = "ENCORE_VERSION"
 PARKED_LOOKS: Final = "ENCORE_PARKED_LOOKS"
+PARKED_TIMES: Final = "ENCORE_PARKED_TIMES"
 REPLAY_ID: Final = "ENCORE_REPLAY_ID"
 REPLAYED_FROM: Final = "ENCORE_REPLAYED_FROM"
 
-COUNTERS: Final = frozenset({RECONSUME_TIMES, DELAY_TIME, ATTEMPTS, FIRST_TIME, PARKED_LOOKS})
+PARKED: Final = frozenset({PARKED_LOOKS, PARKED_TIMES})
+"""Of a parked nack only; no letter after it has them."""
+
+COUNTERS: Final = PARKED | {RECONSUME_TIMES, DELAY_TIME, ATTEMPTS, FIRST_TIME}
 """What a replay resets, unless told to keep it."""
 
 FAILURE: Final = frozenset({REASON, ERROR_CLASS, ERROR_MESSAGE, ERROR_STACK, FINGERPRINT})
@@ -47,11 +51,11 @@ RESERVED: Final = (
             ORIGIN_MESSAGE_ID_LEGACY,
             RECONSUME_TIMES,
             DELAY_TIME,
-            PARKED_LOOKS,
             REPLAY_ID,
             REPLAYED_FROM,
         }
     )
     | EVIDENCE
+    | PARKED
 )
 """Names that an application may not give to `reconsume_later`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from collections import Counter
@@ -151,6 +152,51 @@ async def test_letters_are_listed_and_shown_without_a_control_character(
     assert (code, problems) == (1, "")
     assert "1 letters would be sent" in out
     assert "no REAL_TOPIC" in out
+
+
+ELSEWHERE = "persistent://public/default/payroll"
+
+
+async def test_nobody_is_asked_and_nothing_goes_elsewhere(broker: BrokerThread) -> None:
+    """The publisher wrote REAL_TOPIC; an operator has to name the topic as well."""
+    await bury_on(broker.url, [b"1"])
+    await bury_on(broker.url, [b"2"], real_topic=ELSEWHERE)
+    code, out, _ = await said(broker, "replay", DEAD, "--all")
+    assert code == 1
+    assert "1 letters sent and acked" in out
+    assert "named after" in out
+    assert "--real-topic" in out
+    code, out, _ = await said(broker, "replay", DEAD, "--real-topic", "payroll")
+    assert (code, f"1 to {ELSEWHERE}" in out) == (0, True)
+
+
+@pytest.mark.parametrize(("answer", "sent"), [("yes", 2), ("no", 1), ("", 1)])
+async def test_somebody_at_a_terminal_is_asked(
+    broker: BrokerThread, answer: str, sent: int
+) -> None:
+    await bury_on(broker.url, [b"1"])
+    await bury_on(broker.url, [b"2"], real_topic=ELSEWHERE)
+    there, here = os.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pulsar_encore.cli", "dlq", "replay", DEAD, "--all"),
+        *("--url", broker.url),
+        stdin=here,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=here,
+    )
+    os.close(here)
+    asked = b""
+    try:
+        while b"[y/N]" not in asked:
+            asked += await asyncio.wait_for(asyncio.to_thread(os.read, there, 4096), 20)
+        assert f"1 to {ELSEWHERE}".encode() in asked
+        os.write(there, f"{answer}\n".encode())
+        out, _ = await asyncio.wait_for(process.communicate(), 30)
+    finally:
+        os.close(there)
+    assert process.returncode == (0 if sent == 2 else 1)
+    assert f"{sent} letters sent and acked" in out.decode()
+    assert bodies(await read_from(broker.url, ELSEWHERE)) == [b"2"][: sent - 1]
 
 
 def test_a_wrong_command_is_one_line_before_anything_is_connected(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +19,7 @@ from pulsar_encore.deadletters import (
     DeadLetters,
     Letter,
     LetterNotFoundError,
+    NothingSelectedError,
     Selection,
     printable,
 )
@@ -64,6 +66,35 @@ async def test_letters_are_counted_by_fingerprint_and_topic(
     assert (first.error_class, first.error_message) == ("ValueError", "no a")
     assert (second.fingerprint, second.real_topic, second.count) == ("-", HOME, 1)
     assert (third.fingerprint, third.real_topic, third.count) == ("aaaaaaaaaaaa", OTHER, 1)
+
+
+@pytest.mark.parametrize("gap", [0.001, 0.02])
+async def test_looking_ends_where_the_topic_ended_when_it_began(
+    transport: MemoryTransport, dead: DeadLetters, gap: float
+) -> None:
+    """However fast letters arrive; a look that waits for a pause may wait for ever."""
+
+    async def keep_dying() -> None:
+        while True:
+            bury(transport, b"later", fingerprint="bbbbbbbbbbbb")
+            await asyncio.sleep(gap)
+
+    bury(transport, *(b"%d" % number for number in range(3)))
+    transport.put(DEAD, b"x", b"y", properties=properties_of())
+    dying = asyncio.ensure_future(keep_dying())
+    try:
+        async with asyncio.timeout(60):
+            groups = await dead.list()
+            found = await dead.show("aaaaaaaaaaaa")
+            with pytest.raises(LetterNotFoundError):
+                await dead.show("cccccccccccc")
+            with pytest.raises(NothingSelectedError):
+                await dead.replay(Selection(fingerprints=["cccccccccccc"]))
+    finally:
+        dying.cancel()
+    assert groups[0].count == 5
+    assert sum(group.count for group in groups[1:]) < 100
+    assert found.message.data() == b"y"
 
 
 async def test_looking_needs_no_subscription_and_leaves_none(

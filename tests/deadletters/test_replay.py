@@ -18,6 +18,8 @@ from pulsar_encore.deadletters import (
     Selection,
 )
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
+from pulsar_encore.testing.producing import MemoryProducer
+from pulsar_encore.transport.base import Outgoing
 
 OTHER = "persistent://public/default/refunds"
 
@@ -109,15 +111,20 @@ async def test_members_of_a_batch_are_replayed_one_by_one(
 async def test_every_partition_of_a_dead_letter_topic_is_replayed(
     transport: MemoryTransport, client: encore.Client
 ) -> None:
-    topic = "persistent://public/default/wide-DLQ"
+    topic = f"{HOME}-wide-billing-DLQ"
     transport.catalogue.create_partitioned(topic, 3)
     for number in range(3):
-        bury(transport, b"%d" % number, topic=f"{topic}-partition-{number}")
+        bury(
+            transport,
+            b"%d" % number,
+            topic=f"{topic}-partition-{number}",
+            real_topic=f"{HOME}-wide",
+        )
     wide = DeadLetters(client, topic)
     assert (await wide.list())[0].count == 3
     report = await wide.replay(Selection(fingerprints=["aaaaaaaaaaaa"]))
     assert (report.replayed, report.reached_end) == (3, True)
-    assert sorted(bodies(await read_out(client))) == [b"0", b"1", b"2"]
+    assert sorted(bodies(await read_out(client, f"{HOME}-wide"))) == [b"0", b"1", b"2"]
 
 
 async def test_a_chunked_letter_is_replayed_whole_and_once(
@@ -152,11 +159,12 @@ async def test_a_dry_run_counts_and_sends_nothing(
 ) -> None:
     bury(transport, b"1", b"2")
     bury(transport, b"3", real_topic=OTHER)
-    report = await dead.replay(dry_run=True)
+    both = Selection(real_topics=[HOME, OTHER])
+    report = await dead.replay(both, dry_run=True)
     assert (report.selected, report.replayed) == (3, 0)
     assert report.targets == {HOME: 2, OTHER: 1}
     assert not await read_out(client)
-    assert (await dead.replay()).replayed == 3
+    assert (await dead.replay(both)).replayed == 3
 
 
 async def test_a_second_run_sends_nothing_twice_and_says_why(
@@ -272,19 +280,98 @@ async def test_a_cancel_at_any_turn_loses_and_doubles_nothing(
     assert bodies(await read_out(client)) == sent
 
 
-async def test_a_letter_that_cannot_be_sent_stops_the_replay_and_stays(
+async def test_a_topic_that_takes_nothing_holds_up_no_other(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
     bury(transport, b"1")
-    bury(transport, b"2", real_topic=OTHER)
-    bury(transport, b"3")
+    stuck = bury(transport, *(b"%d" % number for number in range(200)), real_topic=OTHER)
+    bury(transport, b"2")
     transport.state(OTHER).log.terminated = True
-    with pytest.raises(ReplayStoppedError, match="Run it again") as raised:
-        await dead.replay()
-    assert raised.value.report.replayed >= 1
-    assert isinstance(raised.value.__cause__, encore.TransportError)
-    assert (await dead.replay(target=HOME)).replayed >= 1
-    assert sorted(bodies(await read_out(client))) == [b"1", b"2", b"3"]
+    both = Selection(real_topics=[HOME, OTHER])
+    report = await dead.replay(both)
+    assert (report.replayed, report.refused) == (2, 200)
+    assert report.targets == {HOME: 2}
+    assert report.refusals[0].letter_id == stuck[0]
+    assert "terminated" in report.refusals[0].reason
+    assert bodies(await read_out(client)) == [b"1", b"2"]
+    assert len(transport.recorded("SEND")) < 150  # it is not asked for each of them
+    assert (await dead.replay(both, target=HOME)).replayed == 200
+
+
+async def test_a_letter_that_never_can_be_sent_holds_up_no_other(
+    transport: MemoryTransport,
+    client: encore.Client,
+    dead: DeadLetters,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Run after run, and also when the engine calls it something that may pass."""
+    publish = MemoryProducer.publish
+
+    def picky(self: MemoryProducer, message: Outgoing) -> Any:
+        if message.payload is not None and message.payload.startswith(b"bad"):
+            raise encore.TransportError("too much", result=message.payload[3:].decode())
+        return publish(self, message)
+
+    monkeypatch.setattr(MemoryProducer, "publish", picky)
+    bad = bury(transport, b"badMessageTooBig", b"badTimeout")
+    bury(transport, *(b"%d" % number for number in range(100)))
+    report = await dead.replay()
+    assert (report.replayed, report.refused) == (100, 2)
+    assert [each.letter_id for each in report.refusals] == bad
+    assert "too much" in report.refusals[0].reason
+    bury(transport, b"more")
+    report = await dead.replay()
+    assert (report.selected, report.replayed, report.refused) == (1, 1, 2)
+    assert len(await read_out(client)) == 101
+
+
+# Other places than the topic is named after
+
+
+@pytest.mark.parametrize(
+    ("topic", "real", "of"),
+    [
+        (DEAD, HOME, {}),
+        (DEAD, f"{HOME}-partition-3", {}),
+        (f"{HOME}-partition-3-billing-DLQ", HOME, {}),
+        (f"{HOME}-partition-3-billing-DLQ", f"{HOME}-partition-3", {}),
+        (DEAD, HOME, {letters.REAL_SUBSCRIPTION: "billing"}),
+        (DEAD, "orders", {}),
+    ],
+)
+async def test_letters_go_home_to_the_topic_that_names_them(
+    transport: MemoryTransport, client: encore.Client, topic: str, real: str, of: dict[str, str]
+) -> None:
+    bury(transport, b"1", topic=topic, real_topic=real, **of)
+    report = await DeadLetters(client, topic).replay()
+    assert report.targets == {HOME: 1}
+
+
+@pytest.mark.parametrize(
+    ("topic", "real"),
+    [
+        (DEAD, OTHER),
+        (DEAD, "persistent://public/default/order"),
+        (DEAD, "persistent://public/default/orders-billing"),
+        (DEAD, "non-persistent://public/default/orders"),
+        (DEAD, "persistent://public/other/orders"),
+        ("persistent://public/default/graveyard", HOME),
+        (f"{HOME}-DLQ", HOME),
+        ("persistent://public/default/orders-sales-DLQ", HOME),  # of another subscription
+    ],
+)
+async def test_a_letter_goes_elsewhere_only_when_told_to(
+    transport: MemoryTransport, client: encore.Client, topic: str, real: str
+) -> None:
+    """Whoever publishes a message can write REAL_TOPIC on it, and Java's letters keep that."""
+    bury(transport, b"1", topic=topic, real_topic=real)
+    dead = DeadLetters(client, topic)
+    report = await dead.replay()
+    assert (report.selected, report.replayed, report.refused) == (0, 0, 1)
+    assert "named after" in report.refusals[0].reason
+    assert not transport.recorded("SEND")
+    report = await dead.replay(Selection(real_topics=[real]))
+    assert (report.replayed, report.targets) == (1, {real: 1})
 
 
 async def test_a_lost_receipt_is_a_double_that_can_be_seen(
@@ -316,7 +403,7 @@ async def test_many_target_topics_need_few_producers(
     homes = [f"persistent://public/default/home-{number}" for number in range(150)]
     for home in homes:
         bury(transport, b"x", real_topic=home)
-    report = await dead.replay()
+    report = await dead.replay(Selection(real_topics=homes))
     assert set(report.targets) == set(homes)
     assert len(await read_out(client, homes[149])) == 1
 
@@ -384,7 +471,19 @@ async def test_a_send_that_is_refused_once_is_sent_by_the_next_run(
 ) -> None:
     bury(transport, b"1", b"2", b"3")
     transport.faults = FaultPlan([Fault(kind="refuse", command="SEND", nth=2)])
-    with pytest.raises(ReplayStoppedError):
-        await dead.replay(rate=10)
-    await dead.replay()
-    assert bodies(await read_out(client)) == [b"1", b"2", b"3"]
+    report = await dead.replay(rate=10)
+    assert (report.selected, report.replayed, report.refused) == (2, 2, 1)
+    report = await dead.replay()
+    assert (report.replayed, report.refused) == (1, 0)
+    assert bodies(await read_out(client)) == [b"1", b"3", b"2"]
+
+
+async def test_a_client_closed_meanwhile_stops_the_replay(
+    transport: MemoryTransport, dead: DeadLetters
+) -> None:
+    bury(transport, *(b"%d" % number for number in range(20)))
+    work = asyncio.ensure_future(dead.replay(rate=10))
+    await asyncio.sleep(0.55)
+    await dead._client.close()
+    with pytest.raises((ReplayStoppedError, encore.ClosedError)):
+        await work

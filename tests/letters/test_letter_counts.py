@@ -22,6 +22,7 @@ from forwarding_kit import (
 
 import pulsar_encore as encore
 from pulsar_encore import letters
+from pulsar_encore.deadletters import DeadLetters
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
 
 ALL_TYPES = [
@@ -149,14 +150,54 @@ async def test_a_count_that_is_no_number_counts_as_never(
     assert named(await read_out(client, DEAD), letters.RECONSUME_TIMES) == ["2"]
 
 
-async def test_a_count_that_somebody_else_wrote_goes_on(
+async def test_a_count_that_another_client_wrote_on_a_letter_goes_on(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
-    transport.put(TOPIC, b"a", properties={letters.RECONSUME_TIMES: "2"})
+    transport.put(RETRY, b"a", properties={letters.RECONSUME_TIMES: "2"})
     async with await open_consumer(client, most=2) as consumer:
         seen = await look(consumer, reconsume)
     assert seen == Counter({b"a": 1})
     assert named(await read_out(client, DEAD), letters.RECONSUME_TIMES) == ["3"]
+
+
+@pytest.mark.parametrize("act", [nack, reconsume])
+async def test_a_publisher_has_no_say_in_looks_and_origin(
+    client: encore.Client, transport: MemoryTransport, act: Act
+) -> None:
+    """Often it does not know: it published what it consumed, with all properties."""
+    foreign = dict.fromkeys(letters.RESERVED, "5") | {letters.REAL_TOPIC: "payroll"}
+    transport.put(TOPIC, b"a", properties=foreign)
+    async with await open_consumer(client, most=2) as consumer:
+        seen = await look(consumer, act)
+    assert seen == Counter({b"a": 3})
+    dead = await read_out(client, DEAD)
+    assert named(dead, letters.REAL_TOPIC) == [TOPIC]
+    assert named(dead, letters.REAL_SUBSCRIPTION) == ["s"]
+    assert named(dead, letters.RECONSUME_TIMES) == ["3" if act is reconsume else None]
+    assert named(dead, letters.ATTEMPTS) == ["3"]
+    assert named(dead, letters.ERROR_CLASS) == [None]
+
+
+async def test_a_replay_that_keeps_counters_is_believed_where_it_died(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    """And by the subscription it died of; by no other, and on no other topic."""
+    transport.put(TOPIC, b"a")
+    async with await open_consumer(client, most=2) as consumer:
+        assert await look(consumer, reconsume) == Counter({b"a": 3})
+        (letter,) = await read_out(client, DEAD)
+        await DeadLetters(client, DEAD).replay(keep_counters=True)
+        message = await consumer.receive(timeout=5)
+        transport.put("persistent://public/default/u", b"copy", properties=message.properties())
+        await consumer.reconsume_later(message)
+        with pytest.raises(encore.ReceiveTimeout):
+            await consumer.receive(timeout=60)  # its retries were used up
+    again = (await read_out(client, DEAD))[1]
+    for name in (letters.ORIGIN_MESSAGE_ID, letters.REAL_TOPIC):
+        assert again.properties()[name] == letter.properties()[name]
+    assert again.properties()[letters.RECONSUME_TIMES] == "4"
+    async with await open_consumer(client, "u", most=2) as consumer:
+        assert await look(consumer, reconsume) == Counter({b"copy": 3})
 
 
 async def test_acked_siblings_are_never_forwarded(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import string
 
 import pytest
@@ -14,8 +15,10 @@ from pulsar_encore.core import attempts as attempts_module
 from pulsar_encore.core.attempts import Attempts
 from pulsar_encore.core.forwarding import (
     id_text,
+    is_letter,
     letter_properties,
     parked_looks,
+    reads_as_bytes,
     reconsume_times,
 )
 from pulsar_encore.evidence import Evidence, evidence_of
@@ -52,12 +55,14 @@ def test_first_values_stay_through_every_retry(
         encore.MessageId(-1, 5, 6, -1),
         real_topic="persistent://a/b/c",
         subscription=subscription,
+        letter=False,
     )
     second = letter_properties(
         first,
         encore.MessageId(0, 7, 8, 9, batch_size=10),
         real_topic="persistent://a/b/d",
         subscription=other,
+        letter=True,
     )
     assert second == first
     assert {name: first[name] for name in original} == original
@@ -67,6 +72,81 @@ def test_first_values_stay_through_every_retry(
         letters.ORIGIN_MESSAGE_ID,
         letters.ORIGIN_MESSAGE_ID_LEGACY,
     }
+
+
+@given(st.dictionaries(st.sampled_from(sorted(letters.RESERVED)), texts))
+def test_what_a_publisher_says_of_letters_is_not_believed(said: dict[str, str]) -> None:
+    given_ = letter_properties(
+        {**said, "colour": "red"},
+        encore.MessageId(-1, 5, 6, -1),
+        real_topic="persistent://a/b/c",
+        subscription="s",
+        letter=False,
+    )
+    kept = {letters.REPLAY_ID, letters.REPLAYED_FROM} & set(said)
+    assert given_ == {name: said[name] for name in kept} | {
+        "colour": "red",
+        letters.REAL_TOPIC: "persistent://a/b/c",
+        letters.REAL_SUBSCRIPTION: "s",
+        letters.ORIGIN_MESSAGE_ID: "5:6:-1",
+        letters.ORIGIN_MESSAGE_ID_LEGACY: "5:6:-1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("topic", "changed", "expected"),
+    [
+        ("persistent://a/b/c", {}, True),
+        ("persistent://a/b/c-partition-2", {}, True),
+        ("persistent://a/b/other", {}, False),  # copied along by a pipeline
+        ("persistent://a/b/c", {letters.REAL_SUBSCRIPTION: "other"}, False),
+        ("persistent://a/b/c", {letters.REPLAY_ID: None}, False),
+        ("persistent://a/b/c", {letters.REAL_TOPIC: None}, False),
+        ("persistent://a/b/c-s-RETRY", {letters.REPLAY_ID: None}, True),
+        ("persistent://a/b/c-s-RETRY-partition-1", {letters.REPLAY_ID: None}, True),
+        ("persistent://a/b/c-other-RETRY", {letters.REPLAY_ID: None}, False),
+    ],
+)
+def test_whose_letter_it_is(topic: str, changed: dict[str, str | None], expected: bool) -> None:
+    said = {
+        letters.REPLAY_ID: "r",
+        letters.REAL_TOPIC: "persistent://a/b/c-partition-1",
+        letters.REAL_SUBSCRIPTION: "s",
+        **changed,
+    }
+    properties = {name: value for name, value in said.items() if value is not None}
+    assert is_letter(properties, topic, "s") is expected
+
+
+@pytest.mark.parametrize(
+    ("times", "again", "counted"),
+    [
+        (None, None, 2),
+        (None, "1", 0),  # a Java consumer reconsumed it, and copied what was not its own
+        ("1", "1", 2),
+        ("1", "2", 0),
+    ],
+)
+def test_parked_looks_are_of_the_parked_letter_alone(
+    times: str | None, again: str | None, counted: int
+) -> None:
+    properties = {letters.PARKED_LOOKS: "2", letters.PARKED_TIMES: times or "0"}
+    if again is not None:
+        properties[letters.RECONSUME_TIMES] = again
+    assert parked_looks(properties) == counted
+
+
+@given(st.binary(max_size=40))
+def test_keys_of_bytes_are_told_by_their_padding(key: bytes) -> None:
+    text = base64.b64encode(key).decode()
+    assert reads_as_bytes(text) is bool(len(key) % 3)
+
+
+@pytest.mark.parametrize(
+    "key", ["", "=", "==", "k", "key=", "a=b=", "abc==", "order-17", "user", "a b=", "ab==\n", "é="]
+)
+def test_ordinary_keys_are_not_taken_for_bytes(key: str) -> None:
+    assert not reads_as_bytes(key)
 
 
 @pytest.mark.parametrize(

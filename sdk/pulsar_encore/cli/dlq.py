@@ -11,7 +11,10 @@ import asyncio
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Final, TypeVar
 
@@ -106,6 +109,9 @@ def replay(
 ) -> int:
     """Send letters back to the topics they died on; what is persisted there is acked here.
 
+    A letter that names another topic than the dead-letter topic is named after is sent there when
+    --real-topic names that topic too, or when somebody at the terminal says yes.
+
     Run it again after an interruption: what was acked is not sent again. After a kill, letters of
     the last tenth of a second may be sent twice; both carry the same ENCORE_REPLAYED_FROM.
 
@@ -135,9 +141,12 @@ def replay(
     progress = output.Progress()
 
     async def work(dead: DeadLetters) -> ReplayReport:
+        chosen = selection
         try:
+            if target is None and not dry_run and output.somebody_watches():
+                chosen = await _agreed(dead, selection)
             return await dead.replay(
-                selection,
+                chosen,
                 dry_run=dry_run,
                 rate=rate,
                 limit=limit,
@@ -168,6 +177,21 @@ def _run(url: str, topic: str, subscription: str, work: Callable[[DeadLetters], 
             return await work(DeadLetters(client, topic, subscription=subscription))
 
     return asyncio.run(main())
+
+
+async def _agreed(dead: DeadLetters, selection: Selection) -> Selection:
+    """The selection, with the topics in it that letters name and somebody agrees to."""
+    known, strange = set(selection.real_topics), Counter[str]()
+    homes: set[str] = set()
+    async with aclosing(dead.letters(selection)) as scan:
+        async for letter in scan:
+            if letter.named_by(dead.topic):
+                homes.add(letter.real_topic)
+            elif letter.real_topic and letter.real_topic not in known:
+                strange[letter.real_topic] += 1
+    if not strange or not await asyncio.to_thread(output.agrees, dead.topic, strange):
+        return selection
+    return replace(selection, real_topics=known | homes | set(strange))
 
 
 def _selection(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -105,6 +105,9 @@ def _payload(letter: Letter, most_bytes: int) -> list[str]:
     if letter.message.has_null_value():
         return ["payload: none (a tombstone)"]
     data = letter.message.data()
+    encrypted = letter.message.encryption_context()
+    if encrypted is not None and encrypted.is_decryption_failed():
+        return [f"payload: encrypted, {len(data)} bytes"]
     cut = data[:most_bytes]
     more = "" if len(cut) == len(data) else f", the first {len(cut)} of them"
     try:
@@ -126,6 +129,24 @@ def _decoded(cut: bytes) -> str:
             if missing == 3:
                 raise
     raise AssertionError("unreachable")
+
+
+def somebody_watches() -> bool:
+    """Whether a question would be read and answered."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def agrees(dead_topic: str, strange: Mapping[str, int]) -> bool:
+    """Ask whether letters may go to topics that the dead-letter topic is not named after."""
+    sys.stderr.write(
+        f"Letters name topics that {printable(dead_topic, _MOST_TEXT)} is not named after; whoever "
+        "published their messages may have written that:\n"
+    )
+    for topic, number in sorted(strange.items()):
+        sys.stderr.write(f"  {number} to {printable(topic, _MOST_TEXT)}\n")
+    sys.stderr.write("Send them there? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def report_text(report: ReplayReport) -> str:

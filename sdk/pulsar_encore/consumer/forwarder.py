@@ -26,6 +26,7 @@ from ..message import Message
 from ..timer import wall_now_ms
 from ..topics import base_name
 from ..transport.base import Outgoing
+from .letter_form import PLAIN, Form, form_of
 from .letter_topics import LetterTopics
 from .letter_writer import LetterWriter, checked_properties, first_failed, tell
 
@@ -45,19 +46,21 @@ class _UnderWay:
     Attributes:
         message: The original, LEAVING.
         topic: Where to.
+        form: What its producer writes.
         cumulative: Its ack covers what is before it.
         tries: How often its letter failed before.
         due: Of a parked nack: when the message is wanted again, ms since the epoch; else None.
         outcome: Awaited by a caller; None where nobody asked for the letter.
     """
 
-    __slots__ = ("cumulative", "due", "message", "outcome", "topic", "tries")
+    __slots__ = ("cumulative", "due", "form", "message", "outcome", "topic", "tries")
 
     def __init__(
         self,
         message: Message,
         topic: str,
         *,
+        form: Form = PLAIN,
         cumulative: bool = False,
         tries: int = 0,
         due: int | None = None,
@@ -65,6 +68,7 @@ class _UnderWay:
     ) -> None:
         self.message = message
         self.topic = topic
+        self.form = form
         self.cumulative = cumulative
         self.tries = tries
         self.due = due
@@ -86,7 +90,13 @@ class Forwarder:
     ) -> None:
         self._topics = topics
         self._settlement = settlement
-        self._writer = LetterWriter(topics.subscription, consumer_name, version)
+        self._writer = LetterWriter(
+            topics.subscription,
+            consumer_name,
+            version,
+            refuse_bytes=topics.refuse_bytes,
+            reads_letters=topics.reads_letters,
+        )
         self._loop = asyncio.get_running_loop()
         self._under_way: set[_UnderWay] = set()
         self._drained: asyncio.Future[None] | None = None
@@ -126,6 +136,7 @@ class Forwarder:
             )
         evidence = None if error is None else evidence_of(error, "reconsume_later")
         # Everything that can be wrong with the message is found before anything is begun.
+        form = form_of(message)
         letter = self._writer.copy(message, base_name(message.topic_name()))
         self._settlement.leave(message, cumulative=cumulative)
 
@@ -134,7 +145,6 @@ class Forwarder:
         dead = times > self.max_redeliver_count
         wall_now = self._wall_now()
         own.update(custom)
-        own.pop(letters.PARKED_LOOKS, None)  # the new letter's looks begin at none
         own[letters.RECONSUME_TIMES] = str(times)
         own[letters.DELAY_TIME] = str(delay_ms)
         own.setdefault(letters.FIRST_TIME, str(wall_now))
@@ -146,7 +156,8 @@ class Forwarder:
             letter["deliver_at"] = wall_now + delay_ms
         topic = self._topics.dead(message) if dead else self._topics.retry(message)
         outcome: asyncio.Future[None] = self._loop.create_future()
-        self._send(_UnderWay(message, topic, cumulative=cumulative, outcome=outcome), letter)
+        sending = _UnderWay(message, topic, form=form, cumulative=cumulative, outcome=outcome)
+        self._send(sending, letter)
         return outcome
 
     async def reconsume_each(
@@ -185,6 +196,7 @@ class Forwarder:
         tries = message.redelivery_count() - self.max_redeliver_count
         sending = _UnderWay(message, self._topics.dead(message), tries=tries)
         try:
+            sending.form = form_of(message)
             letter = self._writer.copy(message, message.topic_name())
         except EncoreError as error:
             self._failed(sending, error)
@@ -209,6 +221,7 @@ class Forwarder:
         due = self._wall_now() + delay_ms
         sending = _UnderWay(message, self._topics.retry(message), due=due)
         try:
+            sending.form = form_of(message)
             letter = self._writer.copy(message, base_name(message.topic_name()))
         except EncoreError as error:
             self._failed(sending, error)
@@ -218,6 +231,7 @@ class Forwarder:
             tell(own, evidence)
         first_failed(own, _attempt(message))
         own[letters.PARKED_LOOKS] = str(message.redelivery_count() + 1)
+        own[letters.PARKED_TIMES] = own.get(letters.RECONSUME_TIMES, "0")
         own[letters.DELAY_TIME] = str(delay_ms)
         letter["deliver_at"] = due
         self._send(sending, letter)
@@ -226,7 +240,7 @@ class Forwarder:
 
     def _send(self, sending: _UnderWay, letter: dict[str, Any]) -> None:
         self._under_way.add(sending)
-        producer = self._topics.producer(sending.topic)
+        producer = self._topics.producer(sending.topic, sending.form)
         producer.post(Outgoing(**letter), partial(self._sent, sending))
 
     def _sent(self, sending: _UnderWay, error: Exception | None) -> None:
@@ -252,7 +266,8 @@ class Forwarder:
         if sending.due is not None:  # the nack it was, and that was counted as a look
             self._settlement.give_back(sending.message, max(0, sending.due - wall_now), None)
         else:
-            delay_ms = self._topics.producer(sending.topic).retry_delay_ms(sending.tries)
+            producer = self._topics.producer(sending.topic, sending.form)
+            delay_ms = producer.retry_delay_ms(sending.tries)
             self._settlement.give_back(sending.message, delay_ms, wall_now)
         if sending.outcome is None:
             self._complain(sending.topic, error)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import string
-from collections.abc import Awaitable, Callable
 from random import SystemRandom
 from typing import Any
 
 from ..errors import EncoreError, TransportError
 from ..message import Message
-from ..options import ConsumerOptions, ConsumerType, InitialPosition, ProducerOptions
+from ..options import ConsumerOptions, ConsumerType, InitialPosition
 from ..options.letters import DeadLetterPolicy
 from ..topics import dead_topic_of, dead_topic_of_one
-from ..transport.base import ConsumerLink, ProducerLink
+from ..transport.base import ProducerLink, Transport
+from .letter_form import Form, producer_options
 from .letter_producer import LetterProducer
 
 _MOST_UNDER_WAY = 500  # in the engine; more in one burst contend with its own threads
@@ -32,7 +32,7 @@ class LetterTopics:
         options: The subscription.
         policy: Its dead-letter policy, or the default one of retry_enable.
         consumer_name: Goes into the names of dead-letter producers.
-        create_producer, subscribe: The transport's.
+        transport: Makes the producers.
     """
 
     def __init__(
@@ -40,16 +40,15 @@ class LetterTopics:
         options: ConsumerOptions,
         policy: DeadLetterPolicy,
         consumer_name: str,
-        create_producer: Callable[[ProducerOptions], Awaitable[ProducerLink]],
-        subscribe: Callable[[ConsumerOptions], Awaitable[ConsumerLink]],
+        transport: Transport,
     ) -> None:
         self.policy = policy
         self.subscription = options.subscription_name
         self._options = options
         self._consumer_name = consumer_name
-        self._create_producer = create_producer
-        self._subscribe = subscribe
-        self._producers: dict[str, LetterProducer] = {}
+        self._transport = transport
+        self._schemas: dict[tuple[str, int], Any] = {}
+        self._producers: dict[tuple[str, Form], LetterProducer] = {}
         self._retry = options.retry_letter_topic
         self._dead = policy.dead_letter_topic
         if self._dead is None and options.retry_enable and options.topics:
@@ -66,33 +65,49 @@ class LetterTopics:
         self._sources.setdefault(topic, message.topic_name())
         return topic
 
-    def producer(self, topic: str) -> LetterProducer:
-        producer = self._producers.get(topic)
+    @property
+    def refuse_bytes(self) -> bool:
+        """Whether keys may be bytes, and nobody can tell."""
+        return not self._transport.capabilities.binary_keys and not self.policy.text_keys
+
+    def reads_letters(self, topic: str) -> bool:
+        """Whether a topic is the retry-letter topic that is read along."""
+        return self._options.reads_letters(topic)
+
+    def producer(self, topic: str, form: Form) -> LetterProducer:
+        """The producer of a letter topic for letters of a form."""
+        producer = self._producers.get((topic, form))
         if producer is None:
             dead = topic != self._retry
-            producer = LetterProducer(lambda: self._create(topic, dead))
-            self._producers[topic] = producer
+            producer = LetterProducer(lambda: self._create(topic, form, dead))
+            self._producers[topic, form] = producer
         return producer
 
-    async def _create(self, topic: str, dead: bool) -> ProducerLink:
+    async def _create(self, topic: str, form: Form, dead: bool) -> ProducerLink:
         name = None
         if dead:
             await self._ensure_subscription(topic)
             tail = "".join(SystemRandom().choices(_TAIL, k=5))
             source = self._sources[topic]
             name = f"{source}-{self.subscription}-{self._consumer_name}-{tail}-DLQ"
-        return await self._create_producer(
-            ProducerOptions(
+        return await self._transport.create_producer(
+            await producer_options(
+                form,
+                self._schema,
+                self._options.crypto_key_reader,
                 topic=topic,
                 producer_name=name,
-                schema=self._options.schema,
-                batching_enabled=False,
-                chunking_enabled=True,
                 # What is over the limit waits in the link, in order: it is never refused for that.
                 max_pending_messages=_MOST_UNDER_WAY,
                 block_if_queue_full=True,
             )
         )
+
+    async def _schema(self, topic: str, version: int) -> Any:
+        schema = self._schemas.get((topic, version))
+        if schema is None:
+            schema = self._schemas[topic, version] = await self._transport.schema_of(topic, version)
+        return schema
 
     async def _ensure_subscription(self, topic: str) -> None:
         """Stock producers cannot carry an initial subscription: one consumer comes and goes."""
@@ -100,14 +115,13 @@ class LetterTopics:
         if name is None:
             return
         try:
-            link = await self._subscribe(
+            link = await self._transport.subscribe(
                 ConsumerOptions(
                     topics=(topic,),
                     pattern=None,
                     subscription_name=name,
                     consumer_type=ConsumerType.Shared,
                     initial_position=InitialPosition.Earliest,
-                    schema=self._options.schema,
                     receiver_queue_size=1,
                 )
             )

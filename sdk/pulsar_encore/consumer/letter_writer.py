@@ -6,15 +6,16 @@ What the transport cannot read is refused by name, never mangled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import letters
 from ..core.attempts import Attempt
-from ..core.forwarding import letter_properties
-from ..errors import ConfigurationError, NotSupportedError
+from ..core.forwarding import is_letter, letter_properties
+from ..errors import ConfigurationError
 from ..evidence import Evidence, evidence_of
 from ..message import Message
+from .letter_form import content, unreadable
 
 
 class LetterWriter:
@@ -24,10 +25,22 @@ class LetterWriter:
         subscription: Its name, for REAL_SUBSCRIPTION.
         consumer_name: For the evidence.
         version: Of this package, for the evidence.
+        refuse_bytes: Keys that read as bytes are not copied (`letter_form.content`).
+        reads_letters: Whether a topic is the consumer's retry-letter topic.
     """
 
-    def __init__(self, subscription: str, consumer_name: str, version: str) -> None:
+    def __init__(
+        self,
+        subscription: str,
+        consumer_name: str,
+        version: str,
+        *,
+        refuse_bytes: bool,
+        reads_letters: Callable[[str], bool],
+    ) -> None:
         self._subscription = subscription
+        self._refuse_bytes = refuse_bytes
+        self._reads_letters = reads_letters
         self._consumer_name = consumer_name
         self._version = version
 
@@ -37,26 +50,20 @@ class LetterWriter:
         Raises:
             NotSupportedError: The transport cannot read all of it.
         """
+        fields = content(message, refuse_bytes=self._refuse_bytes)
         try:
-            event_time = message.event_timestamp()
-            return {
-                "payload": None if message.has_null_value() else message.data(),
-                "properties": letter_properties(
-                    message.properties(),
-                    message.message_id(),
-                    real_topic=real_topic,
-                    subscription=self._subscription,
-                ),
-                "partition_key": message.partition_key() or None,
-                "ordering_key": message.ordering_key() or None,
-                "event_timestamp": event_time if event_time > 0 else None,
-            }
+            own = message.properties()
         except UnicodeDecodeError as error:
-            raise NotSupportedError(
-                f"{message.message_id()!r} has a key or property of raw bytes, which this "
-                "transport cannot read; a letter would mangle it. Settle it another way, or use "
-                "text keys"
-            ) from error
+            raise unreadable(message) from error
+        topic = message.topic_name()
+        fields["properties"] = letter_properties(
+            own,
+            message.message_id(),
+            real_topic=real_topic,
+            subscription=self._subscription,
+            letter=self._reads_letters(topic) or is_letter(own, topic, self._subscription),
+        )
+        return fields
 
     def witness(
         self,

@@ -62,7 +62,6 @@ def make_consumer(
             options,
             options.dead_letter_policy,
             link.consumer_name,
-            transport.create_producer,
-            transport.subscribe,
+            transport,
         )
     return Consumer(link, options, letters=letters, on_closed=on_closed)

@@ -15,7 +15,7 @@ class NothingSelectedError(ConfigurationError):
 
 
 class ReplayStoppedError(EncoreError):
-    """A letter could not be sent, and the replay stopped there; its cause is the `__cause__`.
+    """The client was closed while letters were replayed; what failed is the `__cause__`.
 
     Running it again goes on where it stopped.
 

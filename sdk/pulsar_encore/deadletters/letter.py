@@ -7,10 +7,11 @@ forged: letters of other clients carry Java's names only, and nothing here trust
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Final
 
 from .. import letters
+from ..consumer.letter_form import content, unreadable
 from ..core.forwarding import id_text
 from ..errors import ConfigurationError
 from ..ids import MessageId
@@ -79,15 +80,32 @@ class Letter:
             name: value for name, value in self.properties.items() if name not in letters.RESERVED
         }
 
-    def target(self, dead_topic: str, target: str | None) -> str:
+    def named_by(self, dead_topic: str) -> bool:
+        """Whether a dead-letter topic is named after the topic and subscription, as Java does it.
+
+        `<topic>-<subscription>-DLQ`, also of a partition. Any other name is somebody's choice.
+        """
+        stem = base_name(dead_topic).removesuffix("-DLQ")
+        if stem == base_name(dead_topic) or not self.real_topic:
+            return False
+        said = self.properties.get(letters.REAL_SUBSCRIPTION)
+        if said is None:  # another client's letter
+            return stem.startswith(f"{self.real_topic}-")
+        return stem.endswith(f"-{said}") and (
+            base_name(stem.removesuffix(f"-{said}")) == self.real_topic
+        )
+
+    def target(self, dead_topic: str, target: str | None, allowed: Container[str]) -> str:
         """Where a replay sends it.
 
         Args:
             dead_topic: Full name of the topic it was read from.
             target: Full name of another topic, or None for its own.
+            allowed: Topics it may go to that the dead-letter topic is not named after.
 
         Raises:
-            ConfigurationError: It does not say, or what it says is no place for it.
+            ConfigurationError: It does not say, what it says is no place for it, or nobody chose
+                that place.
         """
         topic = target or self.real_topic
         if not topic:
@@ -103,35 +121,31 @@ class Letter:
             raise ConfigurationError(
                 f"its {letters.REAL_TOPIC} is the dead-letter topic itself: name a target topic"
             )
+        if target is None and topic not in allowed and not self.named_by(dead_topic):
+            raise ConfigurationError(
+                f"its {letters.REAL_TOPIC} {topic[:200]!r} is not the topic that {dead_topic} is "
+                "named after, and whoever published the message may have written it: choose the "
+                "topic by its name to send letters there (real_topics, --real-topic), or name a "
+                "target topic"
+            )
         return topic
 
-    def copy(self, replay_id: str, *, keep_counters: bool) -> Outgoing:
+    def copy(self, replay_id: str, *, keep_counters: bool, refuse_bytes: bool = False) -> Outgoing:
         """The message to send: the original's content, and where it comes from.
 
         Raises:
-            ConfigurationError: Part of it is raw bytes that this transport cannot read.
+            NotSupportedError: The transport cannot read, or cannot tell, all of it.
         """
-        message = self.message
         dropped: frozenset[str] = frozenset() if keep_counters else _RESET
         try:
-            properties = {
-                name: value for name, value in message.properties().items() if name not in dropped
-            }
-            properties[letters.REPLAY_ID] = replay_id
-            properties[letters.REPLAYED_FROM] = self.id
-            event_time = message.event_timestamp()
-            return Outgoing(
-                payload=None if message.has_null_value() else message.data(),
-                properties=properties,
-                partition_key=message.partition_key() or None,
-                ordering_key=message.ordering_key() or None,
-                event_timestamp=event_time if event_time > 0 else None,
-            )
+            given = self.message.properties()
         except UnicodeDecodeError as error:
-            raise ConfigurationError(
-                "it has a key or property of raw bytes, which this transport cannot read; a copy "
-                "would mangle it"
-            ) from error
+            raise unreadable(self.message) from error
+        fields = content(self.message, refuse_bytes=refuse_bytes)
+        properties = {name: value for name, value in given.items() if name not in dropped}
+        properties[letters.REPLAY_ID] = replay_id
+        properties[letters.REPLAYED_FROM] = self.id
+        return Outgoing(properties=properties, **fields)
 
 
 _RESET: Final = letters.COUNTERS | letters.EVIDENCE

@@ -7,7 +7,8 @@ letter passed by is left unacked and costs memory until the replay closes; then 
 subscription's again.
 
 Invariant: an ack follows the copy's receipt. Owns `Replay`; a cancelled or failed one waits for the
-copies under way, so that only a kill can leave some sent and not acked.
+copies under way, so that only a kill can leave some sent and not acked. A letter that cannot be
+sent is refused and named, and holds up no other; nor does a topic that takes none.
 """
 
 from __future__ import annotations
@@ -16,16 +17,22 @@ import asyncio
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ..client import Client
 from ..consumer import Consumer
-from ..errors import ConfigurationError, EncoreError, ReceiveTimeout, TransportError
+from ..consumer.letter_form import Form, form_of, producer_options
+from ..errors import (
+    ClosedError,
+    ConfigurationError,
+    EncoreError,
+    ReceiveTimeout,
+    TransportError,
+)
 from ..message import Message
-from ..options import ConsumerType, InitialPosition
+from ..options import ConsumerCryptoFailureAction, ConsumerType, InitialPosition
 from ..options.checks import integer, text
-from ..producer import Producer
-from ..transport.base import Outgoing
+from ..transport.base import Outgoing, ProducerLink
 from .errors import ReplayStoppedError
 from .letter import Letter
 from .pacing import Pace
@@ -40,6 +47,11 @@ _MOST_PRODUCERS: Final = 64
 _NO_WINDOW: Final = 2**62  # brokers limit what is unacked on Shared and Key_Shared only
 _DRAIN_S: Final = 35.0  # over the producers' send timeout, so that copies have ended by then
 _MOST_ID: Final = 200
+# Failures of one letter; what is under way to its topic is as good as before.
+_OF_THE_MESSAGE: Final = frozenset({"MessageTooBig", "InvalidMessage", "CryptoError"})
+
+Way: TypeAlias = tuple[str, Form]
+"""Where a copy goes, and how it is written; a producer for each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +61,8 @@ class ReplayOptions:
     dead_topic: str
     subscription: str
     schema: Any
+    crypto_key_reader: Any
+    text_keys: bool
     selection: Selection
     pace: Pace
     limit: int | None
@@ -69,9 +83,16 @@ class Replay:
 
     def __init__(self, client: Client, options: ReplayOptions, report: ReplayReport) -> None:
         self._client = client
+        self._transport = client._transport
+        self._refuse_bytes = not (self._transport.capabilities.binary_keys or options.text_keys)
         self._options = options
         self._report = report
-        self._producers: dict[str, Producer] = {}
+        real_topics = options.selection.real_topics
+        assert isinstance(real_topics, frozenset)
+        self._allowed = real_topics
+        self._producers: dict[Way, ProducerLink] = {}
+        self._failures: dict[Way, int] = {}  # in a row
+        self._blocked: dict[Way, EncoreError] = {}
         self._under_way: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(_UNDER_WAY)
         self._failure: BaseException | None = None
@@ -81,7 +102,7 @@ class Replay:
         """Replay one partition after the other.
 
         Raises:
-            ReplayStoppedError: A letter could not be sent.
+            ReplayStoppedError: The client was closed.
             TransportError: A partition could not be subscribed.
         """
         ended = []
@@ -148,6 +169,8 @@ class Replay:
                 batch_index_ack_enabled=True,
                 ack_group_time_ms=_ACK_GROUP_MS,
                 max_unacked_messages=_NO_WINDOW,
+                crypto_key_reader=options.crypto_key_reader,
+                crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
             )
         except TransportError as error:
             if error.result != "ConsumerBusy":
@@ -166,9 +189,16 @@ class Replay:
             report.passed += 1
             return
         try:
-            target = letter.target(options.dead_topic, options.target)
-            copy = letter.copy(report.replay_id, keep_counters=options.keep_counters)
-        except ConfigurationError as error:
+            target = letter.target(options.dead_topic, options.target, self._allowed)
+            way = (target, form_of(message))
+            copy = letter.copy(
+                report.replay_id,
+                keep_counters=options.keep_counters,
+                refuse_bytes=self._refuse_bytes,
+            )
+            if way in self._blocked:
+                raise self._blocked[way]
+        except EncoreError as error:
             report.refuse(letter.id, str(error))
             return
         if report.dry_run:
@@ -180,25 +210,36 @@ class Replay:
             self._room.release()
             return
         try:
-            producer = await self._producer(target)
+            producer = await self._producer(way)
         except BaseException as error:
             self._room.release()
             if not isinstance(error, EncoreError):
                 raise
-            self._failed(letter, error)
+            if not isinstance(error, ClosedError):
+                self._blocked[way] = error
+            self._refuse(letter, error)
             return
         report.select(target)
-        work = self._send(consumer, letter, producer, copy)
+        work = self._send(consumer, letter, way, producer, copy)
         task = asyncio.get_running_loop().create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
     async def _send(
-        self, consumer: Consumer, letter: Letter, producer: Producer, copy: Outgoing
+        self,
+        consumer: Consumer,
+        letter: Letter,
+        way: Way,
+        producer: ProducerLink,
+        copy: Outgoing,
     ) -> None:
         try:
-            # Past the producer's encoding: the payload is encoded already.
-            await producer._link.publish(copy)
+            try:
+                await producer.publish(copy)
+            except EncoreError as error:
+                self._unsent(letter, way, error)
+                return
+            self._failures.pop(way, None)
             await consumer.acknowledge(letter.message)
             self._report.replayed += 1
             if self._options.on_progress is not None:
@@ -208,20 +249,39 @@ class Replay:
         finally:
             self._room.release()
 
+    def _unsent(self, letter: Letter, way: Way, error: EncoreError) -> None:
+        self._report.unselect(way[0])
+        if getattr(error, "result", "") not in _OF_THE_MESSAGE:
+            self._failures[way] = self._failures.get(way, 0) + 1
+            if self._failures[way] >= _UNDER_WAY:
+                self._blocked[way] = error
+        self._refuse(letter, error)
+
+    def _refuse(self, letter: Letter, error: EncoreError) -> None:
+        if isinstance(error, ClosedError):
+            self._failed(letter, error)
+        else:
+            self._report.refuse(letter.id, str(error))
+
     def _failed(self, letter: Letter, error: BaseException) -> None:
         if self._failure is None and not isinstance(error, asyncio.CancelledError):
             self._failure, self._failed_at = error, letter.id
 
-    async def _producer(self, target: str) -> Producer:
-        producer = self._producers.get(target)
+    async def _producer(self, way: Way) -> ProducerLink:
+        producer = self._producers.get(way)
         if producer is None:
             if len(self._producers) >= _MOST_PRODUCERS:
                 await self._settle()
                 await self._close_producers()
-            producer = await self._client.create_producer(
-                target, schema=self._options.schema, batching_enabled=False, chunking_enabled=True
+            target, form = way
+            options = await producer_options(
+                form,
+                self._transport.schema_of,
+                self._options.crypto_key_reader,
+                self._options.schema,
+                topic=target,
             )
-            self._producers[target] = producer
+            producer = self._producers[way] = await self._transport.create_producer(options)
         return producer
 
     async def _settle(self) -> None:

@@ -27,7 +27,8 @@ class ReplayReport:
         replayed: Letters persisted at their target and acked.
         passed: Letters looked at and not selected; they stay.
         targets: Selected letters by the topic they go to.
-        refused: Selected letters that cannot be sent; they stay.
+        refused: Letters that were chosen and not sent; they stay. Of one whose sending timed out
+            the copy may be there all the same.
         refusals: The first 100 of those, with reasons.
         reached_end: The topic's last letter was seen. False when the limit came first, or when the
             last letters had been replayed before and nothing more came.
@@ -55,3 +56,10 @@ class ReplayReport:
         """Count a letter that goes to `target`."""
         self.selected += 1
         self.targets[target] = self.targets.get(target, 0) + 1
+
+    def unselect(self, target: str) -> None:
+        """It could not be sent after all."""
+        self.selected -= 1
+        self.targets[target] -= 1
+        if not self.targets[target]:
+            del self.targets[target]

@@ -14,7 +14,10 @@ from typing import Any, Final
 from ..client import Client
 from ..errors import ConfigurationError, ReceiveTimeout, TransportError
 from ..ids import MessageId
+from ..options import ConsumerCryptoFailureAction
 from ..options.checks import boolean, text
+from ..options.producer import check_crypto_key_reader
+from ..reader import Reader
 from ..topics import base_name, full_name
 from .errors import LetterNotFoundError, NothingSelectedError
 from .groups import Grouping, LetterGroup
@@ -27,6 +30,7 @@ from .selection import Selection
 SUBSCRIPTION: Final = "encore-replay"
 _EVERYTHING: Final = Selection()
 _LOOK_MS: Final = 50  # read so long before asking whether there is anything
+_END_MS: Final = 500  # a last letter that is there comes sooner
 _MOST_NAMED: Final = 5
 
 
@@ -38,8 +42,13 @@ class DeadLetters:
         topic: The dead-letter topic, short or full; with partitions, all of them are read.
         subscription: The durable subscription that remembers what was replayed. A letter replayed
             under it is not replayed under it again; another name starts anew.
-        schema: Registered with the target topics when replaying; needed where a target insists on
-            one. Payload bytes are copied as they are in any case.
+        schema: Registered with the target topics when letters without a schema of their own are
+            replayed; needed where a target insists on one. Letters that have one are sent with
+            the version they were written with. Payload bytes are copied as they are in any case.
+        crypto_key_reader: Decrypts letters of encrypted topics, and encrypts their copies with the
+            same keys. Without it they are listed, and not replayed.
+        text_keys: The letters' keys are text, also where they read as base64 of bytes
+            (`DeadLetterPolicy.text_keys`).
 
     Raises:
         ConfigurationError: A name is blank.
@@ -52,14 +61,21 @@ class DeadLetters:
         *,
         subscription: str = SUBSCRIPTION,
         schema: Any = None,
+        crypto_key_reader: Any = None,
+        text_keys: bool = False,
     ) -> None:
         self._client = client
         self.topic = full_name(text(topic, "topic"))
         self.subscription = text(subscription, "subscription")
         self._schema = schema
+        check_crypto_key_reader(crypto_key_reader)
+        self._crypto_key_reader = crypto_key_reader
+        self._text_keys = boolean(text_keys, "text_keys")
 
     async def letters(self, selection: Selection = _EVERYTHING) -> AsyncGenerator[Letter, None]:
         """Every letter selected, oldest first in each partition, up to the end there is now.
+
+        Now is when a partition's turn comes; letters that arrive from then on are not waited for.
 
         Raises:
             TransportError: The topic is missing, or the broker refused.
@@ -136,8 +152,12 @@ class DeadLetters:
         carry the same `letters.REPLAYED_FROM`, the id of the letter. One replay runs at a time on a
         subscription. A letter passed by costs about 200 bytes of memory while the replay runs.
 
+        A letter is sent to the topic that it names only if the dead-letter topic is named after
+        that and the letter's subscription, or the selection names it in `real_topics`: the name may
+        be the publisher's own word, and a replay has an operator's rights.
+
         Args:
-            selection: Which letters.
+            selection: Which letters, and which other topics they may go to.
             dry_run: Send and ack nothing; count what would be. Creates the subscription if missing,
                 as a replay does.
             rate: Most letters a second; None for as fast as the targets take them.
@@ -151,13 +171,13 @@ class DeadLetters:
             on_progress: Called with the running report after each letter, on the event loop.
 
         Returns:
-            What was done. Letters that cannot be sent (no REAL_TOPIC, keys of raw bytes) are named
-            in it and stay.
+            What was done. Letters that cannot be sent are named in it with the reason, and stay;
+            the others go on.
 
         Raises:
             ConfigurationError: An argument is wrong; nothing was connected.
             NothingSelectedError: No letter left under the subscription is selected.
-            ReplayStoppedError: A letter could not be sent; what was done before counts.
+            ReplayStoppedError: The client was closed meanwhile; what was done before counts.
             TransportError: The topic is missing, or another replay runs on the subscription.
         """
         if not isinstance(selection, Selection):
@@ -175,6 +195,8 @@ class DeadLetters:
             dead_topic=self.topic,
             subscription=self.subscription,
             schema=self._schema,
+            crypto_key_reader=self._crypto_key_reader,
+            text_keys=self._text_keys,
             selection=selection,
             pace=Pace(rate),
             limit=checked_limit(limit),
@@ -209,19 +231,47 @@ class DeadLetters:
             raise self._named(error) from error
 
     async def _scan(self, partition: str, start: MessageId) -> AsyncGenerator[Letter, None]:
-        try:
-            reader = await self._client.create_reader(
-                partition, start, start_message_id_inclusive=True
-            )
-        except TransportError as error:
-            raise self._named(error) from error
-        async with reader:
+        end = await self._end(partition)
+        async with await self._reader(partition, start) as reader:
             while True:
                 try:
-                    yield Letter(await reader.read_next(timeout_millis=_LOOK_MS))
+                    letter = Letter(await reader.read_next(timeout_millis=_LOOK_MS))
                 except ReceiveTimeout:
                     if not await reader.has_message_available():
                         return
+                    continue
+                here = letter.message.message_id()
+                if end is None or here <= end:
+                    yield letter
+                if end is not None and here >= end:
+                    return
+
+    async def _end(self, partition: str) -> MessageId | None:
+        """Id of the last letter there is; None when there is none, or it cannot be read alone.
+
+        A chunked one cannot; then the end is the first quiet moment.
+        """
+        async with await self._reader(partition, MessageId.latest) as reader:
+            if not await reader.has_message_available():
+                return None
+            try:
+                last = await reader.read_next(timeout_millis=_END_MS)
+            except ReceiveTimeout:
+                return None
+            return last.message_id()
+
+    async def _reader(self, partition: str, start: MessageId) -> Reader:
+        try:
+            return await self._client.create_reader(
+                partition,
+                start,
+                crypto_key_reader=self._crypto_key_reader,
+                start_message_id_inclusive=True,
+                # What cannot be decrypted is a letter too; a reader that refuses it never ends.
+                crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
+            )
+        except TransportError as error:
+            raise self._named(error) from error
 
     def _named(self, error: TransportError) -> TransportError:
         if error.result != "TopicNotFound":

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ..errors import ConfigurationError
 from ..topics import full_name
-from .checks import integer, optional_text
+from .checks import boolean, integer, optional_text
 
 DEFAULT_MAX_RECONSUME: Final = 16  # Java's MAX_RECONSUMETIMES
 
@@ -25,6 +25,8 @@ class DeadLetterPolicy:
         retry_letter_topic: None for Java's name, `<topic>-<subscription>-RETRY`.
         initial_subscription_name: A subscription to create on the dead-letter topic before the
             first dead letter, so that nothing there is trimmed unread.
+        text_keys: The topics' keys are text, also where they read as base64 of bytes. Without it a
+            message with such a key is not copied where the engine cannot tell the two apart.
 
     Raises:
         ConfigurationError: A value is wrong; the text names it.
@@ -34,11 +36,13 @@ class DeadLetterPolicy:
     dead_letter_topic: str | None = None
     retry_letter_topic: str | None = None
     initial_subscription_name: str | None = None
+    text_keys: bool = False
 
     def __post_init__(self) -> None:
         integer(self.max_redeliver_count, "max_redeliver_count", low=1, high=2**31 - 1)
         for name in ("dead_letter_topic", "retry_letter_topic", "initial_subscription_name"):
             optional_text(getattr(self, name), name)
+        boolean(self.text_keys, "text_keys")
         dead, retry = self.dead_letter_topic, self.retry_letter_topic
         if dead is not None and retry is not None and full_name(dead) == full_name(retry):
             raise ConfigurationError("dead_letter_topic and retry_letter_topic must differ")

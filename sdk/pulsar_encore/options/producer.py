@@ -42,7 +42,7 @@ class ProducerOptions:
     lazy_start_partitioned_producers: bool = False
     properties: dict[str, str] | None = None
     batching_type: BatchingType = BatchingType.Default
-    encryption_key: str | None = None
+    encryption_key: str | tuple[str, ...] | None = None  # several where a copy's original has
     crypto_key_reader: Any = None
     access_mode: ProducerAccessMode = ProducerAccessMode.Shared
     message_router: Callable[[Any, int], int] | None = None
@@ -50,7 +50,9 @@ class ProducerOptions:
     def __post_init__(self) -> None:
         text(self.topic, "topic")
         optional_text(self.producer_name, "producer_name")
-        optional_text(self.encryption_key, "encryption_key")
+        keys = self.encryption_key
+        for key in keys if isinstance(keys, tuple) else (keys,):
+            optional_text(key, "encryption_key")
         check_schema(self.schema)
         for name, kind in (
             ("compression_type", CompressionType),

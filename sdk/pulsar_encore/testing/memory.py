@@ -21,7 +21,7 @@ from ..devbroker.faults import Direction, Fault, FaultPlan
 from ..devbroker.refusal import Refusal
 from ..devbroker.settings import BrokerSettings
 from ..devbroker.subscriptions import Subscription
-from ..errors import ClosedError, ConfigurationError, TransportError
+from ..errors import ClosedError, ConfigurationError, NotSupportedError, TransportError
 from ..ids import MessageId
 from ..timer import now_ms, wall_now_ms
 from ..transport.base import Capabilities
@@ -374,6 +374,9 @@ class MemoryTransport:
         reader = MemoryReader(self.state(names[0]).log, options, self._readers.remove)
         self._readers.append(reader)
         return reader
+
+    async def schema_of(self, topic: str, version: int) -> Any:
+        raise NotSupportedError("messages in memory have no schema version")
 
     async def topic_partitions(self, topic: str) -> list[str]:
         return self._parts(topic)

@@ -33,7 +33,7 @@ class MemoryReader:
     def _place(self, position: MessageId) -> tuple[int, int]:
         """Where reading from an id begins: (place in the log, batch index)."""
         if position == MessageId.latest:
-            return self._log.end, 0
+            return self._last() if self._inclusive else (self._log.end, 0)
         ledger, entry = position.ledger_id(), position.entry_id()
         exact = self._log.locate(ledger, entry)
         if exact is None:
@@ -42,6 +42,14 @@ class MemoryReader:
         if self._inclusive:
             return exact, max(0, index)
         return (exact + 1, 0) if index < 0 else (exact, index + 1)
+
+    def _last(self) -> tuple[int, int]:
+        """The place of the last message, or the end of a log without any."""
+        for seq in range(self._log.end - 1, -1, -1):
+            entry = self._log.at(seq)
+            if isinstance(entry, StoredEntry) and entry.content:
+                return seq, len(entry.content) - 1
+        return self._log.end, 0
 
     @property
     def topic(self) -> str:

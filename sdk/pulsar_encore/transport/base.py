@@ -290,6 +290,13 @@ class Transport(Protocol):
     async def create_producer(self, options: ProducerOptions) -> ProducerLink: ...
     async def create_reader(self, options: ReaderOptions) -> ReaderLink: ...
     async def topic_partitions(self, topic: str) -> list[str]: ...
+    async def schema_of(self, topic: str, version: int) -> Any:
+        """The schema of a topic's version, 0 or more, as `ProducerOptions.schema` takes it.
+
+        A producer made with it sends bytes of that version as they are. `key_value` of it is True
+        where partition keys are half of the value.
+        """
+
     def shutdown(self) -> None:
         """Drop everything at once, without waiting and without flushing."""
 

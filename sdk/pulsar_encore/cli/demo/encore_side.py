@@ -16,7 +16,7 @@ from ... import (
     LoggerLevel,
     letters,
 )
-from ...deadletters import DeadLetters
+from ...deadletters import DeadLetters, Selection
 from ...ids import MessageId
 from .stock_side import publish
 from .workload import ENTRIES_PER_LEDGER, PAYLOAD, SUBSCRIPTION, Figures, Stopwatch, resident_mb
@@ -145,7 +145,7 @@ async def poison_message(url: str, topic: str, *, most: int) -> Figures:
         letter = await reader.read_next()
         why = len(letter.properties().keys() & letters.EVIDENCE)
         kept = letter.event_timestamp() == 1000
-        await DeadLetters(client, f"{topic}-DLQ").replay()
+        await DeadLetters(client, f"{topic}-DLQ").replay(Selection(real_topics=[topic]))
         message = await consumer.receive()
         home = message.properties().get(letters.REPLAY_ID) is not None
         await consumer.acknowledge(message)

@@ -26,8 +26,8 @@ from .native_ids import to_native
 from .producer import StockProducer
 from .producer_config import producer_configuration
 from .reader import StockReader
-from .results import Calls, close_quietly
-from .schemas import attach, schema_info
+from .results import Calls, close_quietly, in_thread
+from .schemas import KnownSchema, attach, schema_info
 
 # Without a logger of the user's: problems are seen, the chatter of every connection is not.
 _DEFAULT_LEVEL: Final = pulsar.LoggerLevel.Warn
@@ -114,6 +114,13 @@ class StockTransport:
             partial(self._native.get_topic_partitions_async, topic), f"partitions of {topic}"
         )
         return [str(each) for each in partitions]
+
+    async def schema_of(self, topic: str, version: int) -> KnownSchema:
+        info = await in_thread(
+            partial(self._native.get_schema_info, topic, version),
+            f"get schema version {version} of {topic}",
+        )
+        return KnownSchema(info)
 
     async def _create(self, start: Any, doing: str) -> Any:
         return await self._calls.run(start, doing, discard=close_quietly)

@@ -74,7 +74,9 @@ def producer_configuration(options: ProducerOptions) -> tuple[Any, Router | None
         conf.property(key, value)
     conf.batching_type(getattr(_pulsar.BatchingType, options.batching_type.name))
     if options.encryption_key is not None:
-        conf.encryption_key(options.encryption_key)
+        keys = options.encryption_key
+        for key in keys if isinstance(keys, tuple) else (keys,):
+            conf.encryption_key(key)
     if options.crypto_key_reader is not None:
         conf.crypto_key_reader(options.crypto_key_reader.cryptoKeyReader)
     conf.access_mode(getattr(_pulsar.ProducerAccessMode, options.access_mode.name))
