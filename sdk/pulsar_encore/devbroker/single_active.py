@@ -42,7 +42,9 @@ class _LateRead(NamedTuple):
 class SingleActive:
     """The rule of the types with one active consumer."""
 
-    def __init__(self, kind: SubscriptionType, topic: Topic, cursor: Cursor, rules: Rules) -> None:
+    def __init__(
+        self, kind: SubscriptionType, topic: Topic, cursor: Cursor, rules: Rules, random: Random
+    ) -> None:
         self.type = kind
         self.consumers: list[Consumer] = []
         self.active: Consumer | None = None
@@ -52,8 +54,7 @@ class SingleActive:
         self._read = cursor.mark
         self._not_before_ms = 0
         self._overtaken = rules.rewind_overtaken
-        # By ledger: topics differ, and do the same in every run that makes them in the same order.
-        self._random = Random(f"{rules.rewind_seed} {topic.id_before(topic.end)[0]}")
+        self._random = random
         self._late: _LateRead | None = None
 
     def add(self, consumer: Consumer, wall_now_ms: int) -> None:
