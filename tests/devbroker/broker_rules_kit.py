@@ -32,7 +32,7 @@ class Bench:
         name = "persistent://public/default/t"
         ledgers = itertools.count(7).__next__
         self.topic = Topic(name, ledgers, entries_per_ledger=per_ledger, partition=partition)
-        defaults: dict[str, object] = {"failover_delay_ms": 0, **rules}
+        defaults: dict[str, object] = {"failover_delay_ms": 0, "rewind_overtaken": 0, **rules}
         self.sub = Subscription(self.topic, "s", Rules(**defaults))  # type: ignore[arg-type]
         self.now_ms = 0
 

@@ -26,6 +26,98 @@ def test_redeliver_rewinds_whatever_ids_say_and_counts_nothing() -> None:
     assert bench.deliver() == [("a", 0, 0, None), ("a", 2, 0, None), ("a", 3, 0, None)]
 
 
+class Race(Bench):
+    """An Exclusive consumer that was sent 1,500 of 5,000 entries, in blocks of a ms each."""
+
+    def __init__(self, overtaken: float, seed: int = 0) -> None:
+        super().__init__(EXCLUSIVE, rewind_overtaken=overtaken, rewind_seed=seed, per_ledger=10_000)
+        self.publish(5000)
+        self.a = self.join("a", permits=1500)
+        assert self.sequence() == list(range(1500))
+
+    def sequence(self) -> list[int]:
+        """The entries that come until nothing more does, by number."""
+        seqs: list[int] = []
+        while True:
+            seqs += [seq for _, seq, *_ in self.deliver()]
+            if self.sub.wake_ms(self.now_ms) is None:
+                return seqs
+            self.now_ms += 1
+
+    def rewind(self, permits: int) -> list[int]:
+        """What comes after a REDELIVER that met a read of so many permits, and enough FLOW."""
+        if permits:
+            self.sub.flow(self.a, permits)
+        self.sub.redeliver(self.a)
+        self.sub.flow(self.a, 10_000)
+        return self.sequence()
+
+
+@pytest.mark.parametrize("permits", [1, 50, 100, 1000])
+def test_a_rewind_that_meets_a_read_under_way_skips_up_to_its_end(permits: int) -> None:
+    skipped_from = set()
+    for seed in range(20):
+        got = Race(1, seed).rewind(permits)
+        end = 1500 + min(permits, 100)  # of the read that was under way
+        skipped = sorted(set(range(5000)) - set(got))
+        assert got == [seq for seq in range(5000) if seq not in skipped]
+        assert skipped == list(range(skipped[0], end))
+        skipped_from.add(skipped[0])
+    assert skipped_from == {100, 200, 300, 400, 500, 600}
+
+
+def test_a_rewind_without_permits_outstanding_skips_nothing() -> None:
+    assert Race(1).rewind(permits=0) == list(range(5000))
+
+
+def test_a_rewind_with_all_delivered_skips_nothing() -> None:
+    race = Race(1)
+    race.sub.flow(race.a, 10_000)
+    race.sequence()
+    race.sub.redeliver(race.a)
+    assert race.sequence() == list(range(5000))
+
+
+def test_another_rewind_or_another_consumer_brings_what_was_skipped() -> None:
+    race = Race(1)
+    assert len(race.rewind(100)) < 5000
+    race.sub.redeliver(race.a)
+    assert race.sequence() == list(range(5000))
+    race = Race(1)
+    assert len(race.rewind(100)) < 5000
+    race.sub.remove_consumer(race.a, race.now_ms)
+    race.join("b", permits=10_000)
+    assert race.sequence() == list(range(5000))
+
+
+def test_the_late_read_completes_while_permits_are_out() -> None:
+    race = Race(1)
+    race.sub.flow(race.a, 100)
+    race.sub.redeliver(race.a)
+    assert race.sequence() == list(range(100))
+    race.sub.flow(race.a, 100)
+    assert race.sequence() == list(range(1600, 1700))
+
+
+def test_how_often_a_rewind_is_overtaken_is_a_setting_and_the_seed_decides_which() -> None:
+    whole = [[len(Race(share, seed).rewind(100)) == 5000 for seed in range(40)] for share in (0, 1)]
+    assert whole == [[True] * 40, [False] * 40]
+    some = [len(Race(0.5, seed).rewind(100)) == 5000 for seed in range(40)]
+    assert 10 < sum(some) < 30
+    assert some == [len(Race(0.5, seed).rewind(100)) == 5000 for seed in range(40)]
+
+
+def test_permits_count_entries_within_one_read() -> None:
+    bench = Bench(EXCLUSIVE)
+    bench.publish(100, batch=10)
+    a = bench.join("a", permits=20)
+    assert (len(bench.deliver()), a.permits) == (20, -180)
+    bench.sub.flow(a, 180)
+    assert bench.deliver() == []
+    bench.sub.flow(a, 15)
+    assert (len(bench.deliver()), a.permits) == (15, -135)
+
+
 def test_epoch_is_raised_and_never_lowered() -> None:
     bench = Bench(EXCLUSIVE)
     a = bench.join("a", epoch=2)

@@ -123,6 +123,17 @@ def test_equal_names_share_the_ring() -> None:
     assert len(owners) == 2
 
 
+def test_permits_count_entries_within_one_read() -> None:
+    bench = Bench(KEY_SHARED)
+    bench.publish(300, batch=10)
+    a = bench.join("a", permits=20)
+    assert (len(bench.deliver()), a.permits) == (20, -180)
+    bench.sub.flow(a, 195)
+    assert (len(bench.deliver()), a.permits) == (15, -135)
+    bench.sub.flow(a, 1000)
+    assert (len(bench.deliver()), a.permits) == (100, -135)
+
+
 def test_reading_ahead_is_bounded() -> None:
     bench = Bench(KEY_SHARED, look_ahead=50)
     for _ in range(500):

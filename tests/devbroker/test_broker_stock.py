@@ -152,6 +152,7 @@ def test_exclusive_is_busy_and_types_do_not_mix(broker: BrokerThread, connect: C
 
 def test_failover_takes_over(broker: BrokerThread, connect: Connect) -> None:
     failover = pulsar.ConsumerType.Failover
+    broker.create_partitioned_topic("t", 1)
     first, second = connect(broker), connect(broker)
     a = first.subscribe("t-partition-0", "s", consumer_type=failover, consumer_name="a")
     b = second.subscribe("t-partition-0", "s", consumer_type=failover, consumer_name="b")

@@ -410,6 +410,7 @@ async def test_start_up_line_and_a_port_in_use(caplog: pytest.LogCaptureFixture)
         {"keep_alive_s": 0},
         {"delayed_tick_ms": 0},
         {"look_ahead": 0},
+        {"rewind_overtaken": 1.5},
     ],
 )
 def test_settings_name_the_bad_field(fields: dict[str, Any]) -> None:

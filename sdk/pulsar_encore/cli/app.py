@@ -50,6 +50,7 @@ def broker(
     tick: float = 1.0,
     token: str | None = None,
     any_namespace: bool = False,
+    rewind_overtaken: float = 0.75,
     until_eof: bool = False,
 ) -> int:
     """Start the development broker: in memory, for laptops and tests, not for production.
@@ -65,6 +66,8 @@ def broker(
         tick: Granularity of delayed delivery in s.
         token: Ask clients for this token.
         any_namespace: Accept namespaces besides public/default.
+        rewind_overtaken: Share of the rewinds of Exclusive and Failover that a read under way
+            overtakes, so that entries are skipped, as by Pulsar; 0 for none.
         until_eof: End when stdin does, as it does when the program that started this is gone.
     """
     from .broker import run_broker
@@ -79,6 +82,7 @@ def broker(
         delayed_tick_ms=round(tick * 1000),
         token=token,
         namespaces=None if any_namespace else ("public/default",),
+        rewind_overtaken=rewind_overtaken,
     )
 
 

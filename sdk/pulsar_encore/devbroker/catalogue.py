@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .names import TopicName, parse
+from .names import PARTITION_MARK, TopicName, parse
 from .producers import Producers
 from .refusal import Refusal
 from .schemas import SchemaLog
@@ -96,6 +96,11 @@ class Catalogue:
         have = self.partitioned.get(name.full, 0)
         if not have < count <= MAX_PARTITIONS or name.partition >= 0:
             raise Refusal("NotAllowedError", f"{name.full} cannot have {count} partitions")
+        if PARTITION_MARK in name.full:
+            raise Refusal(
+                "NotAllowedError",
+                f"{name.full} cannot be partitioned: its name must not contain {PARTITION_MARK!r}",
+            )
         if name.full in self.topics:
             raise Refusal("NotAllowedError", f"{name.full} exists and is not partitioned")
         self.partitioned[name.full] = count
@@ -110,9 +115,26 @@ class Catalogue:
         """Create a topic without partitions, whatever the settings say of automatic creation.
 
         Raises:
-            Refusal: InvalidTopicName, TopicNotFound for an unknown namespace.
+            Refusal: InvalidTopicName, TopicNotFound for an unknown namespace, NotAllowedError for a
+                partition of a topic that is not partitioned.
         """
-        self._create(self.name(topic))
+        name = self.name(topic)
+        self._check_partition(name)
+        self._create(name)
+
+    def _check_partition(self, name: TopicName) -> None:
+        """Refuse a partition that no partitioned topic has."""
+        if name.partition < 0:
+            return
+        count = self.partitioned.get(name.base)
+        if count is None:
+            raise Refusal(
+                "NotAllowedError",
+                f"{name.full} is a partition by its name, and {name.base} is not partitioned; "
+                "create that, or choose a name that does not end so",
+            )
+        if name.partition >= count:
+            raise Refusal("TopicNotFound", f"{name.base} has {count} partitions")
 
     def _create(self, name: TopicName) -> TopicState:
         state = self.topics.get(name.full)
@@ -130,7 +152,8 @@ class Catalogue:
         """The topic to publish to or subscribe to.
 
         Raises:
-            Refusal: TopicNotFound, NotAllowedError for the base name of a partitioned topic.
+            Refusal: TopicNotFound, NotAllowedError for the base name of a partitioned topic and for
+                a partition of one that is not partitioned.
         """
         state = self.topics.get(topic)
         if state is not None:
@@ -141,12 +164,9 @@ class Catalogue:
             return state
         if name.full in self.partitioned:
             raise Refusal("NotAllowedError", f"{name.full} is partitioned; use its partitions")
-        if name.base in self.partitioned:
-            raise Refusal(
-                "TopicNotFound", f"{name.base} has {self.partitioned[name.base]} partitions"
-            )
         if not (create and self._settings.auto_create):
             raise Refusal("TopicNotFound", f"{name.full} does not exist")
+        self._check_partition(name)
         return self._create(name)
 
     def states(self, topic: str) -> list[TopicState]:

@@ -90,6 +90,9 @@ class Rules:
         delayed_strict: Never early, rather than up to a tick early.
         failover_delay_ms: How long a new active Failover consumer waits for the old one's acks.
         look_ahead: Key_Shared reads so many entries ahead that wait for their consumer.
+        rewind_overtaken: Exclusive and Failover: share of the REDELIVERs that meet a read under way
+            and are overtaken by it, so that a block of entries is skipped; 0 for never.
+        rewind_seed: Decides which ones.
     """
 
     max_unacked_per_consumer: int = 50_000
@@ -101,6 +104,8 @@ class Rules:
     delayed_strict: bool = False
     failover_delay_ms: int = 1000
     look_ahead: int = 20_000
+    rewind_overtaken: float = 0.75
+    rewind_seed: int = 0
 
 
 Delivery: TypeAlias = tuple[Consumer, Entry, int, int | None]

@@ -112,13 +112,9 @@ class KeyShared(Shared):
     def _serve(self, consumer: Consumer, limit: int, wall_now_ms: int, out: list[Delivery]) -> int:
         queue = consumer.queue
         sent = 0
-        while (
-            queue
-            and sent < limit
-            and consumer.permits > 0
-            and not consumer.blocked
-            and not self._blocked
-        ):
+        # Permits count entries within one read, as by Pulsar: batches make them very negative.
+        limit = min(limit, TURN_AHEAD, consumer.permits)
+        while queue and sent < limit and not consumer.blocked and not self._blocked:
             seq = heappop(queue)
             self._waiting -= 1
             if self._cursor.is_acked(seq):

@@ -54,6 +54,12 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--tick", type=float, default=1.0, help="granularity of delayed delivery, seconds"
     )
+    options.add_argument(
+        "--rewind-overtaken",
+        type=float,
+        default=BrokerSettings().rewind_overtaken,
+        help="share of the rewinds that a read under way overtakes, as by Pulsar; 0 for none",
+    )
     return options
 
 
@@ -69,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             token=given.token,
             namespaces=None if given.any_namespace else ("public/default",),
             delayed_tick_ms=round(given.tick * 1000),
+            rewind_overtaken=given.rewind_overtaken,
             record=False,
         )
         asyncio.run(serve(settings))

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from ..wire.checksum import crc32c
 from .refusal import Refusal
 
-_PARTITION = re.compile(r"-partition-(\d{1,9})$")
+PARTITION_MARK = "-partition-"
+_PARTITION = re.compile(PARTITION_MARK + r"(0|[1-9]\d{0,8})$")  # "-partition-07" is none
 
 
 class TopicName(NamedTuple):

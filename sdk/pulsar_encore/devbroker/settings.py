@@ -63,6 +63,8 @@ class BrokerSettings:
     delayed_strict: bool = False
     failover_delay_ms: int = 1000
     look_ahead: int = 20_000
+    rewind_overtaken: float = 0.75
+    rewind_seed: int = 0
 
     def __post_init__(self) -> None:
         least = {
@@ -88,6 +90,10 @@ class BrokerSettings:
         for name in ("keep_alive_s", "liveness_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigurationError(f"{name} must be more than 0 seconds")
+        if not 0 <= self.rewind_overtaken <= 1:
+            raise ConfigurationError(
+                f"rewind_overtaken must be from 0 (never) to 1, not {self.rewind_overtaken!r}"
+            )
 
     def rules(self) -> Rules:
         """The part that subscriptions obey."""

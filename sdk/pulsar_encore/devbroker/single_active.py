@@ -3,20 +3,48 @@
 Nothing is held one by one and no counts are kept: what was sent and not acked comes again only by a
 rewind (REDELIVER, another active consumer, a reconnect). Delivery times are ignored
 (consumer-semantics.md 9.1).
+
+Entries are read in blocks, one a ms, and a block that was read is sent whole. A REDELIVER that
+meets a read under way goes wrong as on Pulsar 4.2 (wire-protocol.md 5.5): the block that is being
+read belongs to nobody, but its end becomes the read position again when the read completes, some
+blocks later. What lies between is skipped until the next rewind.
 """
 
 from __future__ import annotations
 
+from random import Random
+from typing import NamedTuple
+
 from .consumers import Consumer, Delivery, Rules, SubscriptionType
 from .cursor import Cursor
 from .hashing import ring_index
-from .topics import Topic
+from .topics import Entry, Topic
+
+READ_ENTRIES = 100  # of one read, as Pulsar's dispatcherMaxReadBatchSize
+READ_MS = 1
+LATEST_BLOCK = 6  # an overtaking read completes after at most so many of the rewound ones
+
+
+class _Block(NamedTuple):
+    """What one read gives: the entries that are not acked, and where the next one starts."""
+
+    entries: list[Entry]
+    end: int
+
+
+class _LateRead(NamedTuple):
+    """A read that a rewind has met under way: where it ends, and blocks until it completes."""
+
+    end: int
+    blocks: int
 
 
 class SingleActive:
     """The rule of the types with one active consumer."""
 
-    def __init__(self, kind: SubscriptionType, topic: Topic, cursor: Cursor, rules: Rules) -> None:
+    def __init__(
+        self, kind: SubscriptionType, topic: Topic, cursor: Cursor, rules: Rules, random: Random
+    ) -> None:
         self.type = kind
         self.consumers: list[Consumer] = []
         self.active: Consumer | None = None
@@ -25,6 +53,9 @@ class SingleActive:
         self._delay_ms = rules.failover_delay_ms if kind is SubscriptionType.FAILOVER else 0
         self._read = cursor.mark
         self._not_before_ms = 0
+        self._overtaken = rules.rewind_overtaken
+        self._random = random
+        self._late: _LateRead | None = None
 
     def add(self, consumer: Consumer, wall_now_ms: int) -> None:
         """A consumer joins and may become the active one."""
@@ -39,6 +70,7 @@ class SingleActive:
     def rewind(self) -> None:
         """Read again from the first entry that is not acked."""
         self._read = self._cursor.mark
+        self._late = None
 
     def settled(self, seq: int) -> None:
         """Nothing to do: nothing is held."""
@@ -48,30 +80,69 @@ class SingleActive:
 
     def redeliver(self, consumer: Consumer, seqs: list[int] | None) -> None:
         """Rewind, whatever ids were given; ignored from a consumer that is not active."""
-        if consumer is self.active:
-            self.rewind()
+        if consumer is not self.active:
+            return
+        under_way = self._next_block(READ_ENTRIES) if self._ready else None
+        self.rewind()
+        if under_way is not None and under_way.entries and self._random.random() < self._overtaken:
+            self._late = _LateRead(under_way.end, self._random.randint(1, LATEST_BLOCK))
 
     def dispatch(self, wall_now_ms: int, limit: int) -> list[Delivery]:
-        """Send the active consumer what its permits allow."""
+        """Send the active consumer what its permits allow: one block, or all if none overtakes."""
         out: list[Delivery] = []
         consumer = self.active
-        if consumer is None or not consumer.writable or wall_now_ms < self._not_before_ms:
-            return out
-        topic, cursor = self._topic, self._cursor
-        seq = max(self._read, cursor.mark)
-        while consumer.permits > 0 and seq < topic.end and len(out) < limit:
-            if not cursor.is_acked(seq):
-                entry = topic.entries[seq - topic.base]
-                mask = cursor.remaining(seq) if cursor.has_partial else None
+        cursor = self._cursor
+        while (
+            consumer is not None
+            and self._ready
+            and wall_now_ms >= self._not_before_ms
+            and len(out) < limit
+        ):
+            block = self._next_block(min(READ_ENTRIES, limit - len(out)))
+            for entry in block.entries:
+                mask = cursor.remaining(entry.seq) if cursor.has_partial else None
                 consumer.permits -= entry.messages if mask is None else mask.bit_count()
                 out.append((consumer, entry, 0, mask))
-            seq += 1
-        self._read = seq
+            self._read = block.end
+            self._complete_late_read()
+            if not block.entries:
+                break
+            if self._overtaken:
+                self._not_before_ms = wall_now_ms + READ_MS
         return out
 
+    @property
+    def _ready(self) -> bool:
+        return self.active is not None and self.active.permits > 0 and self.active.writable
+
+    def _next_block(self, most: int) -> _Block:
+        """The read that the active consumer's permits allow; they count entries here."""
+        assert self.active is not None
+        topic, cursor = self._topic, self._cursor
+        most = min(most, self.active.permits)
+        seq = max(self._read, cursor.mark)
+        entries: list[Entry] = []
+        while len(entries) < most and seq < topic.end:
+            if not cursor.is_acked(seq):
+                entries.append(topic.entries[seq - topic.base])
+            seq += 1
+        return _Block(entries, seq)
+
+    def _complete_late_read(self) -> None:
+        """One more block is out; without permits the late read has all the time it needs."""
+        late = self._late
+        if late is None:
+            return
+        if late.blocks > 1 and self._ready:
+            self._late = late._replace(blocks=late.blocks - 1)
+            return
+        self._late = None
+        self._read = max(self._read, late.end)
+
     def wake_ms(self, wall_now_ms: int) -> int | None:
-        """When a new active consumer may start, wall ms."""
-        return self._not_before_ms if wall_now_ms < self._not_before_ms else None
+        """When the next read completes or a new active consumer may start, wall ms."""
+        waits = wall_now_ms < self._not_before_ms and self._ready
+        return self._not_before_ms if waits else None
 
     def _elect(self, wall_now_ms: int) -> None:
         """Choose within the top priority: partitions spread over it, else a hash ring."""

@@ -10,6 +10,7 @@ delivery times are compared with.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from random import Random
 
 from .consumers import (
     Consumer,
@@ -46,6 +47,8 @@ class Subscription:
         self.durable = durable
         self.cursor = Cursor(max(start, topic.base))
         self._rules = rules
+        # By ledger: topics differ, and do the same in every run that makes them in the same order.
+        self._random = Random(f"{rules.rewind_seed} {topic.id_before(topic.end)[0]}")
         self._dispatcher: Dispatcher | None = None
 
     @property
@@ -98,7 +101,7 @@ class Subscription:
         elif kind is SubscriptionType.SHARED:
             rule = Shared(self.topic, self.cursor, self._rules, self.durable)
         else:
-            rule = SingleActive(kind, self.topic, self.cursor, self._rules)
+            rule = SingleActive(kind, self.topic, self.cursor, self._rules, self._random)
         if sticky:
             check_ranges(consumer.ranges, [r for c in rule.consumers for r in c.ranges])
         self._dispatcher = rule

@@ -47,7 +47,8 @@ class MemoryTransport:
     published stays.
 
     Args:
-        settings: The broker rules to obey; Pulsar's defaults when None.
+        settings: The broker rules to obey; when None Pulsar's defaults, with rewinds that nothing
+            overtakes (`rewind_overtaken`).
         faults: What goes wrong at which command; kinds and names are the development broker's.
             Closed connections come back after 0.1 s.
     """
@@ -57,7 +58,7 @@ class MemoryTransport:
     def __init__(
         self, settings: BrokerSettings | None = None, *, faults: FaultPlan | None = None
     ) -> None:
-        self.settings = settings or BrokerSettings(namespaces=None)
+        self.settings = settings or BrokerSettings(namespaces=None, rewind_overtaken=0)
         self.faults = faults
         self.commands: list[Command] = []
         self.connected = True

@@ -1,0 +1,158 @@
+"""A client that only knows frames, for what no client shows: permits, read blocks, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import Sequence
+from typing import Any, Self
+
+from pulsar_encore.wire import commands, encode_batch, encode_body, frames, pb
+
+from .kit import SUBSCRIPTION, WAIT_S
+
+QUIET_S = 0.5
+_CONSUMER = 1
+_PRODUCER = 1
+_NAMES = {number: name for name, number in pb.BaseCommand.Type.items()}
+
+
+class Bare:
+    """One connection with at most one producer and one consumer; an async context manager.
+
+    Args:
+        url: `pulsar://host:port`.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._host, _, port = url.removeprefix("pulsar://").partition(":")
+        self._port = int(port)
+        self._decoder = frames.FrameDecoder()
+        self._frames: list[frames.Frame] = []
+        self._messages: list[pb.CommandMessage] = []
+        self._requests = itertools.count(1)
+
+    async def __aenter__(self) -> Self:
+        self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
+        self.send(commands.connect(client_version="bare", protocol_version=21))
+        await self.answer("CONNECTED")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+    def send(self, *sent: pb.BaseCommand) -> None:
+        """Write commands, all at once."""
+        self._writer.write(b"".join(frames.encode(command) for command in sent))
+
+    async def answer(self, kind: str, timeout: float = WAIT_S) -> pb.BaseCommand:
+        """The next command of a kind, or ERROR; messages that come meanwhile are kept."""
+        while True:
+            command = (await self._next(timeout)).command
+            name = _NAMES[command.type]
+            if name == "MESSAGE":
+                self._messages.append(command.message)
+            elif name in (kind, "ERROR"):
+                return command
+
+    async def _next(self, timeout: float) -> frames.Frame:
+        while True:
+            while not self._frames:
+                data = await asyncio.wait_for(self._reader.read(1 << 18), timeout)
+                if not data:
+                    raise ConnectionError("closed by the broker")
+                self._frames = self._decoder.feed(data)
+            frame = self._frames.pop(0)
+            if _NAMES[frame.command.type] != "PING":
+                return frame
+            self.send(commands.pong())
+
+    async def find(self, topic: str) -> None:
+        """What comes before PRODUCER and SUBSCRIBE."""
+        self.send(commands.partitioned_metadata(topic, request_id=next(self._requests)))
+        await self.answer("PARTITIONED_METADATA_RESPONSE")
+        self.send(commands.lookup(topic, request_id=next(self._requests)))
+        await self.answer("LOOKUP_RESPONSE")
+
+    async def produce(self, topic: str) -> pb.BaseCommand:
+        """Make the producer; gives PRODUCER_SUCCESS or ERROR."""
+        await self.find(topic)
+        request = next(self._requests)
+        self.send(commands.producer(topic, producer_id=_PRODUCER, request_id=request))
+        return await self.answer("PRODUCER_SUCCESS")
+
+    async def publish(self, topic: str, count: int, *, batch: int = 0) -> list[tuple[int, int]]:
+        """Entries, of `batch` messages or plain; gives their (ledger, entry)."""
+        name = (await self.produce(topic)).producer_success.producer_name
+        payload = b"x"
+        if batch:
+            single = pb.SingleMessageMetadata(payload_size=1)
+            payload = encode_batch([(single, b"x")] * batch)
+        for number in range(count):
+            metadata = pb.MessageMetadata(
+                producer_name=name, sequence_id=number, publish_time=int(time.time() * 1000)
+            )
+            if batch:
+                metadata.num_messages_in_batch = batch
+            command = commands.send(_PRODUCER, sequence_id=number, num_messages=batch or 1)
+            self._writer.write(frames.encode_with_body(command, encode_body(metadata, payload)))
+        ids = [await self.answer("SEND_RECEIPT") for _ in range(count)]
+        places = [answer.send_receipt.message_id for answer in ids]
+        return [(place.ledgerId, place.entryId) for place in places]
+
+    async def subscribe(self, topic: str, kind: int, **fields: Any) -> pb.BaseCommand:
+        """Make the consumer, from the beginning; gives SUCCESS or ERROR."""
+        await self.find(topic)
+        self.send(
+            commands.subscribe(
+                topic,
+                SUBSCRIPTION,
+                consumer_id=_CONSUMER,
+                request_id=next(self._requests),
+                sub_type=pb.CommandSubscribe.SubType.ValueType(kind),
+                initial_position=pb.CommandSubscribe.Earliest,
+                **fields,
+            )
+        )
+        return await self.answer("SUCCESS")
+
+    def flow(self, permits: int) -> pb.BaseCommand:
+        """FLOW, to be sent."""
+        return commands.flow(_CONSUMER, permits=permits)
+
+    def redeliver(
+        self, ids: Sequence[tuple[int, int]] = (), epoch: int | None = None
+    ) -> pb.BaseCommand:
+        """REDELIVER, to be sent."""
+        places = [pb.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in ids]
+        return commands.redeliver(_CONSUMER, places, consumer_epoch=epoch)
+
+    async def unsubscribed(self) -> None:
+        """Close the consumer."""
+        self.send(commands.close_consumer(_CONSUMER, request_id=next(self._requests)))
+        await self.answer("SUCCESS")
+        self._messages.clear()
+
+    async def message(self, timeout: float = WAIT_S) -> pb.CommandMessage:
+        """The next message.
+
+        Raises:
+            TimeoutError: None came.
+        """
+        while not self._messages:
+            command = (await self._next(timeout)).command
+            if _NAMES[command.type] == "MESSAGE":
+                self._messages.append(command.message)
+        return self._messages.pop(0)
+
+    async def messages(self, quiet: float = QUIET_S) -> list[pb.CommandMessage]:
+        """All that comes until there is silence for `quiet` s."""
+        got: list[pb.CommandMessage] = []
+        with contextlib.suppress(TimeoutError):
+            while True:
+                got.append(await self.message(WAIT_S if not got else quiet))
+        return got
