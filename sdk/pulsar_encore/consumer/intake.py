@@ -6,12 +6,14 @@ message is either queued or already someone's; what is not queued gives its room
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Container, Iterable
 
 from ..core.attempts import Attempts
 from ..core.in_flight import InFlight
 from ..core.rewind import Rewind, Verdict
 from ..options import ConsumerOptions
+from ..timer import now_ms
 from ..transport.base import ConsumerLink, Delivery
 from .ack_sender import AckSender
 from .letter_desk import LetterDesk
@@ -56,6 +58,7 @@ class Intake:
         self._window = window
         self._redelivery = redelivery
         self._options = options
+        self._loop = asyncio.get_running_loop()
         self._counts_attempts = counts_attempts
         self.desk: LetterDesk | None = None  # where there are letter topics
 
@@ -79,6 +82,7 @@ class Intake:
 
     def on_deliveries(self, deliveries: Iterable[Delivery]) -> None:
         arrived = 0
+        now = now_ms(self._loop)
         for each in deliveries:
             home = self.home(each.source)
             if home.rewind is not None and not self._in_order(home, home.rewind, each):
@@ -92,6 +96,7 @@ class Intake:
                 indexes,
                 each.ack_set,
                 each.first_chunk,
+                now,
             )
             delivered = len(indexes)
             if len(positions) < delivered:
@@ -99,6 +104,8 @@ class Intake:
                 messages = [messages[at] for at in positions]
                 if len(home.acks):
                     self._acks.added(home, 1)  # something acked came again
+                if len(home.nacks):
+                    self._redelivery.nacked(home)  # or something that waits, too early
             if entry is not None and self.desk is not None:
                 indexes, messages = self.desk.sift(home, entry, indexes, messages)
             count = len(indexes)

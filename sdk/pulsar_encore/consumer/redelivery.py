@@ -150,7 +150,7 @@ class Redelivery:
         if not home.shared:
             self.redeliver_all(home)
             return
-        groups = home.release(due)
+        groups = home.release(due, now_ms(self._loop), self._lead_ms(home))
         if groups:
             self._link.redeliver(home.source, groups)
 

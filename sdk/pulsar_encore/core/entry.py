@@ -7,6 +7,7 @@ about what may follow what live in `in_flight`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 EntryKey = tuple[int, int]
@@ -22,6 +23,14 @@ LEAVING: Final = 5  # a copy is on its way to a letter topic; acked once that is
 _AWAY: Final = bytes((AWAY,))
 _QUEUED: Final = bytes((QUEUED,))
 _UNACKED_DIGITS: Final = bytes(0x30 if state == ACKED else 0x31 for state in range(256))
+
+
+def set_bits(mask: int) -> Iterator[int]:
+    """Numbers of the bits of a mask, ascending."""
+    while mask:
+        lowest = mask & -mask
+        mask ^= lowest
+        yield lowest.bit_length() - 1
 
 
 class Entry:
@@ -138,17 +147,14 @@ class Entry:
         return settled
 
     def release(self, mask: int) -> int:
-        """HELD or NACKED -> AWAY, for the indexes of a bit mask; returns how many that were."""
+        """HELD or NACKED -> AWAY, for the indexes of a bit mask; returns the mask of those."""
         released = 0
-        while mask:
-            lowest = mask & -mask
-            mask ^= lowest
-            index = lowest.bit_length() - 1
+        for index in set_bits(mask):
             if index < self.size and self.state[index] in (HELD, NACKED):
                 self.count_look(index)
                 self.end_turn(index)
-                released += 1
-        self.active -= released
+                released |= 1 << index
+        self.active -= released.bit_count()
         self.doubled = self.doubled or released > 0
         return released
 

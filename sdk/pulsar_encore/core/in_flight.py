@@ -21,8 +21,8 @@ from typing import Final
 
 from .ack_sets import AckTracker
 from .attempts import Attempts
-from .due_index import DueBatch, DueIndex, TimeBucketIndex
-from .entry import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED, Entry, EntryKey
+from .due_index import DueBatch, DueIndex, MessageKey, TimeBucketIndex
+from .entry import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED, Entry, EntryKey, set_bits
 from .rewind import Rewind
 
 # Unfinished entries that left (redelivered, perhaps to another consumer) are remembered up to here;
@@ -72,7 +72,9 @@ class InFlight:
         self.unacked = 0  # QUEUED, HELD, NACKED, LEAVING: what fills the broker's unacked window
         self._entries: dict[EntryKey, Entry] = {}
         self._away: dict[EntryKey, Entry] = {}
-        self._asked: set[EntryKey] = set()  # plain entries whose redelivery is under way
+        # Messages whose redelivery was asked for, and when it can be here at the earliest.
+        self._asked: dict[MessageKey, int] = {}
+        self._lead_ms = 0
 
     # Arrival
 
@@ -84,8 +86,11 @@ class InFlight:
         indexes: Sequence[int],
         ack_set: int = -1,
         first_chunk: EntryKey | None = None,
+        now_ms: int = _LAST,
     ) -> tuple[Entry | None, Sequence[int]]:
         """A delivery: its record, and which of `indexes` to queue (positions in `indexes`).
+
+        A nacked message may come before it is due, with a sibling or over a reconnect: it waits on.
 
         Returns:
             (None, ()) when nothing of it is wanted; else the entry and the positions to queue.
@@ -100,7 +105,7 @@ class InFlight:
             if self.acks.covers(key):
                 self.acks.add_whole(key)
                 return None, ()
-            if batch_size <= 1 and self._still_waits((*key, -1)):
+            if batch_size <= 1 and self._still_waits((*key, -1), now_ms):
                 return None, ()
             self.acks.retract(key)
             size = batch_size or 1
@@ -111,8 +116,7 @@ class InFlight:
             self._entries[key] = entry
             if redelivery_count or self.acks.expects_echoes:
                 entry.doubled = True  # a copy of it may be on its way besides
-            if key in self._asked:
-                self._asked.discard(key)
+            if self._asked.pop((*key, -1), None) is not None:
                 entry.doubled = True  # perhaps a reconnect's copy, with the one asked for to come
             ack_set &= self.acks.remaining_of(key)
             if ack_set != -1:
@@ -129,22 +133,35 @@ class InFlight:
                 entry.base = max(entry.base, redelivery_count)
             if ack_set != -1:
                 entry.learn_acked(ack_set)
-        return entry, self._admit(entry, indexes)
+        return entry, self._admit(entry, indexes, now_ms)
 
-    def _still_waits(self, due_key: tuple[int, int, int]) -> bool:
+    def _still_waits(self, due_key: MessageKey, now_ms: int) -> bool:
         """A nacked message came before it is due: it keeps waiting.
 
         On Exclusive and Failover it comes at once, as in Java.
         """
-        if not len(self.nacks) or due_key not in self.nacks:
+        if len(self.nacks) and due_key in self.nacks:
+            if self.shared:
+                return True
+            self.nacks.discard(due_key)
+            self.unacked -= 1
             return False
-        if self.shared:
+        if self._came_early(due_key, now_ms):
+            self.unacked += 1
             return True
-        self.nacks.discard(due_key)
-        self.unacked -= 1
         return False
 
-    def _admit(self, entry: Entry, indexes: Sequence[int]) -> Sequence[int]:
+    def _came_early(self, due_key: MessageKey, now_ms: int) -> bool:
+        """It was asked for ahead of its time, and came sooner for another reason: ask once more."""
+        earliest = self._asked.get(due_key, 0) if self._asked else 0
+        if now_ms >= earliest:
+            return False
+        # It is asked for once more, not ahead of time, and then comes whenever it comes.
+        self._asked[due_key] = 0
+        self.nacks.move(due_key, earliest + self._lead_ms, 0)
+        return True
+
+    def _admit(self, entry: Entry, indexes: Sequence[int], now_ms: int) -> Sequence[int]:
         state = entry.state
         wanted = []
         for position, index in enumerate(indexes):
@@ -156,9 +173,14 @@ class InFlight:
                 self.unacked -= 1
                 now = AWAY
             if now == AWAY:
-                state[index] = QUEUED
                 entry.active += 1
                 self.unacked += 1
+                if self._came_early(entry.due_key(index), now_ms):
+                    state[index] = NACKED
+                    continue
+                if self._asked:
+                    self._asked.pop(entry.due_key(index), None)
+                state[index] = QUEUED
                 wanted.append(position)
             elif now == ACKED:
                 self.acks.add_part(entry)  # the broker forgot: tell it again
@@ -322,37 +344,53 @@ class InFlight:
 
     # Giving back
 
-    def release(self, due: DueBatch) -> list[tuple[int, list[int]]]:
-        """Due nacks or timeouts -> AWAY; returns the entries to ask for, by ledger, in order."""
+    def release(
+        self, due: DueBatch, now_ms: int = 0, lead_ms: int = 0
+    ) -> list[tuple[int, list[int]]]:
+        """Due nacks or timeouts -> AWAY; returns the entries to ask for, by ledger, in order.
+
+        Args:
+            due: What is due, `lead_ms` from now at the latest.
+            now_ms: The time.
+            lead_ms: What the transport takes; what comes sooner waits for so long.
+        """
+        earliest_ms, self._lead_ms = now_ms + lead_ms, lead_ms
+        if len(self._asked) > _MAX_ASKED:
+            self._asked.clear()
         groups: list[tuple[int, list[int]]] = []
         for ledger, entries in due.entries:
-            groups.append((ledger, self._release_plain(ledger, entries)))
+            groups.append((ledger, self._release_plain(ledger, entries, earliest_ms)))
         for ledger, number, mask in due.indexes:
             entry = self._entries.get((ledger, number))
-            if entry is not None and self._release_indexes(entry, mask):
+            if entry is not None and self._release_indexes(entry, mask, earliest_ms):
                 groups.append((ledger, [number]))
         return [group for group in groups if group[1]]
 
-    def _release_plain(self, ledger: int, entries: Sequence[int]) -> list[int]:
+    def _release_plain(self, ledger: int, entries: Sequence[int], earliest_ms: int) -> list[int]:
         wanted = list(entries)
-        if len(self._asked) > _MAX_ASKED:
-            self._asked.clear()
-        self._asked.update((ledger, number) for number in wanted)
+        for number in wanted:
+            self._ask((ledger, number, -1), earliest_ms)
         self.unacked -= len(wanted)
         if self._entries:
             for number in entries:
                 entry = self._entries.get((ledger, number))
                 if entry is not None and entry.size == 1:
-                    released = self._release_indexes(entry, 1)
+                    released = self._release_indexes(entry, 1, earliest_ms)
                     self.unacked += released  # counted twice: above, and there
         return wanted
 
-    def _release_indexes(self, entry: Entry, mask: int) -> int:
+    def _ask(self, due_key: MessageKey, earliest_ms: int) -> None:
+        # 0 stays: see `_came_early`.
+        self._asked[due_key] = earliest_ms if self._asked.pop(due_key, -1) else 0
+
+    def _release_indexes(self, entry: Entry, mask: int, earliest_ms: int) -> int:
         released = entry.release(mask)
-        self.unacked -= released
+        self.unacked -= released.bit_count()
+        for index in set_bits(released):
+            self._ask(entry.due_key(index), earliest_ms)
         if released and entry.active == 0:
             self._park_away(entry)
-        return released
+        return released.bit_count()
 
     def release_all(self) -> None:
         """Everything not acked, not LEAVING -> AWAY."""

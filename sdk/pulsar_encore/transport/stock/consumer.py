@@ -252,7 +252,8 @@ class StockConsumer:
     def _redeliver_chunked(self, kept: Original) -> None:
         """A chunked message comes again from here: the library asks for its last chunk only."""
         if kept.chunked is not None:
-            self._loop.call_later(_LEAD_MS / 1000, self._bring_again, kept, kept.chunked)
+            lead_s = (_LEAD_MS + 1) / 1000  # a loop's timer may ring a tick early
+            self._loop.call_later(lead_s, self._bring_again, kept, kept.chunked)
         elif kept.crowded_out:  # everything this consumer holds; what is held here is filtered
             self._pump.call(self._native.redeliver_unacknowledged_messages)
 
