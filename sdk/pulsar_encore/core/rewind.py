@@ -4,7 +4,8 @@ Owns `Rewind`, one for each source of such a subscription. A broker that is aske
 read is under way lets that read move its position on, and skips a block (wire notes 5.5, "a rewind
 meets a read under way"); and what the client had queued before still comes first. So what was given
 back is remembered as owed, in order:
-- after a rewind, deliveries that it cannot have brought are dropped, and owed as well;
+- until a rewind is seen to begin (the stream goes back), what lies past the first owed entry is from
+  before: it is dropped, and owed as well;
 - a delivery that comes while an earlier owed one is missing means rewind again;
 - past everything seen so far entry ids follow each other; a hole is suspect for as long as the race
   can reach (markers and compaction make holes too, so a source where a hole stays is trusted).
@@ -45,11 +46,11 @@ class Rewind:
     """
 
     __slots__ = (
+        "_at",
         "_contiguous",
         "_edge",
         "_missing",
         "_owed",
-        "_pass",
         "_reach",
         "_suspected",
         "_tries",
@@ -59,11 +60,10 @@ class Rewind:
 
     def __init__(self, *, contiguous: bool = True) -> None:
         self._contiguous = contiguous
-        # Entry -> (the lowest batch index to come, 0 for a message that is no batch; the pass in
-        # which it was last taken from the stream).
-        self._owed: SortedDict[EntryKey, tuple[int, int]] = SortedDict()
-        self._waiting = False  # nothing has come yet that the rewind must have brought
-        self._pass = 0
+        # Entry -> the lowest batch index to come, 0 for a message that is no batch.
+        self._owed: SortedDict[EntryKey, int] = SortedDict()
+        self._waiting = False  # a rewind was asked for, and the stream has not gone back yet
+        self._at: tuple[EntryKey, int] | None = None  # the last delivery: entry, batch index
         self._edge: EntryKey | None = None  # the highest entry that ever came
         self._reach = 0  # entries past the edge that are still to be watched for holes
         self._suspected: tuple[EntryKey, EntryKey] | None = None  # the last hole: first id, end
@@ -82,8 +82,6 @@ class Rewind:
         Args:
             given_back: What leaves this client with it: entry, lowest unacked batch index.
         """
-        if not self._waiting:  # what is owed from the pass before may be queued somewhere
-            self._pass += 1
         for key, index in given_back:
             self._owe(key, index)
         self._waiting = bool(self._owed)
@@ -93,6 +91,7 @@ class Rewind:
         """The subscription starts afresh (a new connection, a seek): nothing races with that."""
         self._owed.clear()
         self._waiting = False
+        self._at = None
         self._edge = None
         self._reach = 0
         self._suspected = None
@@ -122,47 +121,39 @@ class Rewind:
 
     def settled_part(self, key: EntryKey, lowest: int) -> None:
         """Part of the entry was acked; `lowest` is what is unacked of it now."""
-        owed = self._owed.get(key)
-        if owed is not None:
-            self._owed[key] = (lowest, owed[1])
+        if key in self._owed:
+            self._owed[key] = lowest
 
     def judge(self, key: EntryKey, index: int) -> Verdict:
         """A delivery came: an entry from batch index `index` on (0 for a message without one)."""
+        before, self._at = self._at, (key, index)
         if not (self._owed or self._reach):  # nearly always
             self._edge = key
             return Verdict.ADMIT
-        if self._waiting:
-            if self._is_stale(key, index):
-                self._owe(key, index)
-                return Verdict.DROP
+        # A stream only goes forward. A rewind that begins past the last delivery cannot be told
+        # from the stream going on, and need not be: all that is owed lies before that.
+        if before is not None and (key, index) <= before:
             self._waiting = False
         self._suspect_hole(key)
         owed = self._owed
         if owed:
-            head: EntryKey = owed.peekitem(0)[0]
-            if head < key and not self._is_gone(head, key):
-                self._pass += 1
+            head, lowest = owed.peekitem(0)
+            if self._waiting:
+                if (key, index) > (head, lowest):
+                    self._owe(key, index)
+                    return Verdict.DROP
+                self._waiting = key != head
+            elif head < key and not self._is_gone(head, key):
                 self._owe(key, index)
                 self._waiting = True
                 return Verdict.REWIND
             self.came += owed.pop(key, None) is not None
+            self._waiting = self._waiting and bool(owed)
         self._reached(key)
         return Verdict.ADMIT
 
-    def _is_stale(self, key: EntryKey, index: int) -> bool:
-        """While waiting: whether this was queued somewhere before the rewind.
-
-        It was not, when it was taken from the stream before and so can only have been sent again,
-        or lies before all that is owed. The tail of an entry whose head was taken is stale.
-        """
-        if key < self._owed.peekitem(0)[0]:
-            return False
-        lowest, taken = self._owed.get(key, (0, -1))
-        return taken != self._pass or index > lowest
-
     def _owe(self, key: EntryKey, index: int) -> None:
-        lowest = self._owed.get(key, (index,))[0]
-        self._owed[key] = (min(lowest, index), self._pass)
+        self._owed[key] = min(self._owed.get(key, index), index)
         self._reached(key)
 
     def _reached(self, key: EntryKey) -> None:
@@ -180,7 +171,7 @@ class Rewind:
         first = edge[1] + 1 if edge[0] == ledger else 0
         if first < entry:
             for missing in range(first, min(entry, first + _REACH)):
-                self._owed[ledger, missing] = (0, self._pass)
+                self._owed[ledger, missing] = 0
             self._suspected = ((ledger, first), key)
 
     def _is_gone(self, missing: EntryKey, key: EntryKey) -> bool:
