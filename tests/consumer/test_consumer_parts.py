@@ -1,4 +1,4 @@
-"""Listener, statistics, the window's warning, non-persistent topics, closing in `async with`."""
+"""Statistics, the window's warning, non-persistent topics, closing in `async with`."""
 
 from __future__ import annotations
 
@@ -9,103 +9,8 @@ from typing import Any
 import pytest
 from consumer_kit import REDELIVER, TOPIC, Subscribe, now_s, payloads, put_numbers, receive_n
 
-from pulsar_encore import Client, ClosedError, ConfigurationError, Consumer, ConsumerType, Message
+from pulsar_encore import Client, ClosedError, ConsumerType
 from pulsar_encore.testing import MemoryTransport
-
-# Listener
-
-
-@pytest.mark.parametrize("is_async", [True, False])
-async def test_a_listener_gets_everything_in_order(
-    transport: MemoryTransport, subscribe: Subscribe, is_async: bool
-) -> None:
-    seen: list[bytes] = []
-
-    async def later(consumer: Consumer, message: Message) -> None:
-        await asyncio.sleep(0.1)
-        seen.append(message.data())
-        await consumer.acknowledge(message)
-
-    def at_once(consumer: Consumer, message: Message) -> None:
-        seen.append(message.data())
-
-    numbers = put_numbers(transport, 10)
-    consumer = await subscribe(message_listener=later if is_async else at_once)
-    await asyncio.sleep(2)
-    assert seen == numbers
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == (0 if is_async else 10)
-
-
-async def test_a_listener_that_fails_nacks(
-    transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
-) -> None:
-    looks: list[tuple[bytes, int]] = []
-
-    async def fail_once(consumer: Consumer, message: Message) -> None:
-        looks.append((message.data(), message.redelivery_count()))
-        if message.redelivery_count() == 0 and message.data() == b"1":
-            raise RuntimeError("no")
-        await consumer.acknowledge(message)
-
-    put_numbers(transport, 3, batch=3)
-    consumer = await subscribe(message_listener=fail_once, negative_ack_redelivery_delay_ms=1000)
-    await asyncio.sleep(5)
-    assert looks == [(b"0", 0), (b"1", 0), (b"2", 0), (b"1", 1)]
-    assert "message_listener failed" in caplog.text
-    await consumer.close()
-    assert transport.backlog(TOPIC, "s") == 0
-
-
-async def test_a_paused_listener_gets_nothing_more(
-    transport: MemoryTransport, subscribe: Subscribe
-) -> None:
-    seen: list[bytes] = []
-
-    async def listen(consumer: Consumer, message: Message) -> None:
-        seen.append(message.data())
-        await consumer.acknowledge(message)
-        if len(seen) == 2:
-            consumer.pause_message_listener()
-
-    put_numbers(transport, 4)
-    consumer = await subscribe(message_listener=listen)
-    await asyncio.sleep(5)
-    assert seen == [b"0", b"1"]
-    consumer.resume_message_listener()
-    await asyncio.sleep(5)
-    assert seen == [b"0", b"1", b"2", b"3"]
-    await consumer.close()
-
-
-async def test_a_listener_may_close_its_consumer(
-    transport: MemoryTransport, subscribe: Subscribe
-) -> None:
-    seen: list[bytes] = []
-
-    async def listen(consumer: Consumer, message: Message) -> None:
-        seen.append(message.data())
-        await consumer.acknowledge(message)
-        await consumer.close()
-
-    put_numbers(transport, 3)
-    await subscribe(message_listener=listen)
-    await asyncio.sleep(5)
-    assert seen == [b"0"]
-    assert transport.links == []
-
-
-async def test_receiving_beside_a_listener_is_refused(subscribe: Subscribe) -> None:
-    consumer = await subscribe(message_listener=lambda consumer, message: None)
-    for call in (consumer.receive(), consumer.receive(timeout=1), consumer.batch_receive()):
-        with pytest.raises(ConfigurationError, match="message_listener"):
-            await call
-    await consumer.close()
-    plain = await subscribe()
-    for switch in (plain.pause_message_listener, plain.resume_message_listener):
-        with pytest.raises(ConfigurationError, match="message_listener"):
-            switch()
-
 
 # What is known about it
 

@@ -275,6 +275,35 @@ async def test_a_batch_larger_than_the_queue_still_ends(
     assert await asyncio.wait_for(consumer.batch_receive(), 10)
 
 
+@pytest.mark.parametrize("timeout_ms", [0, 100])
+@pytest.mark.parametrize("entry", [7, 505, 1000])
+async def test_batches_go_on_whatever_the_producers_batches_are(
+    transport: MemoryTransport, subscribe: Subscribe, entry: int, timeout_ms: int
+) -> None:
+    """As large as the receiver queue, and room for more is given back while one waits for it."""
+    numbers = put_numbers(transport, 5000, batch=entry)
+    consumer = await subscribe(batch_receive_policy=BatchReceivePolicy(1000, -1, timeout_ms))
+    got: list[bytes] = []
+    for _ in range(5):
+        batch = await asyncio.wait_for(consumer.batch_receive(), 10)
+        assert len(batch) == 1000
+        got += payloads(batch)
+        await consumer.acknowledge(batch)
+    assert got == numbers
+
+
+async def test_a_batch_beside_what_is_taken_singly_is_never_out_of_reach(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 400, batch=30)
+    consumer = await subscribe(
+        receiver_queue_size=40, batch_receive_policy=BatchReceivePolicy(40, -1, 0)
+    )
+    for singles in range(8):
+        await receive_n(consumer, singles)
+        assert len(await asyncio.wait_for(consumer.batch_receive(), 10)) == 40
+
+
 async def test_receive_beside_a_waiting_batch_is_not_starved(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:

@@ -1,0 +1,122 @@
+"""Receiving through the stock engine: its native queue, the pump's room, its reader."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+import pytest
+
+import pulsar_encore as encore
+
+WORK_S = 0.002
+
+
+async def fill(client: encore.Client, topic: str, count: int, batch: int = 1000) -> None:
+    async with await client.create_producer(
+        topic,
+        batching_enabled=True,
+        batching_max_messages=batch,
+        batching_max_publish_delay_ms=20,
+        max_pending_messages=count,
+    ) as producer:
+        await asyncio.gather(*(producer.send(b"%d" % number) for number in range(count)))
+
+
+async def subscribe(client: encore.Client, topic: str, **options: object) -> encore.Consumer:
+    options.setdefault("initial_position", encore.InitialPosition.Earliest)
+    return await client.subscribe(topic, "s", encore.ConsumerType.Shared, **options)
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 1000])
+@pytest.mark.parametrize("entry", [505, 1000])
+async def test_batches_of_the_whole_queue_come_to_the_end(
+    client: encore.Client, topic: str, entry: int, timeout_ms: int
+) -> None:
+    await fill(client, topic, 3000, entry)
+    policy = encore.BatchReceivePolicy(1000, -1, timeout_ms)
+    async with await subscribe(client, topic, batch_receive_policy=policy) as consumer:
+        got: list[int] = []
+        while len(got) < 3000:
+            batch = await asyncio.wait_for(consumer.batch_receive(), 20)
+            assert len(batch) == 1000 or timeout_ms
+            got += [int(each.data()) for each in batch]
+            await consumer.acknowledge(batch)
+        assert got == list(range(3000))
+
+
+async def test_small_batches_come_to_the_end(client: encore.Client, topic: str) -> None:
+    """A result that ends within an entry, with less room than the entry is large."""
+    await fill(client, topic, 600, 100)
+    policy = encore.BatchReceivePolicy(7, -1, 0)
+    async with await subscribe(
+        client, topic, batch_receive_policy=policy, receiver_queue_size=10
+    ) as consumer:
+        got = 0
+        while got < 595:  # all that sevens can make of it
+            got += len(await asyncio.wait_for(consumer.batch_receive(), 20))
+
+
+async def turns_while_reading(reader: encore.Reader, messages: int) -> int:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count())
+    for _ in range(messages):
+        await reader.read_next()
+        time.sleep(WORK_S)
+    counting.cancel()
+    return turns
+
+
+async def test_a_reader_does_not_keep_the_loop(client: encore.Client, topic: str) -> None:
+    await fill(client, topic, 100)
+    async with await client.create_reader(topic, encore.MessageId.earliest) as reader:
+        await reader.read_next()
+        await asyncio.sleep(0.05)
+        # A turn is two messages long at most, and shorter where the machine is slow.
+        assert await turns_while_reading(reader, 60) >= 15
+
+
+async def test_asking_without_waiting_lets_the_message_come(
+    client: encore.Client, topic: str
+) -> None:
+    await fill(client, topic, 5)
+    async with await subscribe(client, topic) as consumer:
+        got, until = 0, time.monotonic() + 20
+        while got < 5:
+            assert time.monotonic() < until
+            try:
+                await consumer.receive(timeout=0)
+                got += 1
+            except encore.ReceiveTimeout:
+                pass
+
+
+async def test_a_listener_of_a_client_that_is_shut_down_says_so(
+    make_client: Callable[..., encore.Client], topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = make_client()
+    await fill(client, topic, 3)
+    held: list[encore.Message] = []
+    consumer = await subscribe(
+        client, topic, message_listener=lambda consumer, message: held.append(message)
+    )
+    while len(held) < 3:
+        await asyncio.sleep(0.01)
+    client.shutdown()
+    until = time.monotonic() + 10
+    while "gets nothing more" not in caplog.text:
+        assert time.monotonic() < until
+        await asyncio.sleep(0.01)
+    assert caplog.records[-1].levelno == logging.ERROR
+    with pytest.raises(encore.EncoreError):
+        await consumer.acknowledge(held[0])
+    await consumer.close()

@@ -1,0 +1,363 @@
+"""The message listener: every message once and in order, failures nacked, never silent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from consumer_kit import TOPIC, Subscribe, now_s, payloads, put_numbers, receive_all
+
+from pulsar_encore import (
+    Client,
+    ClosedError,
+    ConfigurationError,
+    Consumer,
+    ConsumerType,
+    InitialPosition,
+    Message,
+)
+from pulsar_encore.testing import MemoryTransport
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_listener_gets_everything_in_order(
+    transport: MemoryTransport, subscribe: Subscribe, is_async: bool
+) -> None:
+    seen: list[bytes] = []
+
+    async def later(consumer: Consumer, message: Message) -> None:
+        await asyncio.sleep(0.1)
+        seen.append(message.data())
+        await consumer.acknowledge(message)
+
+    def at_once(consumer: Consumer, message: Message) -> None:
+        seen.append(message.data())
+
+    numbers = put_numbers(transport, 10)
+    consumer = await subscribe(message_listener=later if is_async else at_once)
+    await asyncio.sleep(2)
+    assert seen == numbers
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == (0 if is_async else 10)
+
+
+async def test_a_listener_that_fails_nacks(
+    transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks: list[tuple[bytes, int]] = []
+
+    async def fail_once(consumer: Consumer, message: Message) -> None:
+        looks.append((message.data(), message.redelivery_count()))
+        if message.redelivery_count() == 0 and message.data() == b"1":
+            raise RuntimeError("no")
+        await consumer.acknowledge(message)
+
+    put_numbers(transport, 3, batch=3)
+    consumer = await subscribe(message_listener=fail_once, negative_ack_redelivery_delay_ms=1000)
+    await asyncio.sleep(5)
+    assert looks == [(b"0", 0), (b"1", 0), (b"2", 0), (b"1", 1)]
+    assert "message_listener failed" in caplog.text
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+async def test_a_paused_listener_gets_nothing_more(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    seen: list[bytes] = []
+
+    async def listen(consumer: Consumer, message: Message) -> None:
+        seen.append(message.data())
+        await consumer.acknowledge(message)
+        if len(seen) == 2:
+            consumer.pause_message_listener()
+
+    put_numbers(transport, 4)
+    consumer = await subscribe(message_listener=listen)
+    await asyncio.sleep(5)
+    assert seen == [b"0", b"1"]
+    consumer.resume_message_listener()
+    await asyncio.sleep(5)
+    assert seen == [b"0", b"1", b"2", b"3"]
+    await consumer.close()
+
+
+async def test_a_listener_may_close_its_consumer(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    seen: list[bytes] = []
+
+    async def listen(consumer: Consumer, message: Message) -> None:
+        seen.append(message.data())
+        await consumer.acknowledge(message)
+        await consumer.close()
+
+    put_numbers(transport, 3)
+    await subscribe(message_listener=listen)
+    await asyncio.sleep(5)
+    assert seen == [b"0"]
+    assert transport.links == []
+
+
+async def test_receiving_beside_a_listener_is_refused(subscribe: Subscribe) -> None:
+    consumer = await subscribe(message_listener=lambda consumer, message: None)
+    for call in (consumer.receive(), consumer.receive(timeout=1), consumer.batch_receive()):
+        with pytest.raises(ConfigurationError, match="message_listener"):
+            await call
+    await consumer.close()
+    plain = await subscribe()
+    for switch in (plain.pause_message_listener, plain.resume_message_listener):
+        with pytest.raises(ConfigurationError, match="message_listener"):
+            switch()
+
+
+# A failure like any other
+
+
+async def test_a_cancelled_task_that_the_callback_awaits_is_a_failure(
+    transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks: list[tuple[bytes, int]] = []
+
+    async def listen(consumer: Consumer, message: Message) -> None:
+        looks.append((message.data(), message.redelivery_count()))
+        if message.data() == b"1" and message.redelivery_count() == 0:
+            task = asyncio.ensure_future(asyncio.sleep(3600))
+            task.cancel()
+            await task
+        await consumer.acknowledge(message)
+
+    put_numbers(transport, 3)
+    consumer = await subscribe(message_listener=listen, negative_ack_redelivery_delay_ms=1000)
+    await asyncio.sleep(5)
+    assert looks == [(b"0", 0), (b"1", 0), (b"2", 0), (b"1", 1)]
+    assert "message_listener failed" in caplog.text
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+async def test_a_timeout_within_the_callback_is_its_own_affair(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    async def listen(consumer: Consumer, message: Message) -> None:
+        try:
+            async with asyncio.timeout(0.1):
+                await asyncio.sleep(3600)
+        except TimeoutError:
+            await consumer.acknowledge(message)
+
+    put_numbers(transport, 3)
+    consumer = await subscribe(message_listener=listen)
+    await asyncio.sleep(5)
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+async def test_a_callback_that_settled_its_message_and_then_fails_changes_nothing(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    looks: list[bytes] = []
+
+    async def listen(consumer: Consumer, message: Message) -> None:
+        looks.append(message.data())
+        await consumer.acknowledge(message)
+        raise RuntimeError("after the ack")
+
+    put_numbers(transport, 3)
+    consumer = await subscribe(message_listener=listen, negative_ack_redelivery_delay_ms=100)
+    await asyncio.sleep(5)
+    assert looks == [b"0", b"1", b"2"]
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+# Never ends without a word
+
+
+@pytest.mark.parametrize("paused", [False, True])
+async def test_a_dead_link_is_in_the_log_and_in_the_next_call(
+    transport: MemoryTransport,
+    subscribe: Subscribe,
+    caplog: pytest.LogCaptureFixture,
+    paused: bool,
+) -> None:
+    seen: list[Message] = []
+    put_numbers(transport, 1)
+    consumer = await subscribe(message_listener=lambda consumer, message: seen.append(message))
+    await asyncio.sleep(0.1)
+    if paused:
+        consumer.pause_message_listener()
+        await asyncio.sleep(0.1)
+    caplog.clear()
+    transport.shutdown()
+    await asyncio.sleep(0.1)
+    (record,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
+    assert "message_listener" in record.getMessage() and TOPIC in record.getMessage()
+    for call in (consumer.acknowledge(seen[0]), consumer.negative_acknowledge(seen[0])):
+        with pytest.raises(ClosedError):
+            await call
+    for switch in (consumer.pause_message_listener, consumer.resume_message_listener):
+        with pytest.raises(ClosedError):
+            switch()
+    await consumer.close()
+
+
+async def test_the_callback_under_way_when_the_link_dies_is_told(
+    transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[BaseException] = []
+
+    async def listen(consumer: Consumer, message: Message) -> None:
+        await asyncio.sleep(1)
+        try:
+            await consumer.acknowledge(message)
+        except ClosedError as error:
+            told.append(error)
+            raise
+
+    put_numbers(transport, 5)
+    consumer = await subscribe(message_listener=listen)
+    await asyncio.sleep(0.5)
+    transport.shutdown()
+    await asyncio.sleep(5)
+    assert len(told) == 1, "what is queued is not handed out any more: it comes again elsewhere"
+    assert "not nacked" in caplog.text
+    await consumer.close()
+
+
+async def test_a_listener_that_is_cancelled_from_outside_gives_its_message_back(
+    transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks: list[asyncio.Task[None] | None] = []
+
+    async def listen(consumer: Consumer, message: Message) -> None:
+        tasks.append(asyncio.current_task())
+        await asyncio.sleep(3600)
+
+    put_numbers(transport, 2)
+    consumer = await subscribe(message_listener=listen, negative_ack_redelivery_delay_ms=500)
+    await asyncio.sleep(0.1)
+    assert tasks[0] is not None
+    tasks[0].cancel()
+    await asyncio.sleep(0.1)
+    assert "message_listener" in caplog.text and "cancelled" in caplog.text
+    assert consumer.statistics().nacked == 1
+    await consumer.close()
+
+
+# Closing
+
+
+async def test_close_lets_the_callback_end_and_settle(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    ended: list[bytes] = []
+
+    async def listen(consumer: Consumer, message: Message) -> None:
+        await asyncio.sleep(2)
+        await consumer.acknowledge(message)
+        ended.append(message.data())
+
+    put_numbers(transport, 3)
+    consumer = await subscribe(message_listener=listen)
+    await asyncio.sleep(1)
+    await consumer.close()
+    assert ended == [b"0"]
+    assert now_s() == pytest.approx(2, abs=0.2)
+    assert transport.backlog(TOPIC, "s") == 2
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+async def test_close_cancels_a_callback_that_does_not_end(
+    transport: MemoryTransport,
+    subscribe: Subscribe,
+    caplog: pytest.LogCaptureFixture,
+    stubborn: bool,
+) -> None:
+    cancelled: list[bytes] = []
+
+    async def listen(consumer: Consumer, message: Message) -> None:
+        for _ in range(2):
+            try:
+                await asyncio.sleep(20)
+            except asyncio.CancelledError:
+                cancelled.append(message.data())
+                if not stubborn:
+                    raise
+
+    put_numbers(transport, 3)
+    consumer = await subscribe(message_listener=listen)
+    await asyncio.sleep(1)
+    await consumer.close()
+    assert cancelled == [b"0"]
+    assert 6 <= now_s() < 8
+    assert "cancelled" in caplog.text
+    other = await subscribe()
+    assert payloads(await receive_all(other)) == [b"0", b"1", b"2"]
+    await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize("paused", [False, True])
+async def test_close_does_not_wait_for_a_listener_that_has_nothing_to_do(
+    subscribe: Subscribe, paused: bool
+) -> None:
+    consumer = await subscribe(message_listener=lambda consumer, message: None)
+    if paused:
+        consumer.pause_message_listener()
+    await asyncio.sleep(1)
+    await consumer.close()
+    assert now_s() == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("how", ["unsubscribe", "task", "client"])
+async def test_a_listener_may_end_its_consumer_in_any_way(
+    transport: MemoryTransport, how: str
+) -> None:
+    """Nobody waits for the other, though another task does the closing."""
+    went_on: list[bytes] = []
+    client = Client("pulsar://memory:6650", transport=transport)
+
+    async def listen(consumer: Consumer, message: Message) -> None:
+        await consumer.acknowledge(message)
+        if how == "unsubscribe":
+            await consumer.unsubscribe()
+        elif how == "task":
+            await asyncio.gather(consumer.close())
+        else:
+            await client.close()
+        went_on.append(message.data())
+
+    put_numbers(transport, 3)
+    await client.subscribe(
+        TOPIC,
+        "s",
+        ConsumerType.Shared,
+        initial_position=InitialPosition.Earliest,
+        message_listener=listen,
+    )
+    await asyncio.sleep(1)
+    assert went_on == [b"0"]
+    assert transport.links == []
+    await client.close()
+
+
+# Pausing
+
+
+async def test_resumed_and_paused_again_at_once_is_paused(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    seen: list[bytes] = []
+    consumer = await subscribe(message_listener=lambda consumer, message: seen.append(message))
+    consumer.pause_message_listener()
+    put_numbers(transport, 3)
+    await asyncio.sleep(1)
+    consumer.resume_message_listener()
+    consumer.pause_message_listener()
+    await asyncio.sleep(1)
+    assert seen == []
+    consumer.resume_message_listener()
+    await asyncio.sleep(1)
+    assert len(seen) == 3
+    await consumer.close()

@@ -1,0 +1,295 @@
+"""The loop runs on: no receiving path keeps it for more than a few ms, whatever is queued.
+
+Work is time that passes on the virtual clock without a suspension, so the longest silence is exact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from consumer_kit import TOPIC, Subscribe, now_s, put_numbers
+
+from pulsar_encore import (
+    BatchReceivePolicy,
+    Client,
+    ClosedError,
+    Consumer,
+    Message,
+    MessageId,
+    ReceiveTimeout,
+)
+from pulsar_encore.testing import MemoryTransport
+from pulsar_encore.turn import TURN_S
+
+WORK_S = 0.002
+COUNT = 300
+
+
+def work(seconds: float = WORK_S) -> None:
+    loop: Any = asyncio.get_running_loop()
+    loop.advance(seconds)
+
+
+class Silence:
+    """The longest time without a pass of the loop, in seconds."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+
+    async def listen(self) -> None:
+        last_s = now_s()
+        while True:
+            await asyncio.sleep(0)
+            self.longest_s = max(self.longest_s, now_s() - last_s)
+            last_s = now_s()
+
+
+@asynccontextmanager
+async def silence() -> AsyncIterator[Silence]:
+    heard = Silence()
+    task = asyncio.ensure_future(heard.listen())
+    await asyncio.sleep(0)
+    try:
+        yield heard
+        await asyncio.sleep(0)
+    finally:
+        task.cancel()
+
+
+async def receiving(consumer: Consumer) -> None:
+    for _ in range(COUNT):
+        await consumer.receive()
+        work()
+
+
+async def receiving_with_a_timeout(consumer: Consumer) -> None:
+    for _ in range(COUNT):
+        await consumer.receive(timeout=1)
+        work()
+
+
+async def receiving_and_acking(consumer: Consumer) -> None:
+    for _ in range(COUNT):
+        message = await consumer.receive()
+        work()
+        await consumer.acknowledge(message)
+
+
+async def iterating(consumer: Consumer) -> None:
+    left = COUNT
+    async for message in consumer:
+        work()
+        await consumer.acknowledge(message)
+        left -= 1
+        if not left:
+            return
+
+
+async def small_batches(consumer: Consumer) -> None:
+    got = 0
+    while got < COUNT:
+        batch = await consumer.batch_receive()
+        got += len(batch)
+        work()
+
+
+async def acking_a_batch_one_by_one(consumer: Consumer) -> None:
+    for message in [await consumer.receive() for _ in range(COUNT)]:
+        work()
+        await consumer.acknowledge(message)
+
+
+async def acking_ids(consumer: Consumer) -> None:
+    for message in [await consumer.receive() for _ in range(COUNT)]:
+        work()
+        await consumer.acknowledge(message.message_id())
+
+
+async def nacking(consumer: Consumer) -> None:
+    for message in [await consumer.receive() for _ in range(COUNT)]:
+        work()
+        await consumer.negative_acknowledge(message, delay=600)
+
+
+PATHS = [
+    receiving,
+    receiving_with_a_timeout,
+    receiving_and_acking,
+    iterating,
+    small_batches,
+    acking_a_batch_one_by_one,
+    acking_ids,
+    nacking,
+]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__)
+async def test_no_path_keeps_the_loop(
+    transport: MemoryTransport,
+    subscribe: Subscribe,
+    path: Callable[[Consumer], Awaitable[None]],
+) -> None:
+    put_numbers(transport, COUNT, batch=50)
+    consumer = await subscribe(batch_receive_policy=BatchReceivePolicy(1, -1, 0))
+    await asyncio.sleep(0.1)
+    async with silence() as heard:
+        await path(consumer)
+    # A turn, and the work that was under way when it ended; an ack right after a receive is free.
+    assert heard.longest_s <= TURN_S + 2 * WORK_S + 1e-9
+    await consumer.close()
+
+
+async def test_several_tasks_share_a_turn(transport: MemoryTransport, subscribe: Subscribe) -> None:
+    put_numbers(transport, COUNT, batch=50)
+    consumer = await subscribe()
+    await asyncio.sleep(0.1)
+    taken = [0] * 8
+
+    async def worker(number: int) -> None:
+        while sum(taken) < COUNT:
+            taken[number] += 1
+            await consumer.receive()
+            work()
+
+    async with silence() as heard:
+        await asyncio.gather(*(worker(number) for number in range(8)))
+    assert heard.longest_s <= TURN_S + 8 * WORK_S
+    assert min(taken) > 0
+    await consumer.close()
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_listener_does_not_keep_the_loop(
+    transport: MemoryTransport, subscribe: Subscribe, is_async: bool
+) -> None:
+    seen: list[Message] = []
+
+    def at_once(consumer: Consumer, message: Message) -> None:
+        work()
+        seen.append(message)
+
+    async def asynchronous(consumer: Consumer, message: Message) -> None:
+        at_once(consumer, message)
+        await consumer.acknowledge(message)
+
+    put_numbers(transport, COUNT, batch=50)
+    async with silence() as heard:
+        consumer = await subscribe(message_listener=asynchronous if is_async else at_once)
+        while len(seen) < COUNT:
+            await asyncio.sleep(0)
+    assert heard.longest_s <= TURN_S + 2 * WORK_S + 1e-9
+    await consumer.close()
+
+
+async def test_a_timeout_around_a_receiving_loop_is_kept_to(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 900, batch=50)
+    consumer = await subscribe()
+    await asyncio.sleep(0.1)
+    began_s = now_s()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            while True:
+                await consumer.acknowledge(await consumer.receive())
+                work()
+    assert now_s() - began_s == pytest.approx(1, abs=0.02)
+    await consumer.close()
+
+
+async def test_without_work_a_turn_is_not_ended(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    """What makes it fast: a thousand messages in no time are one pass of the loop."""
+    put_numbers(transport, 1000, batch=100)
+    consumer = await subscribe()
+    await asyncio.sleep(0.001)
+    passes = 0
+
+    async def count() -> None:
+        nonlocal passes
+        while True:
+            passes += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count())
+    for _ in range(1000):
+        await consumer.acknowledge(await consumer.receive())
+    assert passes == 0
+    counting.cancel()
+    await consumer.close()
+
+
+# Time-outs of nothing
+
+
+@pytest.mark.parametrize("arguments", [{"timeout": 0}, {"timeout_millis": 0}, {"timeout": 1e-6}])
+async def test_asking_without_waiting_lets_the_message_come(
+    transport: MemoryTransport, subscribe: Subscribe, arguments: dict[str, Any]
+) -> None:
+    consumer = await subscribe()
+
+    async def publish() -> None:
+        await asyncio.sleep(0)
+        transport.put(TOPIC, b"x")
+
+    publishing = asyncio.ensure_future(publish())
+    for attempt in range(50):
+        try:
+            assert (await consumer.receive(**arguments)).data() == b"x"
+            break
+        except ReceiveTimeout:
+            assert attempt < 49
+    await publishing
+    await consumer.close()
+
+
+async def test_a_closed_consumer_that_is_asked_again_and_again_lets_the_loop_run(
+    subscribe: Subscribe,
+) -> None:
+    consumer = await subscribe()
+    await consumer.close()
+    passed = asyncio.Event()
+    asyncio.get_running_loop().call_soon(passed.set)
+    for _ in range(5):
+        with pytest.raises(ClosedError):
+            await consumer.receive()
+    assert passed.is_set()
+
+
+# Readers
+
+
+async def test_a_reader_does_not_keep_the_loop(transport: MemoryTransport) -> None:
+    put_numbers(transport, COUNT, batch=50)
+    async with Client("pulsar://memory:6650", transport=transport) as client:
+        reader = await client.create_reader(TOPIC, MessageId.earliest)
+        async with silence() as heard:
+            for _ in range(COUNT):
+                await reader.read_next()
+                work()
+        assert heard.longest_s <= TURN_S + 2 * WORK_S + 1e-9
+
+
+async def test_a_reader_asked_without_waiting_lets_the_message_come(
+    transport: MemoryTransport,
+) -> None:
+    async with Client("pulsar://memory:6650", transport=transport) as client:
+        reader = await client.create_reader(TOPIC, MessageId.earliest)
+
+        async def publish() -> None:
+            await asyncio.sleep(0)
+            transport.put(TOPIC, b"x")
+
+        publishing = asyncio.ensure_future(publish())
+        for attempt in range(50):
+            try:
+                assert (await reader.read_next(0)).data() == b"x"
+                break
+            except ReceiveTimeout:
+                assert attempt < 49
+        await publishing
