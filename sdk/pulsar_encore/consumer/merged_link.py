@@ -8,9 +8,9 @@ of all parts so that the consumer sees one link. The first part is the main one:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Sequence
+from collections.abc import Container, Coroutine, Iterable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from ..ids import MessageId
 from ..transport.base import AckPlan, ConsumerLink, Delivery, Sink
@@ -150,8 +150,14 @@ class MergedLink:
         return await self._parts[0].last_message_id()
 
     async def unsubscribe(self) -> None:
-        for part in self._parts:
-            await part.unsubscribe()
+        await self._each(part.unsubscribe() for part in self._parts)
 
     async def close(self) -> None:
-        await asyncio.gather(*(part.close() for part in self._parts))
+        await self._each(part.close() for part in self._parts)
+
+    @staticmethod
+    async def _each(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
+        """All parts to their end, also beside one that fails; then its error."""
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
