@@ -122,7 +122,6 @@ async def test_a_letter_topic_that_refuses_the_schema_gives_the_message_back(
                 await consumer.reconsume_later(last)
             assert caught.value.result == "IncompatibleSchema"
         await asyncio.sleep(1)
-        assert consumer.statistics().unacked == 1
     left = [await unacked(admin, where) for where in (topic, f"{topic}-s-RETRY")]
     assert sorted(left) == [0, 1]
     assert len(await read_out(client, f"{topic}-s-DLQ")) == 1
@@ -288,7 +287,7 @@ async def test_a_parked_nack_that_java_reconsumes_has_its_looks_as_java_counts(
 
 
 async def test_looking_ends_while_letters_arrive(client: encore.Client, topic: str) -> None:
-    """At 50 a second it never did; a chunked letter is the last of its topic as any other is."""
+    """A look that waits for a pause may wait for ever. A chunked letter may be the last."""
     large = bytes(6_000_000)
     dead = DeadLetters(client, topic)
     async with await client.create_producer(
@@ -301,9 +300,10 @@ async def test_looking_ends_while_letters_arrive(client: encore.Client, topic: s
             assert group.count == 3
 
         async def keep_dying() -> None:
-            while True:
-                await producer.send(b"later", properties={letters.FINGERPRINT: "later"})
-                await asyncio.sleep(0.015)
+            async with asyncio.TaskGroup() as sends:
+                while True:
+                    sends.create_task(producer.send(b"x", properties={letters.FINGERPRINT: "x"}))
+                    await asyncio.sleep(0.005)
 
         dying = asyncio.ensure_future(keep_dying())
         try:
