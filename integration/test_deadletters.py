@@ -70,15 +70,16 @@ async def test_replays_cancelled_and_unloaded_go_on_without_doubles(
             given = {letters.REAL_TOPIC: home, letters.FINGERPRINT: kind}
             await publish(client, topic, payloads, properties=given)
         dead = DeadLetters(client, topic)
+        odd = Selection(fingerprints=["odd"], real_topics=[home])
         for number in range(3):
-            work = asyncio.ensure_future(dead.replay(Selection(fingerprints=["odd"]), rate=100))
+            work = asyncio.ensure_future(dead.replay(odd, rate=100))
             await asyncio.sleep(0.5 + number * 0.1)
             work.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await work
             await asyncio.to_thread(admin.unload, topic)
-        await dead.replay(Selection(fingerprints=["odd"]))
-        await dead.replay(quiet=1)
+        await dead.replay(odd)
+        await dead.replay(Selection(real_topics=[home]), quiet=1)
         async with await client.create_reader(home, encore.MessageId.earliest) as reader:
             found = [await reader.read_next(timeout_millis=10_000) for _ in sent]
             assert not await reader.has_message_available()

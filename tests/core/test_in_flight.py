@@ -56,7 +56,7 @@ class AgainstModel(RuleBasedStateMachine):
         self.home = InFlight(self, 0, TOPIC, -1, shared=self.shared)
         self.queue = ReceiveQueue(None, lambda *_: None, ANY, lambda _: None)
         capabilities = SimpleNamespace(ack_unseen_index=True, name="model")
-        link: Any = SimpleNamespace(capabilities=capabilities, source_of=lambda topic, partition: 0)
+        link: Any = SimpleNamespace(capabilities=capabilities, source_of=lambda *_: 0)
         acks: Any = SimpleNamespace(added=lambda home, messages: None)
         redelivery: Any = SimpleNamespace(nack_due=self.nack_due, nacked=lambda home: None)
         self.settlement = Settlement(self, link, lambda source: self.home, acks, redelivery)

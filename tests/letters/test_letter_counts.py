@@ -346,3 +346,49 @@ async def test_a_chunked_message_is_settled_together(
     (letter,) = await read_out(client, DEAD)
     assert letter.data() == b"large"
     nothing_left(transport)
+
+
+# Ids without a topic
+
+
+def stripped(message: encore.Message) -> encore.MessageId:
+    """The id as it was stored somewhere: bytes do not carry the topic."""
+    return encore.MessageId.deserialize(message.message_id().serialize())
+
+
+@pytest.mark.parametrize("settle", ["ack", "nack"])
+async def test_an_id_without_topic_is_of_the_topic_that_has_its_ledger(
+    client: encore.Client, transport: MemoryTransport, settle: str
+) -> None:
+    transport.put(TOPIC, b"a")
+    transport.put(TOPIC, b"b")
+    async with await open_consumer(client, most=5) as consumer:
+        first = await consumer.receive(timeout=5)
+        await consumer.reconsume_later(await consumer.receive(timeout=5))
+        letter = await consumer.receive(timeout=5)
+        assert letter.topic_name() == RETRY
+        for message in (letter, first):
+            if settle == "ack":
+                await consumer.acknowledge(stripped(message))
+            else:
+                await consumer.negative_acknowledge(stripped(message), 1)
+                again = await consumer.receive(timeout=5)
+                assert (again.data(), again.topic_name()) == (message.data(), message.topic_name())
+                await consumer.acknowledge(again)
+        await asyncio.sleep(1)
+        assert consumer.statistics().unacked == 0
+    nothing_left(transport)
+
+
+async def test_an_id_without_topic_of_a_ledger_never_seen_is_refused(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    """It may be of the input or of the retry-letter topic; the wrong ack would lose a message."""
+    (earlier,) = transport.put(TOPIC, b"a")
+    async with await open_consumer(client) as consumer:
+        await consumer.receive(timeout=5)
+        unknown = encore.MessageId(-1, earlier.ledger_id() + 1000, 0)
+        for settle in (consumer.acknowledge, consumer.negative_acknowledge):
+            with pytest.raises(encore.MessageNotHeldError, match="with several topics give it"):
+                await settle(unknown)
+        await consumer.acknowledge(unknown.with_topic(TOPIC))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from forwarding_kit import RETRY, TOPIC, bodies, open_consumer, read_out
+from forwarding_kit import DEAD, RETRY, TOPIC, bodies, open_consumer, read_out
 
 import pulsar_encore as encore
 from pulsar_encore.options import ProducerOptions
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
+from pulsar_encore.testing.commands import MemoryMessage
+from pulsar_encore.testing.consuming import MemoryConsumer
 from pulsar_encore.testing.producing import MemoryProducer
 
 
@@ -190,3 +192,96 @@ async def test_settled_messages_cannot_be_sent_on(
         with pytest.raises(encore.ReceiveTimeout):
             await consumer.receive(timeout=20)
     assert len(await read_out(client, RETRY)) == 1
+
+
+# Closing beside failures
+
+
+async def test_a_letter_topic_first_needed_while_closing_opens_no_producer() -> None:
+    """Nobody would close it: the subscription is given back, and a producer stays connected."""
+
+    class Stuck(MemoryTransport):
+        async def create_producer(self, options: ProducerOptions) -> MemoryProducer:
+            asked.append(options.topic)
+            await asyncio.sleep(60)
+            return await super().create_producer(options)
+
+    asked: list[str] = []
+    transport = Stuck()
+    topics = [f"persistent://public/default/{name}" for name in "ab"]
+    for topic in topics:
+        transport.put(topic, topic.encode())
+    async with encore.Client("pulsar://nowhere:6650", transport=transport) as client:
+        consumer = await open_consumer(
+            client,
+            *topics,
+            most=1,
+            retry_enable=False,
+            unacked_messages_timeout_ms=12_000,
+        )
+        for look in range(2):
+            messages = [await consumer.receive(timeout=20) for _ in topics]
+            assert [message.redelivery_count() for message in messages] == [look, look]
+        await consumer.negative_acknowledge(messages[0])
+        while not asked:
+            await asyncio.sleep(0.1)
+        # It waits 10 s for letters under way, then 5 s for producers; in these the other is due.
+        await consumer.close()
+        await asyncio.sleep(120)
+    assert len(asked) == 1
+    assert all(transport.backlog(topic, "s") == 1 for topic in topics)
+
+
+@pytest.mark.parametrize("parked", [False, True])
+async def test_an_error_nobody_thought_of_gives_the_message_back(
+    client: encore.Client,
+    transport: MemoryTransport,
+    monkeypatch: pytest.MonkeyPatch,
+    parked: bool,
+) -> None:
+    def broken(self: MemoryMessage) -> int:
+        raise RuntimeError("broken")
+
+    transport.put(TOPIC, b"a")
+    options = {"nack_overflow": "retry_letter", "nack_overflow_delay": 0} if parked else {}
+    async with await open_consumer(client, most=1, **options) as consumer:
+        if not parked:
+            await consumer.negative_acknowledge(await consumer.receive(timeout=5))
+        message = await consumer.receive(timeout=5)
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryMessage, "event_timestamp", broken)
+            await consumer.negative_acknowledge(message, 0.1)
+            with pytest.raises(RuntimeError):
+                await consumer.reconsume_later(message)
+            await asyncio.sleep(0.05)
+        if parked:
+            assert (await consumer.receive(timeout=5)).data() == b"a"
+        else:
+            await asyncio.sleep(60)
+            assert bodies(await read_out(client, DEAD)) == [b"a"]
+
+
+@pytest.mark.parametrize("failing", ["close", "unsubscribe"])
+async def test_one_part_that_fails_does_not_keep_the_other(
+    transport: MemoryTransport, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    client = encore.Client("pulsar://nowhere:6650", transport=transport)
+    consumer = await open_consumer(client)
+    original = getattr(MemoryConsumer, failing)
+
+    async def picky(self: MemoryConsumer) -> None:
+        if self.topic == TOPIC:
+            raise encore.TransportError("no", result="UnknownError")
+        await asyncio.sleep(1)
+        await original(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryConsumer, failing, picky)
+        with pytest.raises(encore.TransportError):
+            await getattr(consumer, failing)()
+    if failing == "close":
+        assert [link.topic for link in transport.links] == [TOPIC]
+    else:
+        assert "s" not in transport.state(RETRY).subscriptions
+    for link in list(transport.links):
+        await link.close()

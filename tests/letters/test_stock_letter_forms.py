@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from forwarding_kit import (
+    QUIET,
     Act,
     await_letters,
     look,
@@ -27,7 +28,7 @@ from pulsar.schema import AvroSchema, StringSchema
 
 import pulsar_encore as encore
 from pulsar_encore.deadletters import DeadLetters
-from pulsar_encore.devbroker import BrokerThread
+from pulsar_encore.devbroker import BrokerThread, Fault, FaultPlan
 
 
 def avro(*names: str) -> Any:
@@ -93,7 +94,6 @@ async def test_a_letter_topic_that_refuses_the_schema_gives_the_message_back(
         else:
             await consumer.negative_acknowledge(last)
         await asyncio.sleep(0.7)
-        assert consumer.statistics().unacked == 1
     backlogs = [
         await asyncio.to_thread(broker.backlog, where, "s") for where in (topic, f"{topic}-s-RETRY")
     ]
@@ -206,3 +206,92 @@ async def test_what_was_not_decrypted_is_refused_and_stays(
         await asyncio.sleep(0.7)
     assert await read_out(stock, f"{topic}-s-DLQ") == []
     assert await asyncio.to_thread(broker.backlog, topic, "s") == 1
+
+
+# Looking schemas up
+
+
+async def test_a_slow_schema_look_up_keeps_nobody_waiting(
+    stock: encore.Client, broker: BrokerThread, topic: str
+) -> None:
+    await publish_as(stock, topic, BOX, avro(*OLD))
+    await asyncio.to_thread(broker.forget_commands)
+    broker.faults = FaultPlan([Fault(kind="delay", command="GET_SCHEMA", delay_ms=1000)])
+    loop = asyncio.get_running_loop()
+    async with await open_consumer(stock, topic) as consumer:
+        message = await consumer.receive(timeout=5)
+        sending = asyncio.ensure_future(consumer.reconsume_later(message))
+        longest, before = 0.0, loop.time()
+        while not sending.done():
+            await asyncio.sleep(0.01)
+            longest, before = max(longest, loop.time() - before), loop.time()
+        await sending
+    assert len(broker.recorded("GET_SCHEMA", "in")) == 1
+    assert longest < 0.5
+
+
+async def test_a_schema_that_cannot_be_had_gives_the_message_back(
+    broker: BrokerThread, topic: str
+) -> None:
+    """And the next try, when it can be had, is written with it."""
+    async with encore.Client(broker.url, logger=QUIET, operation_timeout_seconds=1) as client:
+        await publish_as(client, topic, BOX, avro(*OLD))
+        broker.faults = FaultPlan([Fault(kind="drop", command="GET_SCHEMA")])
+        async with await open_consumer(client, topic) as consumer:
+            with pytest.raises(encore.TransportError, match="schema version 0"):
+                await consumer.reconsume_later(await consumer.receive(timeout=5))
+            again = await consumer.receive(timeout=5)
+            assert again.topic_name() == topic
+            await consumer.reconsume_later(again)
+            letter = await consumer.receive(timeout=5)
+            assert letter.topic_name() == f"{topic}-s-RETRY"
+            assert letter.int_schema_version() == 0
+            await consumer.acknowledge(letter)
+        broker.faults = None
+    await settled(broker, topic)
+
+
+async def test_one_look_up_and_one_producer_for_all_letters_of_a_version(
+    stock: encore.Client, broker: BrokerThread, topic: str
+) -> None:
+    async with await stock.create_producer(topic, schema=avro(*OLD)) as producer:
+        await asyncio.gather(*(producer.send(BOX) for _ in range(50)))
+    await asyncio.to_thread(broker.forget_commands)
+    async with await open_consumer(stock, topic) as consumer:
+        messages = [await consumer.receive(timeout=5) for _ in range(50)]
+        await consumer.reconsume_later(messages)
+    assert len(broker.recorded("GET_SCHEMA", "in")) == 1
+    made = [each.command.producer.topic for each in broker.recorded("PRODUCER", "in")]
+    assert made == [f"{topic}-s-RETRY"]
+
+
+# Keys
+
+
+@pytest.mark.parametrize("act", [nack, reconsume])
+async def test_keys_that_read_as_bytes_are_refused_unless_they_are_said_to_be_text(
+    stock: encore.Client, broker: BrokerThread, topic: str, act: Act
+) -> None:
+    await publish(stock, topic, b"a", partition_key="AAEC/w==")
+    async with await open_consumer(stock, topic, most=1) as consumer:
+        message = await consumer.receive(timeout=5)
+        if act is reconsume:
+            with pytest.raises(encore.NotSupportedError, match="text_keys"):
+                await consumer.reconsume_later(message)
+        else:
+            await consumer.negative_acknowledge(message)
+            await consumer.negative_acknowledge(await consumer.receive(timeout=5))
+            await asyncio.sleep(0.7)
+    assert await asyncio.to_thread(broker.backlog, topic, "s") == 1
+    for where in (f"{topic}-s-RETRY", f"{topic}-s-DLQ"):
+        assert await read_out(stock, where) == []
+    policy = encore.DeadLetterPolicy(1, text_keys=True)
+    async with await open_consumer(stock, topic, dead_letter_policy=policy) as consumer:
+        await look(consumer, act, quiet_s=0.7)
+    (letter,) = await await_letters(stock, f"{topic}-s-DLQ", 1)
+    assert letter.partition_key() == "AAEC/w=="
+    report = await DeadLetters(stock, f"{topic}-s-DLQ").replay()
+    assert (report.replayed, report.refused) == (0, 1)
+    assert "text_keys" in report.refusals[0].reason
+    told = DeadLetters(stock, f"{topic}-s-DLQ", text_keys=True)
+    assert (await told.replay()).replayed == 1

@@ -105,6 +105,7 @@ def replay(
     keep_counters: bool = False,
     replay_id: str | None = None,
     target: str | None = None,
+    text_keys: bool = False,
     subscription: str = SUBSCRIPTION,
 ) -> int:
     """Send letters back to the topics they died on; what is persisted there is acked here.
@@ -130,6 +131,7 @@ def replay(
         keep_counters: Keep attempt counts and evidence on the messages.
         replay_id: Written on every message; made up when left out.
         target: Send them all to this topic instead.
+        text_keys: The letters' keys are text, also where they read as base64 of bytes.
         subscription: Remembers what was replayed; another name starts anew.
     """
     selection = _selection(fingerprint, real_topic, since, until, id)
@@ -162,7 +164,7 @@ def replay(
             progress.close()
 
     try:
-        report = _run(url, topic, subscription, work)
+        report = _run(url, topic, subscription, work, text_keys=text_keys)
     except ReplayStoppedError as error:
         sys.stderr.write(f"pulsar-encore: {printable(str(error))}\n")
         return 1
@@ -170,11 +172,17 @@ def replay(
     return 1 if report.refused else 0
 
 
-def _run(url: str, topic: str, subscription: str, work: Callable[[DeadLetters], Awaitable[T]]) -> T:
+def _run(
+    url: str,
+    topic: str,
+    subscription: str,
+    work: Callable[[DeadLetters], Awaitable[T]],
+    **options: Any,
+) -> T:
     async def main() -> T:
         engine = output.quiet_engine()
         async with Client(url, operation_timeout_seconds=_TIMEOUT_S, logger=engine) as client:
-            return await work(DeadLetters(client, topic, subscription=subscription))
+            return await work(DeadLetters(client, topic, subscription=subscription, **options))
 
     return asyncio.run(main())
 

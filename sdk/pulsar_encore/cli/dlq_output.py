@@ -17,6 +17,7 @@ from .. import FileLogger, LoggerLevel, letters
 from ..deadletters import Letter, LetterGroup, ReplayReport, printable
 
 _MOST_TEXT: Final = 500
+_MOST_ASKED: Final = 50
 _NOTHING: Final = "(no REAL_TOPIC)"
 
 
@@ -142,8 +143,10 @@ def agrees(dead_topic: str, strange: Mapping[str, int]) -> bool:
         f"Letters name topics that {printable(dead_topic, _MOST_TEXT)} is not named after; whoever "
         "published their messages may have written that:\n"
     )
-    for topic, number in sorted(strange.items()):
+    for topic, number in sorted(strange.items())[:_MOST_ASKED]:
         sys.stderr.write(f"  {number} to {printable(topic, _MOST_TEXT)}\n")
+    if len(strange) > _MOST_ASKED:
+        sys.stderr.write(f"  and {len(strange) - _MOST_ASKED} more topics\n")
     sys.stderr.write("Send them there? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

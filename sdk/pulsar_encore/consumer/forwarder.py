@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -135,11 +135,9 @@ class Forwarder:
                 "reconsume_later needs the received message, not an id: it is copied"
             )
         evidence = None if error is None else evidence_of(error, "reconsume_later")
-        # Everything that can be wrong with the message is found before anything is begun.
+        # Everything that can be wrong is found before anything is begun.
         form = form_of(message)
         letter = self._writer.copy(message, base_name(message.topic_name()))
-        self._settlement.leave(message, cumulative=cumulative)
-
         own = letter["properties"]
         times = reconsume_times(own) + 1
         dead = times > self.max_redeliver_count
@@ -156,6 +154,7 @@ class Forwarder:
             letter["deliver_at"] = wall_now + delay_ms
         topic = self._topics.dead(message) if dead else self._topics.retry(message)
         outcome: asyncio.Future[None] = self._loop.create_future()
+        self._settlement.leave(message, cumulative=cumulative)
         sending = _UnderWay(message, topic, form=form, cumulative=cumulative, outcome=outcome)
         self._send(sending, letter)
         return outcome
@@ -195,19 +194,17 @@ class Forwarder:
         # Every failure costs a redelivery, so what came back over the limit tells of earlier ones.
         tries = message.redelivery_count() - self.max_redeliver_count
         sending = _UnderWay(message, self._topics.dead(message), tries=tries)
-        try:
-            sending.form = form_of(message)
+
+        def write() -> dict[str, Any]:
             letter = self._writer.copy(message, message.topic_name())
-        except EncoreError as error:
-            self._failed(sending, error)
-            return
-        attempt, own = _attempt(message), letter["properties"]
-        if attempt is not None:
-            evidence = evidence or attempt.evidence
-        first_failed(own, attempt)
-        attempts = message.redelivery_count() + 1
-        self._writer.witness(own, evidence, reason, attempts, self._wall_now())
-        self._send(sending, letter)
+            attempt, own = _attempt(message), letter["properties"]
+            first_failed(own, attempt)
+            told = evidence if evidence or attempt is None else attempt.evidence
+            attempts = message.redelivery_count() + 1
+            self._writer.witness(own, told, reason, attempts, self._wall_now())
+            return letter
+
+        self._send_written(sending, write)
 
     def park(self, message: Message, delay_ms: int, evidence: Evidence | None) -> None:
         """A nack that would fill the broker's unacked window waits on the retry-letter topic.
@@ -220,23 +217,32 @@ class Forwarder:
         delay_ms = min(delay_ms, _MOST_DELAY_MS)
         due = self._wall_now() + delay_ms
         sending = _UnderWay(message, self._topics.retry(message), due=due)
-        try:
-            sending.form = form_of(message)
+
+        def write() -> dict[str, Any]:
             letter = self._writer.copy(message, base_name(message.topic_name()))
-        except EncoreError as error:
-            self._failed(sending, error)
-            return
-        own = letter["properties"]
-        if evidence is not None:
-            tell(own, evidence)
-        first_failed(own, _attempt(message))
-        own[letters.PARKED_LOOKS] = str(message.redelivery_count() + 1)
-        own[letters.PARKED_TIMES] = own.get(letters.RECONSUME_TIMES, "0")
-        own[letters.DELAY_TIME] = str(delay_ms)
-        letter["deliver_at"] = due
-        self._send(sending, letter)
+            own = letter["properties"]
+            if evidence is not None:
+                tell(own, evidence)
+            first_failed(own, _attempt(message))
+            own[letters.PARKED_LOOKS] = str(message.redelivery_count() + 1)
+            own[letters.PARKED_TIMES] = own.get(letters.RECONSUME_TIMES, "0")
+            own[letters.DELAY_TIME] = str(delay_ms)
+            letter["deliver_at"] = due
+            return letter
+
+        self._send_written(sending, write)
 
     # Copy, then ack
+
+    def _send_written(self, sending: _UnderWay, write: Callable[[], dict[str, Any]]) -> None:
+        """Send a letter that nobody awaits; whatever fails gives its message back."""
+        try:
+            sending.form = form_of(sending.message)
+            letter = write()
+        except Exception as error:
+            self._failed(sending, error)
+            return
+        self._send(sending, letter)
 
     def _send(self, sending: _UnderWay, letter: dict[str, Any]) -> None:
         self._under_way.add(sending)
@@ -289,11 +295,13 @@ class Forwarder:
             self._drained = self._loop.create_future()
             await asyncio.wait((self._drained,), timeout=_DRAIN_S)
         given_up, self._under_way = self._under_way, set()
-        for sending in given_up:
-            self._failed(
-                sending, ClosedError("closed before the letter was sent; its message stays")
-            )
-        await self._topics.close()
+        try:
+            for sending in given_up:
+                self._failed(
+                    sending, ClosedError("closed before the letter was sent; its message stays")
+                )
+        finally:
+            await self._topics.close()
 
 
 def _attempt(message: Message) -> Attempt | None:

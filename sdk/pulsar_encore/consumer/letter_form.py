@@ -88,7 +88,7 @@ def content(message: Message, *, refuse_bytes: bool) -> dict[str, Any]:
         raise NotSupportedError(
             f"the key {key[:100]!r} of {message.message_id()!r} reads as one of bytes (base64, as "
             "Java's keyBytes are sent), and the engine cannot copy those: the copy's key would be "
-            "another. If the topic's keys are text, say so with text_keys=True"
+            "another. If the topic's keys are text, say so with text_keys=True (--text-keys)"
         )
     return fields
 

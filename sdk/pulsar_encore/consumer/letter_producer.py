@@ -134,9 +134,13 @@ class LetterProducer:
             self._closings.add(closing)
             closing.add_done_callback(self._closings.discard)
 
+    def end(self) -> None:
+        """From now on every letter is refused."""
+        self._closed = True
+
     async def close(self) -> None:
         """Close what was made; a creation that takes too long is closed when it comes."""
-        self._closed = True
+        self.end()
         if self._creating is not None:
             await asyncio.wait((self._creating,), timeout=_CLOSE_S)
         if self._link is not None:

@@ -54,6 +54,7 @@ class LetterTopics:
         if self._dead is None and options.retry_enable and options.topics:
             self._dead = dead_topic_of(options.topics, self.subscription)
         self._sources: dict[str, str] = {}
+        self._closed = False
 
     def retry(self, message: Message) -> str:
         """The retry-letter topic; there is one for all topics of the consumer."""
@@ -81,6 +82,8 @@ class LetterTopics:
             dead = topic != self._retry
             producer = LetterProducer(lambda: self._create(topic, form, dead))
             self._producers[topic, form] = producer
+            if self._closed:
+                producer.end()
         return producer
 
     async def _create(self, topic: str, form: Form, dead: bool) -> ProducerLink:
@@ -132,6 +135,8 @@ class LetterTopics:
         await link.close()
 
     async def close(self) -> None:
+        """Close all producers; one that is asked for later is closed from the start."""
+        self._closed = True
         closing: list[Any] = [producer.close() for producer in self._producers.values()]
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(outcome, BaseException) and not isinstance(outcome, EncoreError):

@@ -8,11 +8,14 @@ of all parts so that the consumer sees one link. The first part is the main one:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Sequence
+from collections.abc import Container, Coroutine, Iterable, Sequence
 from dataclasses import replace
+from typing import Any, Final
 
 from ..ids import MessageId
 from ..transport.base import AckPlan, ConsumerLink, Delivery, Sink
+
+_MOST_LEDGERS: Final = 10_000  # 50,000 entries each; the longest unused is forgotten first
 
 
 class _Sources:
@@ -30,16 +33,24 @@ class _Sources:
 
 
 class _PartSink:
-    """What one part reports, renumbered."""
+    """What one part reports, renumbered; which ledgers it delivered is noted on the way."""
 
-    def __init__(self, sink: Sink, part: int, parts: int) -> None:
+    def __init__(self, sink: Sink, part: int, parts: int, ledgers: dict[int, int]) -> None:
         self._sink = sink
         self._part = part
         self._parts = parts
+        self._ledgers = ledgers
+        self._last = -1
 
     def on_deliveries(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
             delivery.source = delivery.source * self._parts + self._part
+            if delivery.ledger != self._last:
+                self._last = delivery.ledger
+                self._ledgers.pop(delivery.ledger, None)
+                self._ledgers[delivery.ledger] = delivery.source
+                if len(self._ledgers) > _MOST_LEDGERS:
+                    del self._ledgers[next(iter(self._ledgers))]
         self._sink.on_deliveries(deliveries)
 
     def on_connected(self, only: Container[int] | None = None) -> None:
@@ -63,6 +74,7 @@ class MergedLink:
 
     def __init__(self, *parts: ConsumerLink) -> None:
         self._parts = parts
+        self._ledgers: dict[int, int] = {}  # a ledger is of exactly one topic
         self.capabilities = replace(parts[0].capabilities)
 
     def _part(self, source: int) -> tuple[ConsumerLink, int]:
@@ -88,7 +100,10 @@ class MergedLink:
         part, number = self._part(source)
         return part.topic_of(number)
 
-    def source_of(self, topic: str, partition: int) -> int | None:
+    def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
+        if not topic:
+            # It may be of any part; only what delivered it knows.
+            return self._ledgers.get(ledger)
         for at, part in enumerate(self._parts):
             source = part.source_of(topic, partition)
             if source is not None:
@@ -97,7 +112,7 @@ class MergedLink:
 
     def start(self, sink: Sink) -> None:
         for at, part in enumerate(self._parts):
-            part.start(_PartSink(sink, at, len(self._parts)))
+            part.start(_PartSink(sink, at, len(self._parts), self._ledgers))
 
     def consumed(self, source: int, messages: int) -> None:
         part, number = self._part(source)
@@ -142,8 +157,14 @@ class MergedLink:
         return await self._parts[0].last_message_id()
 
     async def unsubscribe(self) -> None:
-        for part in self._parts:
-            await part.unsubscribe()
+        await self._each(part.unsubscribe() for part in self._parts)
 
     async def close(self) -> None:
-        await asyncio.gather(*(part.close() for part in self._parts))
+        await self._each(part.close() for part in self._parts)
+
+    @staticmethod
+    async def _each(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
+        """All parts to their end, also beside one that fails; then its error."""
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome

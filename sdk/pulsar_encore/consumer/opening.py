@@ -5,14 +5,18 @@ Either everything is open, or nothing: a part that fails closes what was opened 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from ..options import ConsumerOptions, ConsumerType
 from ..transport.base import ConsumerLink, Transport
 from .consumer import Consumer
 from .letter_topics import LetterTopics
 from .merged_link import MergedLink
+
+_NAME_DIGITS: Final = 5  # as many as Java's
 
 
 async def open_link(transport: Transport, options: ConsumerOptions) -> ConsumerLink:
@@ -21,8 +25,12 @@ async def open_link(transport: Transport, options: ConsumerOptions) -> ConsumerL
     Raises:
         TransportError: The broker refused, or could not be reached.
     """
-    main = await transport.subscribe(options)
     topic = options.retry_letter_topic
+    if options.consumer_name is None and (topic is not None or _several(options)):
+        # Java names the consumer, and all subscriptions under it alike; stock leaves them nameless.
+        name = uuid.uuid4().hex[:_NAME_DIGITS]
+        options = replace(options, consumer_name=name)
+    main = await transport.subscribe(options)
     if topic is None:
         return main
     try:
@@ -34,7 +42,6 @@ async def open_link(transport: Transport, options: ConsumerOptions) -> ConsumerL
                 # Always Shared: the broker delays letters on no other type, and Java's consumers of
                 # the same subscription would find a ConsumerBusy (consumer-semantics notes 10.1).
                 consumer_type=ConsumerType.Shared,
-                consumer_name=main.consumer_name,
                 key_shared_policy=None,
                 is_read_compacted=False,
                 message_listener=None,
@@ -47,6 +54,10 @@ async def open_link(transport: Transport, options: ConsumerOptions) -> ConsumerL
         await main.close()
         raise
     return MergedLink(main, letters)
+
+
+def _several(options: ConsumerOptions) -> bool:
+    return options.pattern is not None or len(options.topics) > 1
 
 
 def make_consumer(

@@ -258,7 +258,7 @@ class Settlement:
         ledger, number = message_id.ledger_id(), message_id.entry_id()
         if not (0 <= ledger < _NO_ID and 0 <= number < _NO_ID):
             raise MessageNotHeldError(f"{message_id!r} is a position, not the id of a message")
-        source = self._link.source_of(message_id.topic, message_id.partition())
+        source = self._link.source_of(message_id.topic, message_id.partition(), ledger)
         if source is None:
             raise MessageNotHeldError(
                 f"{message_id!r} of topic {message_id.topic!r} is not of a topic this consumer "

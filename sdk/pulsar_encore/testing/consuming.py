@@ -147,7 +147,7 @@ class MemoryConsumer:
         topic = self._sources[source].topic
         return topic, self._sources[source].subscription.topic.partition
 
-    def source_of(self, topic: str, partition: int) -> int | None:
+    def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         found = [
             number
             for number, source in enumerate(self._sources)

@@ -184,8 +184,8 @@ class ConsumerLink(Protocol):
     def topic_of(self, source: int) -> tuple[str, int]:
         """Full topic name and partition number (-1 without partitions) of a source."""
 
-    def source_of(self, topic: str, partition: int) -> int | None:
-        """The source that an id of `topic` ("" when unknown) and `partition` belongs to."""
+    def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
+        """The source that an id of `topic` ("" when unknown), `partition` and `ledger` is of."""
 
     def start(self, sink: Sink) -> None:
         """Begin delivering; called once, on the loop that later receives."""

@@ -109,7 +109,8 @@ class StockConsumer:
 
     @property
     def consumer_name(self) -> str:
-        return str(self._native.consumer_name())
+        # The library's, of a list of topics, is empty.
+        return self._options.consumer_name or str(self._native.consumer_name())
 
     def is_connected(self) -> bool:
         return not self._closed and bool(self._native.is_connected())
@@ -117,7 +118,7 @@ class StockConsumer:
     def topic_of(self, source: int) -> tuple[str, int]:
         return self._sources.name(source)
 
-    def source_of(self, topic: str, partition: int) -> int | None:
+    def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         return self._sources.find(topic, partition)
 
     # Deliveries

@@ -17,9 +17,12 @@ import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.Reader;
+import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.SubscriptionType;
 import org.apache.pulsar.client.api.TypedMessageBuilder;
+import org.apache.pulsar.common.schema.KeyValue;
+import org.apache.pulsar.common.schema.KeyValueEncodingType;
 
 /**
  * The Java client, driven line by line: a command on stdin, its answer on stdout as lines of JSON
@@ -27,6 +30,7 @@ import org.apache.pulsar.client.api.TypedMessageBuilder;
  *
  * <pre>
  * produce TOPIC COUNT BATCHED      messages m0, m1 ... with key, ordering key, event time, property
+ * keys TOPIC                       messages with keys of bytes: 4 of them, 12, and a key-value pair
  * consume TOPIC SUBSCRIPTION MAX ACTION MESSAGES DELAY_MS   up to MESSAGES, each printed and then
  *                                  reconsume | nack | ack
  * read TOPIC                       everything on a topic
@@ -61,6 +65,7 @@ public final class Main {
     private void run(String[] words) throws Exception {
         switch (words[0]) {
             case "produce" -> produce(words[1], Integer.parseInt(words[2]), "batched".equals(words[3]));
+            case "keys" -> keys(words[1]);
             case "consume" -> consume(words[1], words[2], Integer.parseInt(words[3]), words[4],
                     Integer.parseInt(words[5]), Long.parseLong(words[6]));
             case "read" -> read(words[1]);
@@ -82,6 +87,22 @@ public final class Main {
             for (CompletableFuture<MessageId> send : sends) {
                 send.get(30, TimeUnit.SECONDS);
             }
+        }
+    }
+
+    private void keys(String topic) throws Exception {
+        try (Producer<byte[]> producer = client.newProducer().topic(topic).create()) {
+            producer.newMessage().value("padded".getBytes(StandardCharsets.UTF_8))
+                    .keyBytes(new byte[] {0, 1, 2, -1}).send();
+            producer.newMessage().value("threes".getBytes(StandardCharsets.UTF_8))
+                    .keyBytes(new byte[12]).send();
+            producer.newMessage().value("text".getBytes(StandardCharsets.UTF_8)).key("k=").send();
+        }
+        Schema<KeyValue<String, String>> pair =
+                Schema.KeyValue(Schema.STRING, Schema.STRING, KeyValueEncodingType.SEPARATED);
+        try (Producer<KeyValue<String, String>> producer =
+                client.newProducer(pair).topic(topic + "-pairs").create()) {
+            producer.newMessage().value(new KeyValue<>("abc", "pair")).send();
         }
     }
 
