@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore.testing import run
-from pulsar_encore.timer import Alarm, now_ms
+from pulsar_encore.timer import Alarm, due_in_ms, now_ms
 
 
 class Clockwork:
@@ -53,6 +53,19 @@ def test_everything_is_served_at_its_time(steps: list[tuple[int, int]], lead_ms:
     for due, actual in clockwork.served:
         assert due - lead_ms <= actual <= due - lead_ms + 2
     assert clockwork.rings <= len(steps)
+
+
+@given(st.integers(0, 3_000_000), st.integers(0, 5_000))
+def test_a_due_time_is_not_reached_before_its_delay_is_over(start_us: int, delay_ms: int) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(start_us / 1_000_000)
+        began = loop.time()
+        due = due_in_ms(loop, delay_ms)
+        assert due / 1000 >= began + delay_ms / 1000 - 1e-9
+        assert due / 1000 < began + delay_ms / 1000 + 0.001 + 1e-9
+
+    run(main())
 
 
 async def test_a_later_due_time_never_postpones_an_earlier_one() -> None:

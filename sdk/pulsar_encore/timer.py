@@ -7,13 +7,22 @@ re-arms its only timer), and with nothing due nothing runs.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 
 
 def now_ms(loop: asyncio.AbstractEventLoop) -> int:
-    """The loop's monotonic clock in ms."""
+    """The loop's monotonic clock in whole ms: the one that has begun."""
     return int(loop.time() * 1000)
+
+
+def due_in_ms(loop: asyncio.AbstractEventLoop, delay_ms: int) -> int:
+    """A due time on that clock, so late that `now_ms` does not reach it before the delay is over.
+
+    Counted from the ms that has begun, it would be up to 1 ms early.
+    """
+    return math.ceil(loop.time() * 1000) + delay_ms
 
 
 def wall_now_ms(loop: asyncio.AbstractEventLoop) -> int:

@@ -59,6 +59,24 @@ async def test_two_delays_in_one_batch(
     await consumer.acknowledge(held)
 
 
+@pytest.mark.parametrize("start_ms", range(1, 9))
+async def test_a_nack_late_in_its_millisecond_is_not_early(
+    transport: MemoryTransport, subscribe: Subscribe, start_ms: int
+) -> None:
+    """The ring of the one before it finds it due, if its time counts from the ms it began in."""
+    put_numbers(transport, 2)
+    consumer = await subscribe(negative_ack_precision_bit_cnt=0)
+    messages = await receive_n(consumer, 2)
+    nacked = []
+    for message, pause_ms in zip(messages, (start_ms, 1.9), strict=True):
+        await asyncio.sleep(pause_ms / 1000)
+        nacked.append(now_s())
+        await consumer.negative_acknowledge(message, delay=1)
+    for at in nacked:
+        await consumer.receive()
+        assert at + 1 <= now_s() <= at + 1.003
+
+
 async def test_an_hour_passes_in_virtual_time(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:

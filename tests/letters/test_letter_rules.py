@@ -1,4 +1,4 @@
-"""The pure rules: counting, names, id text, attempts, and evidence that groups like failures."""
+"""The pure rules: counting, names, id text, and evidence that groups like failures."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 import pulsar_encore as encore
 from pulsar_encore import letters, topics
-from pulsar_encore.core import attempts as attempts_module
-from pulsar_encore.core.attempts import Attempts
 from pulsar_encore.core.forwarding import (
     id_text,
     is_letter,
@@ -21,7 +19,7 @@ from pulsar_encore.core.forwarding import (
     reads_as_bytes,
     reconsume_times,
 )
-from pulsar_encore.evidence import Evidence, evidence_of
+from pulsar_encore.evidence import evidence_of
 
 texts = st.text(max_size=40)
 names = st.text(string.ascii_letters + string.digits + "-_.", min_size=1, max_size=20)
@@ -204,33 +202,6 @@ def test_names_do_not_depend_on_the_order_of_topics(given_: list[str], subscript
 @given(names, st.integers(0, 10_000))
 def test_a_partition_is_taken_off_once(name: str, partition: int) -> None:
     assert topics.base_name(f"{name}-partition-{partition}") == name
-
-
-# Attempts
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["x", "y", None])), max_size=60))
-def test_attempts_count_and_keep_the_first_time(steps: list[tuple[int, str | None]]) -> None:
-    tracked = Attempts()
-    model: dict[int, list[tuple[int, str | None]]] = {}
-    for now, (entry, reason) in enumerate(steps):
-        tracked.failed((1, entry, -1), now, None if reason is None else Evidence(reason=reason))
-        model.setdefault(entry, []).append((now, reason))
-    for entry, failures in model.items():
-        said = [reason for _, reason in failures if reason is not None]
-        attempt = tracked[(1, entry, -1)]
-        assert tracked.count((1, entry, -1)) == attempt.looks == len(failures)
-        assert attempt.first_ms == failures[0][0]
-        assert (attempt.evidence and attempt.evidence.reason) == (said[-1] if said else None)
-    assert tracked.count((9, 9, -1)) == 0
-
-
-def test_the_oldest_attempts_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts_module, "LIMIT", 3)
-    tracked = Attempts()
-    for entry in (1, 2, 3, 1, 4):  # 1 failed again: 2 is the oldest
-        tracked.failed((1, entry, -1), 0, None)
-    assert [entry for _, entry, _ in tracked] == [3, 1, 4]
 
 
 # Evidence

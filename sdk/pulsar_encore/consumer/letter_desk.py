@@ -20,7 +20,7 @@ from ..core.in_flight import InFlight
 from ..evidence import evidence_of
 from ..message import Message
 from ..options import ConsumerOptions
-from ..timer import now_ms, wall_now_ms
+from ..timer import due_in_ms, now_ms, wall_now_ms
 from ..transport.base import RawMessage
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class LetterDesk:
         if early_ms > _MOST_EARLY_MS or len(self._waiting) >= _MOST_WAITING:
             self._uncount(home, entry)
             bits = precision_bits(early_ms)
-            home.nack(entry, index, now_ms(self._loop) + early_ms, bits)
+            home.nack(entry, index, due_in_ms(self._loop, early_ms), bits)
             self._redelivery.nacked(home)
             return
 

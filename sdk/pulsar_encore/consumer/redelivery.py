@@ -19,7 +19,7 @@ from ..core.entry import Entry
 from ..core.in_flight import InFlight
 from ..evidence import evidence_of
 from ..options import ConsumerOptions
-from ..timer import Alarm, now_ms, wall_now_ms
+from ..timer import Alarm, due_in_ms, wall_now_ms
 from ..transport.base import ConsumerLink
 from .ack_sender import AckSender
 from .receive_queue import ReceiveQueue
@@ -80,7 +80,7 @@ class Redelivery:
             else:
                 delay_ms = self._options.negative_ack_redelivery_delay_ms
         bits = precision_bits(delay_ms, self._options.negative_ack_precision_bit_cnt)
-        return now_ms(self._loop) + delay_ms, bits
+        return due_in_ms(self._loop, delay_ms), bits
 
     def nacked(self, home: InFlight) -> None:
         self._alarm.at(self._next_due(home))
@@ -103,7 +103,7 @@ class Redelivery:
         home: InFlight = entry.home
         if home.volatile:
             return  # nothing there can be redelivered, and acks never untrack (issue 26548)
-        due = now_ms(self._loop) + self._timeout_ms
+        due = due_in_ms(self._loop, self._timeout_ms)
         home.timeouts.move(entry.due_key(index), due, self._timeout_bits)
         self._alarm.at(self._next_due(home))
 

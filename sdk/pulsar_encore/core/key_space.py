@@ -4,43 +4,60 @@ Owns the naming: a *lane* is the keys of one ledger of one kind (whole entries, 
 batch indexes) along an axis of positions; each block of positions in use gets a *slot*, and a key
 packs to slot and place in the block. Slots are handed out in order of first use: keys of many
 ledgers share Roaring containers, which would otherwise cost more than the ids inside them.
-Invariant: a slot belongs to one block of one lane until that lane holds nothing; then all slots
-of the lane are free again. Refuses to know where keys are or when they are due.
+Invariant: a slot belongs to one block of one lane until it holds nothing; then it is free again.
+Refuses to know when keys are due.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from operator import itemgetter
 
-from pyroaring import BitMap64
-
 from pulsar_encore.core.due import MAX_BATCH_INDEX, MAX_ID_BITS, MessageKey
+from pulsar_encore.core.runs import POSITION_BITS, Runs
 from pulsar_encore.errors import ConfigurationError
 
 WHOLE = -1  # the page of messages that are their whole entry
 
 
 class Lane:
-    """The keys of one ledger and page, and what the engine above remembers of them."""
+    """The keys of one ledger and page, and what the engine above remembers of them.
 
-    __slots__ = ("blocks", "count", "edge", "edges", "high", "known", "ledger", "page")
+    The current run, positions of one block that arrived in order and are due together, is kept
+    here; it joins the slot's other runs once it is over.
+    """
+
+    __slots__ = (
+        "block",
+        "blocks",
+        "count",
+        "edge",
+        "first",
+        "high",
+        "ledger",
+        "page",
+        "rising",
+        "slot",
+    )
 
     def __init__(self, ledger: int, page: int) -> None:
         self.ledger = ledger
         self.page = page
         self.blocks: dict[int, int] = {}  # block number -> slot
+        self.rising = True  # `blocks` is in order
         self.high = -1  # highest position ever added: anything above is new without a look
         self.count = 0
-        self.edges = BitMap64()  # buckets that may hold keys of this lane; a superset
-        self.edge = -1  # the one added last, to spare the bitmap in the ordered case
-        self.known = False  # True when the engine's membership bitmap covers this lane
+        self.block = -1  # of the current run; -1 when there is none
+        self.slot = -1
+        self.first = -1  # place in the block where the current run begins; it ends at `high`
+        self.edge = -1
 
 
-Part = tuple[int, int, int, Lane, int, "array[int]"]
-"""Ledger, page, block, lane, what to add to a number to get its position, the numbers."""
+Part = tuple[int, int, int, int, int, "array[int]"]
+"""Ledger, page, block, slot, what to add to a number to get its position, the numbers."""
 
 _VACANT = Lane(-1, WHOLE)
 _NONE: dict[int, Lane] = {}
@@ -54,17 +71,24 @@ class KeySpace:
         block_bits: A slot stands for ``2**block_bits`` positions. At 13, scattered keys of 64
             ledgers take 9 bytes (14: 10, 16: 28), dense ledgers 7 slots each (12: 13).
         page_bits: A page holds ``2**page_bits`` batch indexes of each entry.
+
+    Attributes:
+        counts: By slot: how many keys it holds.
+        runs: By slot: which bucket its positions are in, but for the current run of its lane.
     """
 
-    def __init__(self, block_bits: int = 13, page_bits: int = 8) -> None:
-        self._block_bits = block_bits
-        self._block_mask = (1 << block_bits) - 1
+    def __init__(self, block_bits: int = 13, page_bits: int = 6) -> None:
+        assert block_bits <= POSITION_BITS
+        self.block_bits = block_bits
+        self.block_mask = (1 << block_bits) - 1
         self._page_bits = page_bits
         self._page_mask = (1 << page_bits) - 1
         self._lanes: dict[int, dict[int, Lane]] = {}
-        self._owners: list[Lane] = []  # by slot
+        self._owners: list[Lane] = []
         self._starts = array("Q")  # by slot: the block number
         self._free: list[int] = []
+        self.counts = array("I")
+        self.runs: list[Runs | None] = []
 
     def resolve(self, key: MessageKey) -> tuple[Lane | None, int, int]:
         """The key's lane if there is one, its page and its position on the lane's axis.
@@ -92,21 +116,44 @@ class KeySpace:
         lane = self._lanes.setdefault(ledger, {})[page] = Lane(ledger, page)
         return lane
 
-    def pack(self, lane: Lane, position: int) -> int:
-        """The number of a position, with a new slot for a block not seen before."""
-        block = position >> self._block_bits
+    def claim(self, lane: Lane, block: int) -> int:
+        """The slot of a block, a new one for a block not seen before."""
         slot = lane.blocks.get(block)
-        if slot is None:
-            slot = self._claim(lane, block)
-        return slot << self._block_bits | position & self._block_mask
+        if slot is not None:
+            return slot
+        if self._free:
+            slot = self._free.pop()
+            self._owners[slot] = lane
+            self._starts[slot] = block
+        else:
+            slot = len(self._owners)
+            self._owners.append(lane)
+            self._starts.append(block)
+            self.counts.append(0)
+            self.runs.append(None)
+        if block < lane.high >> self.block_bits:
+            lane.rising = False
+        lane.blocks[block] = slot
+        return slot
 
-    def find(self, lane: Lane, position: int) -> int:
-        """The number of a position; -1 when its block has no slot, so it holds no keys."""
-        slot = lane.blocks.get(position >> self._block_bits)
-        return -1 if slot is None else slot << self._block_bits | position & self._block_mask
+    def drop(self, slot: int, count: int) -> None:
+        """That many keys of a slot are gone; what holds nothing any more is used again."""
+        lane = self._owners[slot]
+        lane.count -= count
+        self.counts[slot] -= count
+        if self.counts[slot]:
+            return
+        block = self._starts[slot]
+        del lane.blocks[block]
+        if lane.block == block:
+            lane.block = -1
+        self._owners[slot] = _VACANT
+        self.runs[slot] = None
+        self._free.append(slot)
+        if not lane.count:
+            self._release(lane)
 
-    def release(self, lane: Lane) -> None:
-        """Forget a lane that holds nothing and reuse its slots."""
+    def _release(self, lane: Lane) -> None:
         lanes = self._lanes[lane.ledger]
         del lanes[lane.page]
         if not lanes:
@@ -115,10 +162,30 @@ class KeySpace:
             self._owners.clear()
             self._starts = array("Q")
             self._free.clear()
-            return
-        for slot in lane.blocks.values():
-            self._owners[slot] = _VACANT
-            self._free.append(slot)
+            self.counts = array("I")
+            self.runs.clear()
+
+    def slots(self, lane: Lane, start: int, stop: int) -> list[tuple[int, int, int, int]]:
+        """Slots with positions from `start` up to `stop`: block, slot, places from, up to."""
+        bits = self.block_bits
+        first, last = start >> bits, (stop - 1) >> bits
+        found = []
+        # Whichever is shorter: the blocks asked for, or those in use.
+        if last - first < len(lane.blocks):
+            blocks: Iterable[int] = range(first, last + 1)
+        elif lane.rising:
+            blocks = takewhile(last.__ge__, lane.blocks)
+        else:
+            blocks = lane.blocks
+        for block in blocks:
+            slot = lane.blocks.get(block)
+            if slot is None:
+                continue
+            low = max(start - (block << bits), 0)
+            high = min(stop - (block << bits), 1 << bits)
+            if low < high:
+                found.append((block, slot, low, high))
+        return found
 
     def of_entry(self, ledger: int, entry: int) -> list[tuple[Lane, int, int]]:
         """Lanes that may hold keys of the entry, with its positions: from, and up to.
@@ -150,26 +217,9 @@ class KeySpace:
                 found.append((lane, lane.high + 1 if other < ledger else (entry + 1) << shift))
         return found
 
-    def numbers(self, lane: Lane, start: int, stop: int) -> BitMap64:
-        """Every number that keys of the lane in these positions could have."""
-        bits = self._block_bits
-        found = BitMap64()
-        first, last = start >> bits, (stop - 1) >> bits
-        # Whichever is shorter: the blocks asked for, or those in use.
-        blocks = range(first, last + 1) if last - first < len(lane.blocks) else lane.blocks
-        for block in blocks:
-            slot = lane.blocks.get(block)
-            if slot is None:
-                continue
-            low = max(start - (block << bits), 0)
-            high = min(stop - (block << bits), 1 << bits)
-            if low < high:
-                found.add_range((slot << bits) + low, (slot << bits) + high)
-        return found
-
     def split(self, numbers: array[int]) -> list[Part]:
         """Cut rising numbers into blocks, in order of ledger, page and position."""
-        bits = self._block_bits
+        bits = self.block_bits
         owners, starts = self._owners, self._starts
         parts = []
         start, size = 0, len(numbers)
@@ -178,17 +228,21 @@ class KeySpace:
             stop = bisect_left(numbers, (slot + 1) << bits, start, size)
             lane, block = owners[slot], starts[slot]
             shift = (block - slot) << bits
-            parts.append((lane.ledger, lane.page, block, lane, shift, numbers[start:stop]))
+            parts.append((lane.ledger, lane.page, block, slot, shift, numbers[start:stop]))
             start = stop
         parts.sort(key=_ORDER)
         return parts
 
-    def entry_and_index(self, lane: Lane, position: int) -> tuple[int, int]:
+    def entry_and_index(self, page: int, position: int) -> tuple[int, int]:
         """What a position on a page of batch indexes stands for."""
         return (
             position >> self._page_bits,
-            lane.page << self._page_bits | position & self._page_mask,
+            page << self._page_bits | position & self._page_mask,
         )
+
+    def owner_and_position(self, slot: int, number: int) -> tuple[Lane, int]:
+        """The lane of a slot in use, and the position that a number in it stands for."""
+        return self._owners[slot], (self._starts[slot] - slot << self.block_bits) + number
 
     def lanes(self) -> Iterator[Lane]:
         """All lanes that hold keys."""
@@ -200,23 +254,16 @@ class KeySpace:
         used = set()
         for lane in self.lanes():
             assert self._lanes[lane.ledger][lane.page] is lane
+            assert lane.block == -1 or lane.blocks[lane.block] == lane.slot
+            assert not lane.rising or list(lane.blocks) == sorted(lane.blocks)
             for block, slot in lane.blocks.items():
                 assert self._owners[slot] is lane and self._starts[slot] == block
                 assert slot not in used
                 used.add(slot)
+            assert lane.count == sum(self.counts[slot] for slot in lane.blocks.values())
         assert len(self._free) == len(set(self._free))
         assert used.isdisjoint(self._free)
         assert all(self._owners[slot] is _VACANT for slot in self._free)
+        assert all(self.counts[slot] > 0 for slot in used)
         assert len(used) + len(self._free) == len(self._owners) == len(self._starts)
-
-    def _claim(self, lane: Lane, block: int) -> int:
-        if self._free:
-            slot = self._free.pop()
-            self._owners[slot] = lane
-            self._starts[slot] = block
-        else:
-            slot = len(self._owners)
-            self._owners.append(lane)
-            self._starts.append(block)
-        lane.blocks[block] = slot
-        return slot
+        assert len(self._owners) == len(self.counts) == len(self.runs)

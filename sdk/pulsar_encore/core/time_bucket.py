@@ -1,26 +1,28 @@
 """`TimeBucketIndex`: the due index in memory, after Pulsar's PIP-393 and its delayed tracker.
 
 Owns due time -> bucket of packed keys. A bucket is a bitmap while it grows and bytes (`sealed`)
-once it has stopped; which of the two is the type of the value, and nothing outside sees it.
+once it has stopped; which of the two is the type of the value, and nothing outside sees it. Which
+bucket to look into for a key is kept by runs of positions: so no question and no removal opens
+more than one bucket, and none that takes long to open is ever sealed.
 
-Invariants: a key is in one bucket; a lane's `edges` name at least the buckets that hold its
-keys; the heap and the buckets have the same edges, some of which may be empty until they reach
-the head. Membership of a lane is one comparison while keys arrive in order; the first question
-which that cannot answer makes its bitmap, kept from then on. Refuses to read a clock.
+Invariants: a key is in one bucket, the one that its run names; the heap and the buckets have the
+same edges, some of which may be empty until they reach the head. Refuses to read a clock.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Sequence
 from heapq import heappop, heappush
+from itertools import islice
 
 from pyroaring import BitMap64
 
+from pulsar_encore.core import runs as positions
 from pulsar_encore.core.due import DueBatch, MessageKey, bucket_edge
 from pulsar_encore.core.key_space import WHOLE, KeySpace, Lane
-from pulsar_encore.core.sealed import seal, unseal
+from pulsar_encore.core.sealed import holds, seal, tag_of, unseal, without
 from pulsar_encore.errors import ConfigurationError
 
 
@@ -33,7 +35,7 @@ class TimeBucketIndex:
         page_bits: See `KeySpace`.
     """
 
-    def __init__(self, *, open_buckets: int = 2, block_bits: int = 13, page_bits: int = 8) -> None:
+    def __init__(self, *, open_buckets: int = 2, block_bits: int = 13, page_bits: int = 6) -> None:
         self._open_buckets = open_buckets
         self._shape = (block_bits, page_bits)
         self.clear()
@@ -41,10 +43,13 @@ class TimeBucketIndex:
     def clear(self) -> None:
         """Forget everything."""
         self._keys = KeySpace(*self._shape)
-        self._buckets: dict[int, BitMap64 | bytes] = {}
+        self._buckets: dict[int, BitMap64 | bytes] = {}  # by edge; no bytes for an emptied one
         self._heap: list[int] = []
         self._growing: deque[tuple[int, int]] = deque()  # (edge, size when last looked at)
-        self._members = BitMap64()  # every key of the lanes that are `known`
+        # Runs name buckets by a small number: of a bitmap it is here, of bytes it is their tag.
+        self._numbers: dict[int, int] = {}
+        self._edges = array("Q")  # by number
+        self._spare: list[int] = []  # numbers to use again
         self._len = 0
 
     def __len__(self) -> int:
@@ -52,7 +57,7 @@ class TimeBucketIndex:
 
     def __contains__(self, key: MessageKey) -> bool:
         lane, _, position = self._keys.resolve(key)
-        return lane is not None and self._tracked(lane, position) >= 0
+        return lane is not None and self._find(lane, position)[1] >= 0
 
     def add(self, key: MessageKey, due_ms: int, bits: int) -> bool:
         """Track a key; True when it is new. One already tracked stays where it is.
@@ -64,19 +69,9 @@ class TimeBucketIndex:
         lane, page, position = self._keys.resolve(key)
         if lane is None:
             lane = self._keys.open(key[0], page)
-        number = self._keys.pack(lane, position)
-        if position > lane.high:
-            lane.high = position
-        else:
-            if not lane.known:
-                self._learn(lane)
-            if number in self._members:
-                return False
-        if lane.known:
-            self._members.add(number)
-        lane.count += 1
-        self._len += 1
-        self._put(lane, number, edge)
+        elif position <= lane.high and self._find(lane, position)[1] >= 0:
+            return False
+        self._insert(lane, position, edge)
         return True
 
     def move(self, key: MessageKey, due_ms: int, bits: int) -> bool:
@@ -87,14 +82,14 @@ class TimeBucketIndex:
         """
         edge = bucket_edge(due_ms, bits)
         lane, _, position = self._keys.resolve(key)
-        number = -1 if lane is None else self._tracked(lane, position)
-        if lane is None or number < 0:
+        number, was = (-1, -1) if lane is None else self._find(lane, position)
+        if lane is None or was < 0:
             self.add(key, due_ms, bits)
             return False
-        was = self._where(lane, number)
         if was != edge:
-            self._take(was, number)
-            self._put(lane, number, edge)
+            self._take(was, number, number + 1)
+            self._put(number, edge)
+            self._place(lane, number, edge)
         return True
 
     def discard(self, key: MessageKey) -> bool:
@@ -106,10 +101,15 @@ class TimeBucketIndex:
         lane, _, position = self._keys.resolve(key)
         if lane is None:
             return False
-        number = self._tracked(lane, position)
-        if number < 0:
+        number, edge = self._find(lane, position)
+        if edge < 0:
             return False
-        self._drop(lane, number)
+        self._take(edge, number, number + 1)
+        slot = number >> self._keys.block_bits
+        runs = self._keys.runs[slot]
+        if runs:
+            positions.forget(runs, number & self._keys.block_mask)
+        self._forget(slot, 1)
         return True
 
     def discard_entry(self, ledger: int, entry: int) -> int:
@@ -118,14 +118,10 @@ class TimeBucketIndex:
         Raises:
             ConfigurationError: `ledger` or `entry` is out of range.
         """
-        removed = 0
-        for lane, start, stop in self._keys.of_entry(ledger, entry):
-            if lane.page != WHOLE:
-                removed += self._strip(lane, self._keys.numbers(lane, start, stop))
-            elif (number := self._tracked(lane, start)) >= 0:
-                self._drop(lane, number)
-                removed += 1
-        return removed
+        return sum(
+            self._strip(lane, start, stop)
+            for lane, start, stop in self._keys.of_entry(ledger, entry)
+        )
 
     def discard_through(self, ledger: int, entry: int) -> int:
         """Forget every key of this entry and of all before it; returns how many there were.
@@ -133,24 +129,21 @@ class TimeBucketIndex:
         Raises:
             ConfigurationError: `ledger` or `entry` is out of range.
         """
-        return sum(
-            self._strip(lane, self._keys.numbers(lane, 0, stop))
-            for lane, stop in self._keys.through(ledger, entry)
-        )
+        return sum(self._strip(lane, 0, stop) for lane, stop in self._keys.through(ledger, entry))
 
     def next_due(self) -> int | None:
         """The earliest time at which `pop_due` hands anything over; None when nothing waits."""
         heap = self._heap
         while heap and not self._buckets[heap[0]]:
-            del self._buckets[heappop(heap)]
+            self._end(heappop(heap))
         return heap[0] if heap else None
 
     def pop_due(self, now_ms: int, limit: int | None = None) -> DueBatch:
-        """Hand over and forget what is due at `now_ms`.
+        """Hand over and forget what is due at `now_ms`, the earliest bucket first.
 
         Args:
             now_ms: The time in milliseconds, on the clock of the due times.
-            limit: At most so many keys, the first in order; what is left stays due.
+            limit: At most so many keys; what is left stays due.
 
         Raises:
             ConfigurationError: `limit` is negative.
@@ -163,58 +156,116 @@ class TimeBucketIndex:
             left -= self._drain(edge, left, batch)
         return batch
 
-    def _tracked(self, lane: Lane, position: int) -> int:
-        """The key's number when it is tracked, else -1."""
+    # Where a key is
+
+    def _find(self, lane: Lane, position: int) -> tuple[int, int]:
+        """The number and the bucket of a key; a bucket of -1 when it is not tracked."""
         if position > lane.high:
-            return -1
-        number = self._keys.find(lane, position)
-        if number < 0:
-            return -1
-        if not lane.known:
-            self._learn(lane)
-        return number if number in self._members else -1
+            return -1, -1
+        keys = self._keys
+        block = position >> keys.block_bits
+        slot = lane.blocks.get(block)
+        if slot is None:
+            return -1, -1
+        place = position & keys.block_mask
+        number = slot << keys.block_bits | place
+        if block == lane.block and place >= lane.first:
+            edge = lane.edge
+        else:
+            runs = keys.runs[slot]
+            named = -1 if runs is None else positions.find(runs, place)
+            if named < 0:
+                return number, -1
+            edge = self._edges[named]
+        held = self._buckets.get(edge)
+        if not held:  # the bucket has gone since
+            return number, -1
+        there = holds(held, number) if isinstance(held, bytes) else number in held
+        return number, edge if there else -1
 
-    def _learn(self, lane: Lane) -> None:
-        mask = self._keys.numbers(lane, 0, lane.high + 1)
-        for _, ids in self._holding(lane):
-            self._members |= ids & mask
-        self._members.run_optimize()
-        lane.known = True
+    def _insert(self, lane: Lane, position: int, edge: int) -> None:
+        keys = self._keys
+        block = position >> keys.block_bits
+        place = position & keys.block_mask
+        if position > lane.high:
+            if block != lane.block or edge != lane.edge:
+                self._end_run(lane)
+                lane.slot = keys.claim(lane, block)
+                lane.block, lane.first, lane.edge = block, place, edge
+            lane.high = position
+            slot = lane.slot
+            self._put(slot << keys.block_bits | place, edge)
+        else:
+            slot = keys.claim(lane, block)
+            number = slot << keys.block_bits | place
+            self._put(number, edge)
+            self._place(lane, number, edge)
+        keys.counts[slot] += 1
+        lane.count += 1
+        self._len += 1
 
-    def _holding(self, lane: Lane) -> Iterator[tuple[int, BitMap64]]:
-        """Buckets that may hold keys of the lane, the newest first."""
-        head = self.next_due() or 0
-        if lane.edges.min() < head:  # popped or emptied since
-            lane.edges.remove_range(0, head)
-            if lane.edge < head:
-                lane.edge = -1
-        for edge in reversed(lane.edges.to_array()):
-            ids = self._buckets.get(edge)
-            if ids is not None:
-                yield edge, unseal(ids) if isinstance(ids, bytes) else ids
+    def _place(self, lane: Lane, number: int, edge: int) -> None:
+        """Say that a key which was not the last to arrive is in the bucket of an edge."""
+        keys = self._keys
+        slot, place = number >> keys.block_bits, number & keys.block_mask
+        if slot == lane.slot and lane.block >= 0 and place >= lane.first:
+            self._end_run(lane)
+        runs = keys.runs[slot]
+        if runs is None:
+            runs = positions.new_runs()
+        keys.runs[slot] = positions.put(runs, place, self._number(edge))
 
-    def _where(self, lane: Lane, number: int) -> int:
-        ids = self._buckets.get(lane.edge)
-        if isinstance(ids, BitMap64) and number in ids:
-            return lane.edge
-        return next(edge for edge, ids in self._holding(lane) if number in ids)
+    def _end_run(self, lane: Lane) -> None:
+        if lane.block < 0:
+            return
+        if self._buckets.get(lane.edge):
+            keys = self._keys
+            runs = keys.runs[lane.slot]
+            if runs is None:
+                runs = positions.new_runs()
+            keys.runs[lane.slot] = positions.append(
+                runs, lane.first, lane.high & keys.block_mask, self._number(lane.edge)
+            )
+        lane.block = -1
 
-    def _put(self, lane: Lane, number: int, edge: int) -> None:
+    def _number(self, edge: int) -> int:
+        held = self._buckets[edge]
+        return tag_of(held) if isinstance(held, bytes) else self._numbers[edge]
+
+    # Buckets
+
+    def _put(self, number: int, edge: int) -> None:
         ids = self._buckets.get(edge)
         if isinstance(ids, BitMap64):
             ids.add(number)
         elif ids is None:
             self._buckets[edge] = BitMap64((number,))
+            self._name(edge)
             heappush(self._heap, edge)
             self._growing.append((edge, 0))
             self._seal_idle()
         else:
-            ids = self._buckets[edge] = unseal(ids)
-            ids.add(number)
+            self._open(edge, ids).add(number)
             self._growing.append((edge, 0))
-        if edge != lane.edge:
-            lane.edge = edge
-            lane.edges.add(edge)
+
+    def _name(self, edge: int) -> None:
+        if self._spare:
+            name = self._spare.pop()
+            self._edges[name] = edge
+        else:
+            name = len(self._edges)
+            self._edges.append(edge)
+        self._numbers[edge] = name
+
+    def _open(self, edge: int, held: bytes) -> BitMap64:
+        if held:
+            ids = unseal(held)
+            self._numbers[edge] = tag_of(held)
+        else:
+            ids = BitMap64()
+            self._name(edge)
+        self._buckets[edge] = ids
+        return ids
 
     def _seal_idle(self) -> None:
         # Two looks for each new bucket: the first takes note of a size, the second seals when it
@@ -227,92 +278,90 @@ class TimeBucketIndex:
             if not isinstance(ids, BitMap64):
                 continue
             looks -= 1
-            if len(ids) == size:
-                self._buckets[edge] = seal(ids)
-            else:
-                ids.run_optimize()
+            if not ids:
+                continue
+            if len(ids) != size:
                 growing.append((edge, len(ids)))
+            elif (sealed := seal(ids, self._numbers[edge])) is not None:
+                self._buckets[edge] = sealed
+                del self._numbers[edge]
+            ids.run_optimize()
 
-    def _take(self, edge: int, number: int) -> None:
-        ids = self._buckets[edge]
-        if isinstance(ids, bytes):
-            loose = unseal(ids)
-            loose.remove(number)
-            self._buckets[edge] = seal(loose)
-        else:
-            ids.remove(number)
-
-    def _drop(self, lane: Lane, number: int) -> None:
-        self._take(self._where(lane, number), number)
-        self._members.remove(number)
-        self._forget(lane, 1)
-
-    def _strip(self, lane: Lane, doomed: BitMap64) -> int:
-        if not lane.known:
-            self._learn(lane)
-        doomed &= self._members
-        if not doomed:
+    def _take(self, edge: int, start: int, stop: int) -> int:
+        """Remove the numbers from `start` up to `stop`; returns how many there were."""
+        held = self._buckets.get(edge)
+        if not held:
             return 0
+        if isinstance(held, bytes):
+            rest, count = without(held, start, stop)
+            self._buckets[edge] = rest
+            if isinstance(rest, BitMap64):
+                self._numbers[edge] = tag_of(held)
+            elif not rest:
+                self._spare.append(tag_of(held))
+        else:
+            count = int(held.range_cardinality(start, stop))
+            held.remove_range(start, stop)
+        return count
+
+    def _end(self, edge: int) -> None:
+        """The bucket is gone; its number may be used again."""
+        held = self._buckets.pop(edge)
+        if not isinstance(held, bytes):
+            self._spare.append(self._numbers.pop(edge))
+        elif held:
+            self._spare.append(tag_of(held))
+
+    def _strip(self, lane: Lane, start: int, stop: int) -> int:
         removed = 0
-        for edge, ids in self._holding(lane):
-            size = len(ids)
-            ids -= doomed
-            if len(ids) < size:
-                removed += size - len(ids)
-                if isinstance(self._buckets[edge], bytes):
-                    self._buckets[edge] = seal(ids)
-        self._members -= doomed
-        self._forget(lane, removed)
+        bits = self._keys.block_bits
+        for block, slot, low, high in self._keys.slots(lane, start, stop):
+            if block == lane.block and lane.first < high:
+                self._end_run(lane)
+            runs = self._keys.runs[slot]
+            base = slot << bits
+            gone = 0
+            for named in positions.cut(runs, low, high) if runs else ():
+                gone += self._take(self._edges[named], base + low, base + high)
+            if gone:
+                self._forget(slot, gone)
+            removed += gone
         return removed
 
-    def _forget(self, lane: Lane, count: int) -> None:
+    def _forget(self, slot: int, count: int) -> None:
         self._len -= count
-        lane.count -= count
-        if not lane.count:
-            self._keys.release(lane)
+        self._keys.drop(slot, count)
 
     def _drain(self, edge: int, limit: int, batch: DueBatch) -> int:
         held = self._buckets[edge]
         ids = unseal(held) if isinstance(held, bytes) else held
         whole = len(ids) <= limit
-        gone = ids if whole else BitMap64()
+        if whole:
+            numbers = ids.to_array()
+            self._end(heappop(self._heap))
+        else:
+            numbers = array("Q", islice(ids, limit))
+            rest = self._open(edge, held) if isinstance(held, bytes) else held
+            rest.remove_range(0, numbers[-1] + 1)
         groups = batch.entries
         before = len(groups)
         masks: dict[tuple[int, int], int] = {}
-        left = limit
-        for ledger, page, _, lane, shift, numbers in self._keys.split(ids.to_array()):
-            if not whole:
-                numbers = numbers[:left]
-                gone.update(numbers)
-            left -= len(numbers)
+        for ledger, page, _, slot, shift, members in self._keys.split(numbers):
             if page == WHOLE:
-                positions = _positions(numbers, shift)
+                entries = _positions(members, shift)
                 if len(groups) > before and groups[-1][0] == ledger:
-                    groups[-1] = (ledger, _join(groups[-1][1], positions))
+                    groups[-1] = (ledger, _join(groups[-1][1], entries))
                 else:
-                    groups.append((ledger, positions))
+                    groups.append((ledger, entries))
             else:
-                for number in numbers:
-                    entry, index = self._keys.entry_and_index(lane, number + shift)
+                for number in members:
+                    entry, index = self._keys.entry_and_index(page, number + shift)
                     name = (ledger, entry)
                     masks[name] = masks.get(name, 0) | 1 << index
-            if whole:
-                lane.edges.discard(edge)
-                if lane.edge == edge:
-                    lane.edge = -1
-            self._forget(lane, len(numbers))
-            if not left:
-                break
+            self._forget(slot, len(members))
         for (ledger, entry), mask in sorted(masks.items()):
             batch.indexes.append((ledger, entry, mask))
-        if self._members:
-            self._members -= gone
-        if whole:
-            del self._buckets[heappop(self._heap)]
-        else:
-            ids -= gone
-            self._buckets[edge] = ids
-        return limit - left
+        return len(numbers)
 
     def _check(self) -> None:
         """Walk every invariant and raise AssertionError on the first broken one; for tests."""
@@ -320,23 +369,25 @@ class TimeBucketIndex:
         assert len(set(self._heap)) == len(self._heap)
         assert set(self._heap) == self._buckets.keys()
         assert all(self._heap[(i - 1) // 2] <= e for i, e in enumerate(self._heap) if i)
+        named = list(self._spare)
         held: dict[int, int] = {}  # number -> edge
         for edge, ids in self._buckets.items():
-            for number in unseal(ids) if isinstance(ids, bytes) else ids:
-                assert number not in held, "a key in two buckets"
-                held[number] = edge
-        lanes = list(self._keys.lanes())
-        for lane in lanes:
-            own = [
-                number for number in self._keys.numbers(lane, 0, lane.high + 1) if number in held
-            ]
-            assert len(own) == lane.count > 0
-            assert all(held[number] in lane.edges for number in own)
-            assert lane.edge == -1 or lane.edge in lane.edges
-            known = self._keys.numbers(lane, 0, lane.high + 1) & self._members
-            assert list(known) == (own if lane.known else [])
-        assert self._len == len(held) == sum(lane.count for lane in lanes)
-        assert len(self._members) == sum(lane.count for lane in lanes if lane.known)
+            if not isinstance(ids, bytes) or ids:
+                named.append(self._number(edge))
+                assert self._edges[named[-1]] == edge
+                for number in unseal(ids) if isinstance(ids, bytes) else ids:
+                    assert number not in held, "a key in two buckets"
+                    held[number] = edge
+        assert sorted(named) == list(range(len(self._edges))), "a number in two places, or lost"
+        bitmaps = {edge for edge, ids in self._buckets.items() if isinstance(ids, BitMap64)}
+        assert self._numbers.keys() == bitmaps
+        counts = Counter(number >> self._keys.block_bits for number in held)
+        for number, edge in held.items():
+            slot = number >> self._keys.block_bits
+            lane, position = self._keys.owner_and_position(slot, number)
+            assert self._find(lane, position) == (number, edge)
+            assert counts[slot] == self._keys.counts[slot]
+        assert self._len == len(held) == sum(self._keys.counts)
 
 
 def _positions(numbers: array[int], shift: int) -> Sequence[int]:

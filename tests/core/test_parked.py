@@ -1,0 +1,126 @@
+"""Records of entries that wait: they come back as they went in, and weigh next to nothing."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pulsar_encore.core.parked import EntryKey, Parked, ParkedEntries
+
+
+@st.composite
+def records(draw: st.DrawFn) -> Parked:
+    size = draw(st.integers(1, 12) | st.sampled_from([130, 1000]))
+    acked = draw(st.sampled_from([0, (1 << size) - 2]) | st.integers(0, (1 << size) - 1))
+    rest = (1 << size) - 1 & ~acked
+    nacked = draw(st.just(rest) | st.integers(0, (1 << size) - 1).map(rest.__and__))
+    nacked_indexes = [index for index in range(size) if nacked >> index & 1]
+    looks = draw(
+        st.just({})
+        | st.integers(1, 200).map(lambda looks: dict.fromkeys(nacked_indexes, looks))
+        | st.dictionaries(st.integers(0, size - 1), st.integers(1, 2**20), max_size=5)
+    )
+    return Parked(
+        size,
+        acked,
+        nacked,
+        draw(st.integers(0, 2**32)),
+        draw(st.integers(0, 300)),
+        looks,
+        draw(st.integers(0, 7)),
+    )
+
+
+@given(records())
+def test_a_record_comes_back_as_it_went_in(record: Parked) -> None:
+    parked = ParkedEntries()
+    parked.put((1, 2), record)
+    assert parked.get((1, 2)) == record
+    assert list(parked) == [((1, 2), record)]
+    assert parked.take((1, 2)) == record
+    assert parked.take((1, 2)) is None and not len(parked)
+
+
+def numbered(number: int) -> Parked:
+    return Parked(3, 0b100, 0b010, number)
+
+
+entries = st.integers(0, 60) | st.integers(2**63 - 3, 2**63 - 1)
+keys = st.tuples(st.integers(0, 2), entries)
+steps = st.lists(
+    st.tuples(st.sampled_from(["put", "take", "discard", "get"]), keys)
+    | st.tuples(st.sampled_from(["rising", "falling", "through"]), keys),
+    max_size=30,
+)
+
+
+@settings(max_examples=200)
+@given(steps)
+def test_agrees_with_a_dict(script: list[tuple[str, EntryKey]]) -> None:
+    parked = ParkedEntries()
+    model: dict[EntryKey, Parked] = {}
+    for step, (what, key) in enumerate(script):
+        record = numbered(step)
+        if what == "put":
+            parked.put(key, record)
+            model[key] = record
+        elif what in ("rising", "falling"):
+            run = [(key[0], entry) for entry in range(20, 90)]
+            for each in run if what == "rising" else reversed(run):
+                parked.put(each, record)
+                model[each] = record
+        elif what == "take":
+            assert parked.take(key) == model.pop(key, None)
+        elif what == "discard":
+            assert parked.discard(key) is (model.pop(key, None) is not None)
+        elif what == "get":
+            assert parked.get(key) == model.get(key)
+            assert (key in parked) is (key in model)
+        else:
+            gone = [each for each in model if each <= key]
+            assert parked.discard_through(key) == len(gone)
+            for each in gone:
+                del model[each]
+        parked._check()
+        assert len(parked) == len(model)
+    assert list(parked) == sorted(model.items())
+    parked.clear()
+    assert not len(parked) and list(parked) == []
+
+
+def one_of_ten(number: int) -> Parked:
+    index = number * 7 % 10
+    return Parked(10, 0b1111111111 ^ 1 << index, 1 << index)
+
+
+def all_ten(number: int) -> Parked:
+    return Parked(10, 0, 0b1111111111, 0, 1, dict.fromkeys(range(10), 1))
+
+
+def one_of_a_thousand(number: int) -> Parked:
+    index = number * 373 % 1000
+    return Parked(1000, (1 << 1000) - 1 ^ 1 << index, 1 << index)
+
+
+@pytest.mark.parametrize("make", [one_of_ten, all_ten, one_of_a_thousand])
+@pytest.mark.parametrize("order", ["rising", "random", "one in a hundred"])
+def test_a_record_weighs_under_forty_bytes(make: Callable[[int], Parked], order: str) -> None:
+    count = 5_000
+    numbers = list(range(0, count * 100, 100) if order == "one in a hundred" else range(count))
+    if order == "random":
+        random.Random(1).shuffle(numbers)
+    parked = ParkedEntries()
+    tracemalloc.start()
+    try:
+        for number in numbers:
+            parked.put((1, number), make(number))
+        weight, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert weight / count < 25
+    assert all(parked.get((1, number)) == make(number) for number in numbers[:100])
