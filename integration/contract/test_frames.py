@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from pulsar_encore.wire import pb
@@ -14,7 +16,9 @@ BACKLOG = 3000
 ROUNDS = 12
 
 
-async def rewound(bare: Bare, topic: str, at: dict[tuple[int, int], int], *, dry: bool) -> list[int]:
+async def rewound(
+    bare: Bare, topic: str, at: dict[tuple[int, int], int], *, dry: bool
+) -> list[int]:
     """What comes after a REDELIVER, by number; the consumer is new and gone afterwards.
 
     Args:
@@ -49,7 +53,7 @@ async def test_a_rewind_that_meets_a_read_under_way_may_skip_entries(
         else:
             raise AssertionError(f"no rewind of {ROUNDS} was overtaken")
         # One gap, of whole blocks, and all behind it came.
-        [gap] = [n for n, (a, b) in enumerate(zip(seqs, seqs[1:], strict=False)) if b != a + 1]
+        [gap] = [n for n, (a, b) in enumerate(pairwise(seqs)) if b != a + 1]
         assert seqs[gap + 1 :] == list(range(seqs[gap + 1], BACKLOG))
 
 
