@@ -210,6 +210,34 @@ def test_key_shared_keeps_a_key_together(client: pulsar.Client) -> None:
     assert len(keys[0] | keys[1]) == 20
 
 
+def test_key_batches_go_with_their_key(client: pulsar.Client) -> None:
+    kind = pulsar.ConsumerType.KeyShared
+    consumers = [client.subscribe("t", "s", consumer_type=kind) for _ in range(2)]
+    producer = client.create_producer(
+        "t",
+        batching_enabled=True,
+        batching_type=pulsar.BatchingType.KeyBased,
+        batching_max_publish_delay_ms=5000,
+    )
+    for i in range(100):
+        producer.send_async(b"%d" % (i // 20), lambda *_: None, partition_key=f"k{i % 20}")
+    producer.flush()
+    orders: list[dict[str, list[bytes]]] = []
+    entries = set()
+    for consumer in consumers:
+        mine: dict[str, list[bytes]] = {}
+        with contextlib.suppress(pulsar.Timeout):
+            while True:
+                message = consumer.receive(NOTHING_MS)
+                mine.setdefault(message.partition_key(), []).append(message.data())
+                entries.add(message.message_id().entry_id())
+        orders.append(mine)
+    assert orders[0] and orders[1]
+    assert not orders[0].keys() & orders[1].keys()
+    assert list((orders[0] | orders[1]).values()) == [[b"0", b"1", b"2", b"3", b"4"]] * 20
+    assert len(entries) == 20
+
+
 def test_partitioned_topic(broker: BrokerThread, client: pulsar.Client) -> None:
     broker.create_partitioned_topic("t", 3)
     consumer = client.subscribe("t", "s", consumer_type=pulsar.ConsumerType.Shared)
