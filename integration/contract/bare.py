@@ -131,6 +131,13 @@ class Bare:
         places = [pb.MessageIdData(ledgerId=ledger, entryId=entry) for ledger, entry in ids]
         return commands.redeliver(_CONSUMER, places, consumer_epoch=epoch)
 
+    def ack_part(self, place: tuple[int, int], mask: int) -> pb.BaseCommand:
+        """ACK of the indexes of a batch whose bit is 0, to be sent."""
+        ledger, entry = place
+        return commands.ack(
+            _CONSUMER, [pb.MessageIdData(ledgerId=ledger, entryId=entry, ack_set=[mask])]
+        )
+
     async def unsubscribed(self) -> None:
         """Close the consumer."""
         self.send(commands.close_consumer(_CONSUMER, request_id=next(self._requests)))

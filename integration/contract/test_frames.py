@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from itertools import pairwise
+
 import pytest
 
 from pulsar_encore.wire import pb
@@ -14,7 +17,9 @@ BACKLOG = 3000
 ROUNDS = 12
 
 
-async def rewound(bare: Bare, topic: str, at: dict[tuple[int, int], int], *, dry: bool) -> list[int]:
+async def rewound(
+    bare: Bare, topic: str, at: dict[tuple[int, int], int], *, dry: bool
+) -> list[int]:
     """What comes after a REDELIVER, by number; the consumer is new and gone afterwards.
 
     Args:
@@ -49,7 +54,7 @@ async def test_a_rewind_that_meets_a_read_under_way_may_skip_entries(
         else:
             raise AssertionError(f"no rewind of {ROUNDS} was overtaken")
         # One gap, of whole blocks, and all behind it came.
-        [gap] = [n for n, (a, b) in enumerate(zip(seqs, seqs[1:], strict=False)) if b != a + 1]
+        [gap] = [n for n, (a, b) in enumerate(pairwise(seqs)) if b != a + 1]
         assert seqs[gap + 1 :] == list(range(seqs[gap + 1], BACKLOG))
 
 
@@ -75,6 +80,40 @@ async def test_permits_count_entries_within_one_read_but_not_on_shared(
         for permits in (20, entries * 10):
             bare.send(bare.flow(permits))
             assert len(await bare.messages()) == entries
+
+
+@pytest.mark.parametrize("kind", [SUB.Exclusive, SUB.Failover, SUB.Shared, SUB.Key_Shared])
+async def test_an_unload_forgets_partial_acks_and_counts(
+    cluster: Cluster, topic: str, kind: int
+) -> None:
+    async with Bare(cluster.url) as bare:
+        places = await bare.publish(topic, 2, batch=4)
+        await bare.subscribe(topic, kind)
+        bare.send(bare.flow(100))
+        assert [seen(m) for m in await bare.messages()] == [(0, []), (0, [])]
+        bare.send(bare.redeliver(places[:1]), bare.ack_part(places[1], 0b1100))
+        # The single-active types rewind, count nothing and tell what is left of a batch.
+        shares = kind in (SUB.Shared, SUB.Key_Shared)
+        again = await bare.messages()
+        assert [seen(m) for m in again[:1]] == [(1, []) if shares else (0, [])]
+        bare.send(bare.redeliver(places))
+        again = await bare.messages()
+        expected = [(2, []), (1, [12])] if shares else [(0, []), (0, [12])]
+        assert [seen(m) for m in again] == expected
+        await cluster.unload(topic)
+        assert (await bare.answer("CLOSE_CONSUMER")).HasField("close_consumer")
+    async with Bare(cluster.url) as bare:
+        for _ in range(50):  # while the topic is being loaded
+            if (await bare.subscribe(topic, kind)).HasField("success"):
+                break
+            await asyncio.sleep(0.1)
+        bare.send(bare.flow(100))
+        assert [seen(m) for m in await bare.messages()] == [(0, []), (0, [])]
+
+
+def seen(message: pb.CommandMessage) -> tuple[int, list[int]]:
+    """Redelivery count and ack set."""
+    return message.redelivery_count, list(message.ack_set)
 
 
 async def test_a_partition_of_nothing_is_refused(cluster: Cluster, topic: str) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
-from consumer_kit import TOPIC
+from consumer_kit import TOPIC, now_s
 
 import pulsar_encore as encore
+from pulsar_encore.options import ConsumerOptions
 from pulsar_encore.testing import (
     Deadlock,
     Fault,
@@ -72,6 +74,182 @@ async def test_readers(transport: MemoryTransport) -> None:
                 await reader.read_next(1000)
         async with await client.create_reader(TOPIC, ids[0]) as reader:
             assert (await reader.read_next()).data() == b"1"
+
+
+async def test_a_reader_of_a_partitioned_topic_reads_all_its_partitions(
+    transport: MemoryTransport,
+) -> None:
+    transport.catalogue.create_partitioned(TOPIC, 3)
+    parts = [f"{TOPIC}-partition-{each}" for each in range(3)]
+    ids = [transport.put(part, b"%d" % at)[0] for at, part in enumerate(parts)]
+    async with encore.Client("pulsar://memory", transport=transport) as client:
+        async with await client.create_reader(TOPIC, encore.MessageId.earliest) as reader:
+            assert reader.topic() == TOPIC
+            got = [await reader.read_next(1000) for _ in range(3)]
+            assert sorted(each.data() for each in got) == [b"0", b"1", b"2"]
+            assert {each.message_id() for each in got} == set(ids)
+            assert {each.topic_name() for each in got} == set(parts)
+            assert not await reader.has_message_available()
+            reading = asyncio.create_task(reader.read_next())
+            await asyncio.sleep(1)
+            transport.put(parts[1], b"late")
+            assert (await reading).data() == b"late"
+            await reader.seek(encore.MessageId.earliest)
+            assert len({(await reader.read_next(1000)).data() for _ in range(4)}) == 4
+            await reader.seek(0)
+            assert await reader.has_message_available()
+            with pytest.raises(encore.TransportError, match="seek to a time"):
+                await reader.seek(ids[0])
+        async with await client.create_reader(TOPIC, encore.MessageId.latest) as reader:
+            assert not await reader.has_message_available()
+
+
+async def subscribe_pattern(client: encore.Client, pattern: str, **options: Any) -> encore.Consumer:
+    return await client.subscribe(
+        pattern,
+        "s",
+        is_pattern_topic=True,
+        consumer_type=encore.ConsumerType.Shared,
+        initial_position=encore.InitialPosition.Earliest,
+        **options,
+    )
+
+
+async def test_a_pattern_finds_new_topics_within_its_period(transport: MemoryTransport) -> None:
+    async with encore.Client("pulsar://memory", transport=transport) as client:
+        consumer = await subscribe_pattern(client, f"{TOPIC}-.*", pattern_auto_discovery_period=7)
+        await asyncio.sleep(3)
+        transport.put(f"{TOPIC}-new", b"new")
+        transport.put("persistent://public/default/other", b"other")
+        message = await consumer.receive(timeout=5)
+        assert (message.data(), now_s()) == (b"new", pytest.approx(7, abs=0.1))
+        await consumer.acknowledge(message)
+        transport.catalogue.create_partitioned(f"{TOPIC}-parts", 2)
+        transport.put(f"{TOPIC}-parts-partition-1", b"part")
+        assert (await consumer.receive(timeout=8)).data() == b"part"
+        with pytest.raises(encore.ReceiveTimeout):
+            await consumer.receive(timeout=20)
+    assert transport.backlog(f"{TOPIC}-new", "s") == 0
+
+
+async def test_a_new_topic_of_a_pattern_found_while_disconnected(
+    transport: MemoryTransport,
+) -> None:
+    async with encore.Client("pulsar://memory", transport=transport) as client:
+        consumer = await subscribe_pattern(client, f"{TOPIC}-.*", pattern_auto_discovery_period=1)
+        transport.disconnect()
+        transport.put(f"{TOPIC}-new", b"new")
+        await asyncio.sleep(5)
+        transport.reconnect()
+        assert (await consumer.receive(timeout=1)).data() == b"new"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("public/default/t.*", True),
+        ("persistent://public/default/t", True),
+        (".*/t", True),
+        ("t", False),
+        ("persistent://public/default/", False),
+    ],
+)
+async def test_a_pattern_stands_for_the_whole_name_without_its_domain(
+    transport: MemoryTransport, pattern: str, found: bool
+) -> None:
+    transport.catalogue.create_partitioned(TOPIC, 1)
+    transport.put(f"{TOPIC}-partition-0", b"x")
+    async with encore.Client("pulsar://memory", transport=transport) as client:
+        consumer = await subscribe_pattern(client, pattern)
+        if found:
+            assert (await consumer.receive(timeout=1)).data() == b"x"
+        else:
+            with pytest.raises(encore.ReceiveTimeout):
+                await consumer.receive(timeout=100)
+
+
+async def test_new_partitions_are_found_within_a_minute(transport: MemoryTransport) -> None:
+    transport.catalogue.create_partitioned(TOPIC, 1)
+    async with encore.Client("pulsar://memory", transport=transport) as client:
+        consumer = await client.subscribe(TOPIC, "s", consumer_type=encore.ConsumerType.Shared)
+        transport.catalogue.create_partitioned(TOPIC, 2)
+        transport.put(f"{TOPIC}-partition-1", b"x")
+        assert (await consumer.receive(timeout=61)).data() == b"x"
+
+
+@pytest.mark.parametrize("kind", ["drop", "delay"])
+async def test_a_send_that_nobody_answers_fails_after_its_timeout(
+    transport: MemoryTransport, kind: Any
+) -> None:
+    transport.faults = FaultPlan([Fault(kind=kind, command="SEND", delay_ms=60_000)])
+    async with encore.Client("pulsar://memory", transport=transport) as client:
+        producer = await client.create_producer(TOPIC, send_timeout_millis=2500)
+        with pytest.raises(encore.TransportError, match="send_timeout_millis") as caught:
+            await producer.send(b"lost")
+        assert (caught.value.result, caught.value.retryable) == ("Timeout", True)
+        assert now_s() == pytest.approx(2.5)
+        await producer.send(b"stored")
+        await producer.flush()
+
+
+@pytest.mark.parametrize("kind", ["close_before", "outage"])
+async def test_a_send_lost_with_its_connection_is_sent_again(
+    transport: MemoryTransport, kind: Any
+) -> None:
+    transport.faults = FaultPlan([Fault(kind=kind, command="SEND", outage_s=3)])
+    async with encore.Client("pulsar://memory", transport=transport) as client:
+        producer = await client.create_producer(TOPIC)
+        first = asyncio.create_task(producer.send(b"first"))
+        await asyncio.sleep(0)
+        await producer.flush()
+        assert now_s() > 0
+        reader = await client.create_reader(TOPIC, encore.MessageId.earliest)
+        assert (await reader.read_next(0)).message_id() == await first
+        assert not await reader.has_message_available()
+
+
+async def test_a_delayed_send_does_not_survive_its_connection(transport: MemoryTransport) -> None:
+    transport.faults = FaultPlan([Fault(kind="delay", command="SEND", delay_ms=1000)])
+    async with encore.Client("pulsar://memory", transport=transport) as client:
+        producer = await client.create_producer(TOPIC)
+        sending = asyncio.create_task(producer.send(b"x"))
+        await asyncio.sleep(0.5)
+        transport.disconnect()
+        transport.reconnect()
+        await sending
+        await asyncio.sleep(5)
+        assert transport.state(TOPIC).log.end == 1
+
+
+async def test_sends_under_way_fail_when_the_producer_is_closed(
+    transport: MemoryTransport,
+) -> None:
+    async with encore.Client("pulsar://memory", transport=transport) as client:
+        for end in ("close", "shutdown"):
+            transport.faults = FaultPlan([Fault(kind="drop", command="SEND")])
+            producer = await client.create_producer(TOPIC, send_timeout_millis=0)
+            sending = asyncio.create_task(producer.send(b"x"))
+            await asyncio.sleep(1000)
+            assert not sending.done()
+            if end == "close":
+                await producer.close()
+            else:
+                transport.shutdown()
+            with pytest.raises(encore.ClosedError):
+                await sending
+
+
+async def test_a_link_says_whether_an_ack_would_be_sent(transport: MemoryTransport) -> None:
+    options = ConsumerOptions(topics=(TOPIC,), pattern=None, subscription_name="s")
+    link = await transport.subscribe(options)
+    seen = [link.can_ack(0)]
+    transport.disconnect()
+    seen.append(link.can_ack(0))
+    transport.reconnect()
+    seen.append(link.can_ack(0))
+    await link.close()
+    seen.append(link.can_ack(0))
+    assert seen == [True, False, True, False]
 
 
 async def test_producers_spread_over_partitions_and_keep_keys_together(

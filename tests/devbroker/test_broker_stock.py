@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable
@@ -33,6 +34,7 @@ def send(client: pulsar.Client, topic: str, count: int, batch: int = 0, **fields
         batching_enabled=bool(batch),
         batching_max_messages=batch or 2,
         batching_max_publish_delay_ms=5000,
+        max_pending_messages=5000,
     )
     for i in range(count):
         producer.send_async(b"m%d" % i, lambda _, mid: ids.append(mid), **fields)
@@ -165,6 +167,29 @@ def test_failover_takes_over(broker: BrokerThread, connect: Connect) -> None:
     assert len(broker.recorded("ACTIVE_CONSUMER_CHANGE")) >= 3
 
 
+@pytest.mark.parametrize("overtaken", [0.0, 1.0])
+def test_a_redelivery_in_the_middle_of_a_backlog_loses_a_block_unless_told_not_to(
+    start: Start, connect: Connect, overtaken: float
+) -> None:
+    client = connect(start(rewind_overtaken=overtaken))
+    missing = 0
+    for number in range(5):  # the read is over before the REDELIVER if this thread has to wait
+        assert len(send(client, f"t{number}", 3000)) == 3000
+        consumer = client.subscribe(
+            f"t{number}", "s", initial_position=pulsar.InitialPosition.Earliest
+        )
+        got = {m.data() for m in receive(consumer, 500)}  # of 1000: the last one sends a FLOW
+        consumer.redeliver_unacknowledged_messages()
+        with contextlib.suppress(pulsar.Timeout):
+            while True:
+                got.add(consumer.receive(300).data())
+        consumer.close()
+        missing = 3000 - len(got)
+        if missing:
+            break
+    assert bool(missing) is (overtaken > 0)
+
+
 def test_key_shared_keeps_a_key_together(client: pulsar.Client) -> None:
     kind = pulsar.ConsumerType.KeyShared
     consumers = [client.subscribe("t", "s", consumer_type=kind) for _ in range(2)]
@@ -183,6 +208,34 @@ def test_key_shared_keeps_a_key_together(client: pulsar.Client) -> None:
     assert keys[0] and keys[1]
     assert not keys[0] & keys[1]
     assert len(keys[0] | keys[1]) == 20
+
+
+def test_key_batches_go_with_their_key(client: pulsar.Client) -> None:
+    kind = pulsar.ConsumerType.KeyShared
+    consumers = [client.subscribe("t", "s", consumer_type=kind) for _ in range(2)]
+    producer = client.create_producer(
+        "t",
+        batching_enabled=True,
+        batching_type=pulsar.BatchingType.KeyBased,
+        batching_max_publish_delay_ms=5000,
+    )
+    for i in range(100):
+        producer.send_async(b"%d" % (i // 20), lambda *_: None, partition_key=f"k{i % 20}")
+    producer.flush()
+    orders: list[dict[str, list[bytes]]] = []
+    entries = set()
+    for consumer in consumers:
+        mine: dict[str, list[bytes]] = {}
+        with contextlib.suppress(pulsar.Timeout):
+            while True:
+                message = consumer.receive(NOTHING_MS)
+                mine.setdefault(message.partition_key(), []).append(message.data())
+                entries.add(message.message_id().entry_id())
+        orders.append(mine)
+    assert orders[0] and orders[1]
+    assert not orders[0].keys() & orders[1].keys()
+    assert list((orders[0] | orders[1]).values()) == [[b"0", b"1", b"2", b"3", b"4"]] * 20
+    assert len(entries) == 20
 
 
 def test_partitioned_topic(broker: BrokerThread, client: pulsar.Client) -> None:

@@ -40,10 +40,17 @@ class Catalogue:
 
     Args:
         next_ledger: Gives ledger ids, unique in the whole broker.
+        created: Called when there is a new topic or partition.
     """
 
-    def __init__(self, settings: BrokerSettings, next_ledger: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        next_ledger: Callable[[], int],
+        created: Callable[[], None] | None = None,
+    ) -> None:
         self._settings = settings
+        self._created = created
         self._rules = settings.rules()
         self._next_ledger = next_ledger
         self.topics: dict[str, TopicState] = {}
@@ -146,6 +153,8 @@ class Catalogue:
                 partition=name.partition,
             )
             state = self.topics[name.full] = TopicState(log)
+            if self._created is not None:
+                self._created()
         return state
 
     def topic(self, topic: str, *, create: bool = True) -> TopicState:

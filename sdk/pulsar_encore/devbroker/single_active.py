@@ -12,12 +12,11 @@ blocks later. What lies between is skipped until the next rewind.
 
 from __future__ import annotations
 
-from random import Random
 from typing import NamedTuple
 
 from .consumers import Consumer, Delivery, Rules, SubscriptionType
 from .cursor import Cursor
-from .hashing import ring_index
+from .hashing import murmur3, ring_index
 from .topics import Entry, Topic
 
 READ_ENTRIES = 100  # of one read, as Pulsar's dispatcherMaxReadBatchSize
@@ -39,11 +38,38 @@ class _LateRead(NamedTuple):
     blocks: int
 
 
+class Overtaking:
+    """Which rewinds of a subscription are overtaken, and by how late a read.
+
+    Chance without chance: topics differ, and do the same in every run that makes them in order.
+
+    Args:
+        rules: `rewind_overtaken` and `rewind_seed`.
+        ledger: Tells topics apart.
+    """
+
+    def __init__(self, rules: Rules, ledger: int) -> None:
+        self.share = rules.rewind_overtaken
+        self._seed = f"{rules.rewind_seed} {ledger}"
+        self._rewinds = 0
+
+    def next(self) -> int:
+        """After how many blocks the next rewind is overtaken; 0 when it is not."""
+        self._rewinds += 1
+        drawn = murmur3(f"{self._seed} {self._rewinds}".encode())
+        return drawn % LATEST_BLOCK + 1 if drawn // LATEST_BLOCK % 1000 < self.share * 1000 else 0
+
+
 class SingleActive:
     """The rule of the types with one active consumer."""
 
     def __init__(
-        self, kind: SubscriptionType, topic: Topic, cursor: Cursor, rules: Rules, random: Random
+        self,
+        kind: SubscriptionType,
+        topic: Topic,
+        cursor: Cursor,
+        rules: Rules,
+        overtaking: Overtaking,
     ) -> None:
         self.type = kind
         self.consumers: list[Consumer] = []
@@ -53,8 +79,7 @@ class SingleActive:
         self._delay_ms = rules.failover_delay_ms if kind is SubscriptionType.FAILOVER else 0
         self._read = cursor.mark
         self._not_before_ms = 0
-        self._overtaken = rules.rewind_overtaken
-        self._random = random
+        self._overtaking = overtaking
         self._late: _LateRead | None = None
 
     def add(self, consumer: Consumer, wall_now_ms: int) -> None:
@@ -84,8 +109,9 @@ class SingleActive:
             return
         under_way = self._next_block(READ_ENTRIES) if self._ready else None
         self.rewind()
-        if under_way is not None and under_way.entries and self._random.random() < self._overtaken:
-            self._late = _LateRead(under_way.end, self._random.randint(1, LATEST_BLOCK))
+        if under_way is not None and under_way.entries:
+            blocks = self._overtaking.next()
+            self._late = _LateRead(under_way.end, blocks) if blocks else None
 
     def dispatch(self, wall_now_ms: int, limit: int) -> list[Delivery]:
         """Send the active consumer what its permits allow: one block, or all if none overtakes."""
@@ -107,7 +133,7 @@ class SingleActive:
             self._complete_late_read()
             if not block.entries:
                 break
-            if self._overtaken:
+            if self._overtaking.share:
                 self._not_before_ms = wall_now_ms + READ_MS
         return out
 

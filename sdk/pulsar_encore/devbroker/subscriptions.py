@@ -10,7 +10,6 @@ delivery times are compared with.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from random import Random
 
 from .consumers import (
     Consumer,
@@ -25,7 +24,7 @@ from .dispatch import Dispatcher, Shared
 from .hashing import check_ranges
 from .keyed import KeyShared
 from .refusal import Refusal
-from .single_active import SingleActive
+from .single_active import Overtaking, SingleActive
 from .topics import Topic
 
 __all__ = ["Consumer", "Notice", "NoticeKind", "Rules", "Subscription", "SubscriptionType"]
@@ -47,8 +46,7 @@ class Subscription:
         self.durable = durable
         self.cursor = Cursor(max(start, topic.base))
         self._rules = rules
-        # By ledger: topics differ, and do the same in every run that makes them in the same order.
-        self._random = Random(f"{rules.rewind_seed} {topic.id_before(topic.end)[0]}")
+        self._overtaking = Overtaking(rules, topic.id_before(topic.end)[0])
         self._dispatcher: Dispatcher | None = None
 
     @property
@@ -101,7 +99,7 @@ class Subscription:
         elif kind is SubscriptionType.SHARED:
             rule = Shared(self.topic, self.cursor, self._rules, self.durable)
         else:
-            rule = SingleActive(kind, self.topic, self.cursor, self._rules, self._random)
+            rule = SingleActive(kind, self.topic, self.cursor, self._rules, self._overtaking)
         if sticky:
             check_ranges(consumer.ranges, [r for c in rule.consumers for r in c.ranges])
         self._dispatcher = rule

@@ -7,6 +7,7 @@ connection, rewind or seek left under way is not delivered.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ from .commands import StoredEntry
 
 if TYPE_CHECKING:
     from .memory import MemoryTransport
+
+PARTITIONS_S = 60.0  # how often clients look for new partitions
 
 _EntryId = tuple[int, int]
 
@@ -112,6 +115,9 @@ class MemoryConsumer:
         self._paused = False
         self._closed = False
         self._arrived: list[Delivery] = []
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self._discovery: asyncio.TimerHandle | None = None
         self._sources = [
             _Source(self, number, topic, self._subscription(topic))
             for number, topic in enumerate(topics)
@@ -143,6 +149,9 @@ class MemoryConsumer:
     def is_connected(self) -> bool:
         return self.transport.connected and not self._closed
 
+    def can_ack(self, source: int) -> bool:
+        return self.is_connected() and self._sources[source].attached is not None
+
     def topic_of(self, source: int) -> tuple[str, int]:
         topic = self._sources[source].topic
         return topic, self._sources[source].subscription.topic.partition
@@ -161,15 +170,18 @@ class MemoryConsumer:
     def attach(self, wall_now_ms: int) -> None:
         """Join every subscription, without permits yet."""
         for source in self._sources:
-            consumer = Attached(name=self._name, owner=source)
-            source.subscription.add_consumer(
-                consumer,
-                self._kind,
-                wall_now_ms,
-                out_of_order=self._options.consumer_type is ConsumerType.KeyShared,
-            )
-            source.attached = consumer
-            source.credit = 0
+            self._attach(source, wall_now_ms)
+
+    def _attach(self, source: _Source, wall_now_ms: int) -> None:
+        consumer = Attached(name=self._name, owner=source)
+        source.subscription.add_consumer(
+            consumer,
+            self._kind,
+            wall_now_ms,
+            out_of_order=self._options.consumer_type is ConsumerType.KeyShared,
+        )
+        source.attached = consumer
+        source.credit = 0
 
     def attach_again(self, wall_now_ms: int) -> None:
         """After a loss: subscribe, let the consumer send its acks, and only then take more."""
@@ -193,6 +205,32 @@ class MemoryConsumer:
                 source.attached = None
                 self.transport.wake(source.subscription)
         self._arrived.clear()
+
+    def topics_changed(self) -> None:
+        """A topic was made: at the next discovery it is looked at, and there is none without."""
+        if self._discovery is None and self._new_topics():
+            pattern = self._options.pattern is not None
+            every = self._options.pattern_auto_discovery_period if pattern else PARTITIONS_S
+            wait = every - (self._loop.time() - self._began) % every
+            self._discovery = self._loop.call_later(wait, self._discover)
+
+    def _new_topics(self) -> list[str]:
+        known = {source.topic for source in self._sources}
+        return [name for name in self.transport.names_of(self._options) if name not in known]
+
+    def _discover(self) -> None:
+        self._discovery = None
+        for topic in self._new_topics():
+            source = _Source(self, len(self._sources), topic, self._subscription(topic))
+            if self.transport.connected:  # else with the others, after the reconnect
+                try:
+                    self._attach(source, self.transport.wall_ms())
+                except Refusal:
+                    continue
+            self._sources.append(source)
+            if self._sink is not None:
+                self._flow(source, max(1, self._options.receiver_queue_size))
+        self.topics_changed()  # those refused
 
     def tell_disconnected(self) -> None:
         if self._sink is not None:
@@ -385,6 +423,8 @@ class MemoryConsumer:
         """Leave at once; calling it again does nothing."""
         if not self._closed:
             self._closed = True
+            if self._discovery is not None:
+                self._discovery.cancel()
             self.detach(self.transport.wall_ms())
             self.transport.links.remove(self)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..devbroker.catalogue import Catalogue, TopicState
 from ..devbroker.consumers import SubscriptionType
 from ..devbroker.faults import Direction, Fault, FaultPlan
+from ..devbroker.names import parse
 from ..devbroker.refusal import Refusal
 from ..devbroker.settings import BrokerSettings
 from ..devbroker.subscriptions import Subscription
@@ -38,6 +39,7 @@ RECONNECT_S = 0.1
 
 _PASS_ENTRIES = 1000
 _NON_PERSISTENT = "non-persistent://"
+_STAND_IN = "persistent://volatile-"
 
 
 class MemoryTransport:
@@ -62,8 +64,10 @@ class MemoryTransport:
         self.faults = faults
         self.commands: list[Command] = []
         self.connected = True
-        self.catalogue = Catalogue(self.settings, itertools.count(1).__next__)
+        self.catalogue = Catalogue(self.settings, itertools.count(1).__next__, self._topic_created)
         self.links: list[MemoryConsumer] = []
+        self.producers: list[MemoryProducer] = []
+        self.generation = 0  # of the connections: what is on its way on an old one never arrives
         self._readers: list[MemoryReader] = []
         self._numbers = itertools.count()
         self._awake: dict[Subscription, None] = {}
@@ -173,7 +177,7 @@ class MemoryTransport:
 
     def state(self, topic: str, *, create: bool = True) -> TopicState:
         """A topic or partition of the catalogue; a non-persistent name has a stand-in there."""
-        name = topic.replace(_NON_PERSISTENT, "persistent://volatile-", 1)
+        name = topic.replace(_NON_PERSISTENT, _STAND_IN, 1)
         return self.catalogue.topic(name, create=create)
 
     def backlog(self, topic: str, subscription: str) -> int:
@@ -187,13 +191,15 @@ class MemoryTransport:
         if not self.connected:
             return
         self.connected = False
+        self.generation += 1
         for link in self.links:
             link.detach(self.wall_ms())
         for link in list(self.links):
             link.tell_disconnected()
 
     def reconnect(self, *, keep_ack_sets: bool = True) -> None:
-        """Connect again; each consumer's acks go before its deliveries.
+        """Connect again; each consumer's acks go before its deliveries, and each producer sends
+        again what was not answered.
 
         Args:
             keep_ack_sets: False for what an unload or an orderly stop of a broker does: partial
@@ -208,6 +214,8 @@ class MemoryTransport:
         self.connected = True
         for link in list(self.links):
             link.attach_again(self.wall_ms())
+        for producer in list(self.producers):
+            producer.send_again()
 
     def check_connected(self) -> None:
         """Raises TransportError while connections are lost."""
@@ -332,11 +340,7 @@ class MemoryTransport:
 
     async def subscribe(self, options: ConsumerOptions) -> MemoryConsumer:
         self.check_connected()
-        topics = list(options.topics)
-        if options.pattern is not None:
-            pattern = re.compile(options.pattern)
-            topics = [name for name in self.catalogue.topics if pattern.search(name)]
-        names = [name for topic in topics for name in self._parts(topic)]
+        names = self.names_of(options)
         kind = SubscriptionType(options.consumer_type.value)
         name = options.consumer_name or f"memory-{next(self._numbers)}"
         link = MemoryConsumer(self, options, names, kind, name)
@@ -350,6 +354,19 @@ class MemoryTransport:
             raise TransportError(error.message, result=error.code, retryable=True) from error
         self.links.append(link)
         return link
+
+    def names_of(self, options: ConsumerOptions) -> list[str]:
+        """The topics and partitions that a consumer is to read now."""
+        if options.pattern is None:
+            return [name for topic in options.topics for name in self._parts(topic)]
+        # As every client: in full, against the name without its domain and partition.
+        wanted = re.compile(options.pattern.rpartition("://")[2])
+        names = (parse(name) for name in self.catalogue.topics if not name.startswith(_STAND_IN))
+        return [name.full for name in names if wanted.fullmatch(name.base.partition("://")[2])]
+
+    def _topic_created(self) -> None:
+        for link in self.links:
+            link.topics_changed()
 
     def _parts(self, topic: str) -> list[str]:
         if _volatile(topic):
@@ -369,10 +386,8 @@ class MemoryTransport:
 
     async def create_reader(self, options: ReaderOptions) -> MemoryReader:
         self.check_connected()
-        names = self._parts(options.topic)
-        if len(names) > 1:
-            raise ConfigurationError(f"{options.topic} has partitions: read one of {names}")
-        reader = MemoryReader(self.state(names[0]).log, options, self._readers.remove)
+        logs = [self.state(name).log for name in self._parts(options.topic)]
+        reader = MemoryReader(logs, options, self._readers.remove)
         self._readers.append(reader)
         return reader
 
@@ -389,6 +404,8 @@ class MemoryTransport:
             link.fail(ClosedError("the transport was shut down"))
         for reader in list(self._readers):
             reader.drop()
+        for producer in list(self.producers):
+            producer.drop()
 
     async def close(self) -> None:
         self.shutdown()

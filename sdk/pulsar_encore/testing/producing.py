@@ -1,7 +1,9 @@
 """Producers of the transport in memory.
 
-Owns `MemoryProducer`: one entry for each message, stored before the next turn of the loop. Batches
-are made by `MemoryTransport.put`, so that a test decides what shares an entry.
+Owns `MemoryProducer`: one entry for each message, stored before the next turn of the loop unless a
+fault says otherwise. What a lost connection took is sent again; what nobody answers fails after
+`send_timeout_millis`. Batches are made by `MemoryTransport.put`, so that a test decides what shares
+an entry.
 """
 
 from __future__ import annotations
@@ -33,8 +35,11 @@ class MemoryProducer:
         self._name = options.producer_name or name
         initial = options.initial_sequence_id
         self._sequence_id = -1 if initial is None else initial
+        self._timeout_s = options.send_timeout_millis / 1000 or None
+        self._pending: dict[asyncio.Future[MessageId], tuple[str, MemoryMessage, Outgoing]] = {}
         self._turn = 0
         self._closed = False
+        transport.producers.append(self)
 
     @property
     def topic(self) -> str:
@@ -52,19 +57,15 @@ class MemoryProducer:
         return self._transport.connected and not self._closed
 
     def publish(self, message: Outgoing) -> Awaitable[MessageId]:
-        done: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[MessageId] = loop.create_future()
         try:
             if self._closed:
                 raise ClosedError("the producer was closed")
             self._transport.check_connected()
-            self._send(message, done)
-        except Refusal as error:
-            done.set_exception(TransportError(error.message, result=error.code))
         except EncoreError as error:
             done.set_exception(error)
-        return done
-
-    def _send(self, message: Outgoing, done: asyncio.Future[MessageId]) -> None:
+            return done
         topic = self._choose(message.partition_key)
         stored = MemoryMessage(
             message.payload,
@@ -74,8 +75,31 @@ class MemoryProducer:
             ordering=message.ordering_key or "",
             attributes=dict(message.properties or {}),
         )
+        self._pending[done] = (topic, stored, message)
+        self._send(done)
+        if not done.done() and self._timeout_s is not None:
+            late = TransportError(
+                f"no answer in {self._timeout_s} s (send_timeout_millis)",
+                result="Timeout",
+                retryable=True,
+            )
+            timer = loop.call_later(self._timeout_s, _fail, done, late)
+            done.add_done_callback(lambda _: timer.cancel())
+        done.add_done_callback(self._pending.pop)
+        return done
+
+    def send_again(self) -> None:
+        """What was not answered on the connection before."""
+        for done in list(self._pending):
+            self._send(done)
+
+    def _send(self, done: asyncio.Future[MessageId]) -> None:
+        topic, stored, message = self._pending[done]
+        generation = self._transport.generation
 
         def carry_out() -> None:
+            if generation != self._transport.generation:
+                return
             entry = self._transport.store(
                 topic,
                 [stored],
@@ -89,7 +113,12 @@ class MemoryProducer:
             if not done.done():
                 done.set_result(MessageId(partition, entry.ledger, entry.entry, topic=stored.topic))
 
-        self._transport.command("SEND", topic, "", message, carry_out)
+        try:
+            self._transport.command("SEND", topic, "", message, carry_out)
+        except Refusal as error:
+            _fail(done, TransportError(error.message, result=error.code))
+        except EncoreError as error:
+            _fail(done, error)
 
     def _choose(self, key: str | None) -> str:
         if key is not None:
@@ -98,7 +127,26 @@ class MemoryProducer:
         return self._topics[self._turn % len(self._topics)]
 
     async def flush(self) -> None:
-        """Nothing waits here."""
+        """Wait for what a fault holds up; everything else is stored."""
+        pending = list(self._pending)
+        if pending:
+            await asyncio.wait(pending)
+        for done in pending:
+            if not done.cancelled():
+                done.result()
 
     async def close(self) -> None:
-        self._closed = True
+        self.drop()
+
+    def drop(self) -> None:
+        """Close at once; calling it again does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._transport.producers.remove(self)
+            for done in list(self._pending):
+                _fail(done, ClosedError("the producer was closed"))
+
+
+def _fail(done: asyncio.Future[MessageId], error: Exception) -> None:
+    if not done.done():
+        done.set_exception(error)

@@ -1,4 +1,4 @@
-"""Readers of the transport in memory: a place in the log, and nothing to settle.
+"""Readers of the transport in memory: a place in each partition's log, and nothing to settle.
 
 Owns `MemoryReader`. A waiting read is only woken and takes its message itself, so a cancelled one
 has taken nothing.
@@ -7,37 +7,43 @@ has taken nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from ..devbroker.names import parse
 from ..devbroker.topics import Topic
-from ..errors import ClosedError
+from ..errors import ClosedError, TransportError
 from ..ids import MessageId
 from ..options import ReaderOptions
 from ..transport.base import Delivery
 from .commands import StoredEntry
 
 
-class MemoryReader:
-    """A `ReaderLink`; made by `MemoryTransport.create_reader`."""
+class _Source:
+    """One topic or partition of a reader, and the place in its log.
 
-    def __init__(
-        self, log: Topic, options: ReaderOptions, forget: Callable[[MemoryReader], None]
-    ) -> None:
-        self._log = log
-        self._inclusive = options.start_message_id_inclusive
-        self._forget = forget
-        self._closed = False
-        self._waiters: set[asyncio.Future[None]] = set()
-        self._seq, self._index = self._place(options.start_message_id)
+    Args:
+        inclusive: Whether an id stands for its own message or for the one after it.
+    """
 
-    def _place(self, position: MessageId) -> tuple[int, int]:
-        """Where reading from an id begins: (place in the log, batch index)."""
+    def __init__(self, log: Topic, position: MessageId, inclusive: bool) -> None:
+        self.log = log
+        self._inclusive = inclusive
+        self.go_to(position)
+
+    def go_to(self, position: MessageId | int) -> None:
+        """Go on from a message id, or from a publish time in ms."""
+        self.seq, self.index = self._place(position)
+
+    def _place(self, position: MessageId | int) -> tuple[int, int]:
+        """Where reading begins: (place in the log, batch index)."""
+        if isinstance(position, int):
+            return self.log.locate_time(position), 0
         if position == MessageId.latest:
-            return self._last() if self._inclusive else (self._log.end, 0)
+            return self._last() if self._inclusive else (self.log.end, 0)
         ledger, entry = position.ledger_id(), position.entry_id()
-        exact = self._log.locate(ledger, entry)
+        exact = self.log.locate(ledger, entry)
         if exact is None:
-            return self._log.locate_from(ledger % 2**64, entry % 2**64), 0
+            return self.log.locate_from(ledger % 2**64, entry % 2**64), 0
         index = position.batch_index()
         if self._inclusive:
             return exact, max(0, index)
@@ -45,21 +51,55 @@ class MemoryReader:
 
     def _last(self) -> tuple[int, int]:
         """The place of the last message, or the end of a log without any."""
-        for seq in range(self._log.end - 1, -1, -1):
-            entry = self._log.at(seq)
+        for seq in range(self.log.end - 1, -1, -1):
+            entry = self.log.at(seq)
             if isinstance(entry, StoredEntry) and entry.content:
                 return seq, len(entry.content) - 1
-        return self._log.end, 0
+        return self.log.end, 0
+
+    def next(self) -> StoredEntry | None:
+        """The entry that has the next message, at `index`; None when all was read."""
+        while self.seq < self.log.end:
+            entry = self.log.at(self.seq)
+            if isinstance(entry, StoredEntry) and self.index < len(entry.content):
+                return entry
+            self.seq += 1
+            self.index = 0
+        return None
+
+
+class MemoryReader:
+    """A `ReaderLink`; made by `MemoryTransport.create_reader`.
+
+    Args:
+        logs: Of the topic, or of all its partitions.
+    """
+
+    def __init__(
+        self,
+        logs: Sequence[Topic],
+        options: ReaderOptions,
+        forget: Callable[[MemoryReader], None],
+    ) -> None:
+        start, inclusive = options.start_message_id, options.start_message_id_inclusive
+        self._sources = [_Source(log, start, inclusive) for log in logs]
+        self._forget = forget
+        self._closed = False
+        self._waiters: set[asyncio.Future[None]] = set()
 
     @property
     def topic(self) -> str:
-        return self._log.name
+        return parse(self._sources[0].log.name).base if self._many else self._sources[0].log.name
+
+    @property
+    def _many(self) -> bool:
+        return len(self._sources) > 1
 
     def is_connected(self) -> bool:
         return not self._closed
 
     def topic_of(self, source: int) -> str:
-        return self._log.name
+        return self._sources[source].log.name
 
     def wake(self) -> None:
         """Something was published, or the reader was closed."""
@@ -85,22 +125,19 @@ class MemoryReader:
     def _available(self) -> bool:
         if self._closed:
             raise ClosedError("the reader was closed")
-        while self._seq < self._log.end:
-            entry = self._log.at(self._seq)
-            if isinstance(entry, StoredEntry) and self._index < len(entry.content):
-                return True
-            self._seq += 1
-            self._index = 0
-        return False
+        return any(source.next() is not None for source in self._sources)
 
     def _take(self) -> Delivery:
-        entry = self._log.at(self._seq)
-        assert isinstance(entry, StoredEntry)
-        index = self._index
-        self._index += 1
+        number, source, entry = next(
+            (number, source, entry)
+            for number, source in enumerate(self._sources)
+            if (entry := source.next()) is not None
+        )
+        index = source.index
+        source.index += 1
         first = entry.chunks and (entry.ledger, entry.entry - entry.chunks[1] + 1)
         return Delivery(
-            0,
+            number,
             entry.ledger,
             entry.entry,
             entry.batch,
@@ -114,10 +151,15 @@ class MemoryReader:
         return self._available()
 
     async def seek(self, position: MessageId | int) -> None:
-        if isinstance(position, int):
-            self._seq, self._index = self._log.locate_time(position), 0
-        else:
-            self._seq, self._index = self._place(position)
+        ends = (MessageId.earliest, MessageId.latest)
+        if self._many and not isinstance(position, int) and position not in ends:
+            raise TransportError(
+                f"an id is a place in one partition, and {self.topic} has several: seek to a time, "
+                "to MessageId.earliest or to MessageId.latest",
+                result="OperationNotSupported",
+            )
+        for source in self._sources:
+            source.go_to(position)
         self.wake()
 
     def drop(self) -> None:
