@@ -323,7 +323,7 @@ class _Player:
             await self._nack(playing, look, decision)
         elif decision.end == "reconsume":
             await self._reconsume(playing, look, decision)
-        elif self._workload.settling.ack == "cumulative" and not _other_topic(self, look):
+        elif self._workload.settling.ack == "cumulative" and await self._at_home(look):
             await self._ack_later(playing, look)
         elif self._workload.settling.ack == "list":
             playing.gathered.append(look)
@@ -348,6 +348,12 @@ class _Player:
             await self._ack(playing, looks)
         for topic in list(playing.unacked):
             await self._ack_up_to_here(playing, topic)
+
+    async def _at_home(self, look: Look) -> bool:
+        """Whether it is no letter; those are of a topic subscribed Shared, and acked one by one."""
+        while look.number not in self._home:  # its receipt is on the way
+            await asyncio.sleep(TURN_S)
+        return look.topic == self._home[look.number][0]
 
     async def _ack_later(self, playing: _Playing, look: Look) -> None:
         """Cumulative: each `group` messages of a topic, and never past one that failed."""
@@ -522,8 +528,8 @@ class _Player:
             return
         for each in self._members.values():
             each.open.clear()
-        while self._working():
-            await asyncio.sleep(TURN_S)
+        while handlers := [task for each in self._members.values() for task in each.handlers]:
+            await asyncio.wait(handlers)
         await asyncio.sleep(LINGER_S)
         for each in self._members.values():
             each.gathered.clear()
@@ -615,11 +621,6 @@ class _Player:
 
 def _nothing(number: int, topic: str, count: int) -> None:
     pass
-
-
-def _other_topic(player: _Player, look: Look) -> bool:
-    """A letter: its topic is subscribed Shared, so it is acked by itself."""
-    return look.topic != player._home[look.number][0]
 
 
 _ACTIONS: Final = {
