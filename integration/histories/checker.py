@@ -108,7 +108,12 @@ class _Message:
     waits: dict[int, _Wait] = field(default_factory=dict)
     last_at: float = 0.0
     last_who: int = NONE
-    silent_since: float | None = None
+    forked: bool = False  # two consumers had it at once, or its letter came while it was held
+
+    def topic_elsewhere(self, event: Event) -> bool:
+        """Whether somebody has it already, so that two copies may be made of it."""
+        letters = any(wait.letter for wait in self.waits.values())
+        return bool(self.held - {event.who}) or (letters and event.topic == self.topic)
 
     @property
     def entry(self) -> tuple[str, int, int]:
@@ -189,6 +194,7 @@ class _Checker:
         self._failed_entries: set[tuple[str, int, int]] = set()
         self._redelivered_all = 0
         self._left: set[int] = set()
+        self._away: set[int] = set()
         self._gone: set[str] = set()
         self._keys: dict[tuple[str, str], list[_Message]] = defaultdict(list)
         self._key_at: dict[tuple[str, str], int] = defaultdict(int)
@@ -249,6 +255,8 @@ class _Checker:
             return
         if message.done:
             self._came_again(message, event)
+        if self._workload.retry and message.topic_elsewhere(event):
+            message.forked = True
         self._check_due(message, event, home)
         if self._workload.ordered and home:
             self._check_order(message, event)
@@ -260,7 +268,6 @@ class _Checker:
         message.looked_at[who] = at
         message.held.add(who)
         message.last_at, message.last_who = at, who
-        message.silent_since = at
 
     def _drained(self, message: _Message, event: Event) -> None:
         if message.letters and message.acked_at is None:
@@ -308,6 +315,8 @@ class _Checker:
     ) -> str | None:
         """The rule that lets an acked message be handed out again, or None."""
         who = event.who
+        if message.forked:
+            return "copied twice as a letter, for two consumers that had it at once"
         for fault in self._faults:
             if fault.start > event.at or not fault.touches(acked_by, message.topic):
                 continue
@@ -340,7 +349,7 @@ class _Checker:
             if wait.letter:
                 if home:
                     continue
-                if at < wait.due - EARLY_S:
+                if at < wait.due - EARLY_S and not message.forked:
                     text = f"message {message.number} came {wait.due - at:.3f} s before its time"
                     self._found("early", f"{text}, by reconsume_later", event, message.number)
             elif waiter == who:
@@ -403,9 +412,14 @@ class _Checker:
         stream.last = rank
 
     def _may_miss(self, message: _Message, stream: _Stream, event: Event) -> bool:
-        """After a lost connection, what the application has or nacked need not come again yet."""
+        """After a lost connection, what the application has or nacked need not come again yet.
+
+        Nor need a chunked message whose chunks were on both sides of it.
+        """
         if not stream.soft:
             return False
+        if self._workload.chunk:
+            return True
         return (
             event.who in message.held
             or event.who in message.waits
@@ -501,7 +515,7 @@ class _Checker:
         message.letters += 1
         self._sources[message.topic].close(message.rank)
         if message.letters > 1:
-            if not self._faults:
+            if not message.forked:
                 text = f"message {message.number} has {message.letters} dead letters"
                 self._found("two letters", text, event, message.number)
             return
@@ -576,6 +590,7 @@ class _Checker:
                 fault.end = event.at
 
     def _connection(self, event: Event) -> None:
+        (self._away.discard if event.what == r.CONNECTED else self._away.add)(event.who)
         self._disturbed.append(event.at)
         self._lost_connection(event.who, event.at)
 
@@ -623,10 +638,9 @@ class _Checker:
             bound = LATE_LETTER_S if wait is not None and wait.letter else LATE_S
             if wait is None or message.done or message.topic in self._gone:
                 self._waiting[event.who].discard(number)
-            elif wait.due + bound + self._lag <= began and not self._upset_since(wait.due):
-                if message.last_at > wait.at:
-                    self._waiting[event.who].discard(number)  # another has it now
-                    continue
+            elif message.last_at > wait.at:
+                self._waiting[event.who].discard(number)  # another had it since
+            elif max(wait.due, self._connected_at(event.who)) + bound + self._lag <= began:
                 self._waiting[event.who].discard(number)
                 text = (
                     f"message {number}, nacked at {wait.at:.3f}, was due at {wait.due:.3f} and "
@@ -634,8 +648,13 @@ class _Checker:
                 )
                 self._found("late", text, event, number)
 
-    def _upset_since(self, due: float) -> bool:
-        return any(moment >= due - FLUSH_S for moment in self._disturbed)
+    def _connected_at(self, who: int) -> float:
+        """Since when nothing has disturbed a consumer's connection; never, while it is away."""
+        if who in self._away or any(
+            fault.end is None and fault.note != "delete" for fault in self._faults
+        ):
+            return float("inf")
+        return max(self._disturbed, default=0.0)
 
     def _lagged(self, event: Event) -> None:
         self._lag += event.delay

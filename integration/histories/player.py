@@ -89,6 +89,7 @@ class _Player:
         self._acts = False
         self._nudged = False
         self._wake = asyncio.Event()
+        self._told = asyncio.Event()
         self._publishing = 0
         self._letters_stop = threading.Event()
         self._background: list[asyncio.Task[Any]] = []
@@ -219,6 +220,7 @@ class _Player:
             self._home[number] = (topic, position)
             self.recorder.add(r.PRODUCED, number=number, topic=topic, position=position, key=key)
         self._activity += 1
+        self._told.set()
 
     async def _publish_beside(self, segment: Segment, first: int) -> None:
         try:
@@ -352,7 +354,8 @@ class _Player:
     async def _at_home(self, look: Look) -> bool:
         """Whether it is no letter; those are of a topic subscribed Shared, and acked one by one."""
         while look.number not in self._home:  # its receipt is on the way
-            await asyncio.sleep(TURN_S)
+            self._told.clear()
+            await self._told.wait()
         return look.topic == self._home[look.number][0]
 
     async def _ack_later(self, playing: _Playing, look: Look) -> None:
