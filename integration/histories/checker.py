@@ -32,6 +32,7 @@ EARLY_S: Final = 0.001  # two readings of one clock
 LATE_S: Final = 2.0  # with an idle consumer; the engine's own late bound is a tenth of this
 LATE_LETTER_S: Final = 4.0  # the broker's delays tick once a second
 FLUSH_S: Final = 1.0  # an ack made so long before a connection was lost has been sent
+NOTICED_S: Final = 0.5  # a lost connection is known to its client after so long
 SETTLES_S: Final = 3.0  # a rewind that was asked for has taken effect, and been repeated if need be
 NONE: Final = -1
 
@@ -55,7 +56,7 @@ class Finding:
     who: int = NONE
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.text}"
+        return f"{self.at:.3f} {self.kind}: {self.text}"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -103,6 +104,7 @@ class _Message:
     letters: int = 0
     acked_at: float | None = None
     acked_by: int = NONE
+    settled: list[tuple[float, int]] = field(default_factory=list)  # acks and reconsumes, by whom
     looked_at: dict[int, float] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
     waits: dict[int, _Wait] = field(default_factory=dict)
@@ -131,6 +133,11 @@ class _Fault:
     topic: str
     start: float
     end: float | None = None
+
+    def settles(self, at: float, now: float) -> bool:
+        """Whether an ack made then may not have reached the broker."""
+        end = self.end if self.end is not None else now
+        return self.start - FLUSH_S <= at <= end + FLUSH_S
 
     def touches(self, who: int, topic: str) -> bool:
         """Whether it is a fault of this consumer's connection to this topic."""
@@ -302,7 +309,9 @@ class _Checker:
         acked_by = message.acked_by if message.acked_at is not None else message.last_who
         rule = self._rule_for(message, event, acked_at, acked_by)
         self.verdict.doubles[rule or "not allowed"] += 1
-        if rule is None:
+        if rule is not None:
+            message.forked = self._workload.retry or message.forked
+        else:
             by = "the witness" if event.who == DRAINER else f"consumer {event.who}"
             text = (
                 f"message {message.number}, acked by consumer {acked_by} at {acked_at:.3f}, was "
@@ -318,17 +327,21 @@ class _Checker:
         if message.forked:
             return "copied twice as a letter, for two consumers that had it at once"
         for fault in self._faults:
-            if fault.start > event.at or not fault.touches(acked_by, message.topic):
+            if fault.start > event.at:
                 continue
-            end = fault.end if fault.end is not None else event.at
+            mine = fault.touches(who, message.topic)
             if fault.note == "kill" and fault.start - 2 * FLUSH_S <= acked_at:
                 return "the broker was killed"
-            if who == acked_by:
-                continue  # the consumer that acked it knows
-            if fault.start - FLUSH_S <= acked_at <= end + FLUSH_S:
-                return "acked within a second of a lost connection, or without one"
-            if message.position[2] or self._workload.batched:
-                if fault.note in ("unload", "stop", "kill") and acked_at <= end + FLUSH_S:
+            if mine and who != acked_by and event.at <= fault.start + NOTICED_S:
+                return "handed out before the lost connection was noticed"
+            for at, by in message.settled:
+                if by == who or not fault.touches(by, message.topic):
+                    continue  # the consumer that acked it knows
+                if fault.settles(at, event.at):
+                    return "acked within a second of a lost connection, or without one"
+                end = fault.end if fault.end is not None else event.at
+                unloaded = fault.note in ("unload", "stop", "kill")
+                if self._workload.batched and unloaded and at <= end + FLUSH_S:
                     return "part of a batch, acked before its topic was unloaded"
         if who not in (acked_by, DRAINER) and self._several:
             if self._workload.batched and message.entry in self._failed_entries:
@@ -470,6 +483,7 @@ class _Checker:
 
     def _settle(self, message: _Message, event: Event) -> None:
         message.acked_at, message.acked_by = event.at, event.who
+        message.settled.append((event.at, event.who))
         message.held.discard(event.who)
         if message.waits.pop(event.who, None) is not None:
             self._waiting[event.who].discard(message.number)
@@ -507,6 +521,8 @@ class _Checker:
         self._waiting[event.who].add(event.number)
         self._due_times[event.who].append(event.at + event.delay)
         self._failed_entries.add(message.entry)
+        if letter:
+            message.settled.append((event.at, event.who))
 
     def _letter(self, event: Event) -> None:
         message = self._messages.get(event.number)
@@ -563,6 +579,7 @@ class _Checker:
             message.held.clear()
             message.waits.clear()
             message.looked_at.clear()
+            message.settled.clear()
             self._sources[message.topic].reopen(message.rank)
         for source in self._sources.values():
             source.handed.clear()
@@ -714,12 +731,14 @@ class _Checker:
         if self._faults or self._left or self._redelivered_all:
             return
         most = self._workload.max_redeliver * self._workload.members + 1
+        if 0 < self._workload.settling.reconsume < 1:
+            most *= self._workload.max_redeliver + 1  # nacks are counted anew for each letter
         for message in self._messages.values():
             if message.failures > most:
                 text = (
                     f"message {message.number} failed {message.failures} times; with "
                     f"max_redeliver_count {self._workload.max_redeliver} and "
-                    f"{self._workload.members} consumers {most} are the most"
+                    f"{self._workload.members} consumers it is {most} at most"
                 )
                 self._found("attempts", text, None, message.number)
 

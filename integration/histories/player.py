@@ -87,6 +87,7 @@ class _Player:
         self._due = 0.0  # nothing that was nacked comes later than this
         self._acting: Action | None = None  # under way, or the next
         self._acts = False
+        self._calls = 0  # to settle, under way
         self._nudged = False
         self._wake = asyncio.Event()
         self._told = asyncio.Event()
@@ -148,7 +149,7 @@ class _Player:
                     self._wake.set()
                 if loop.time() - began < LIMIT_S:
                     continue
-            if self._done():
+            if quiet > TURN_S and self._done():
                 self.recorder.add(r.WORK_ENDED, note="done")
                 break
             waits = self.recorder.now() < self._due + TURN_S or self._working()
@@ -173,7 +174,7 @@ class _Player:
         )
 
     def _working(self) -> bool:
-        return any(playing.handlers for playing in self._members.values())
+        return self._calls > 0 or any(playing.handlers for playing in self._members.values())
 
     async def end(self) -> None:
         """Free everything, whatever happened."""
@@ -319,6 +320,13 @@ class _Player:
 
     async def _settle(self, playing: _Playing, look: Look, decision: Decision) -> None:
         self._activity += 1
+        self._calls += 1
+        try:
+            await self._settle_as(playing, look, decision)
+        finally:
+            self._calls -= 1
+
+    async def _settle_as(self, playing: _Playing, look: Look, decision: Decision) -> None:
         if decision.end == "nothing":
             self._due = max(self._due, self.recorder.now() + self._workload.ack_timeout * 2)
         elif decision.end == "nack":
@@ -338,7 +346,11 @@ class _Player:
         try:
             await playing.member.ack(looks)
         except Exception as e:
-            self._refused(playing, looks, "ack", e)
+            if len(looks) > 1:  # part of the list was acked: which, is found by asking again
+                for look in looks:
+                    await self._ack(playing, [look])
+            else:
+                self._refused(playing, looks, "ack", e)
             return
         for look in looks:
             self.recorder.add(r.ACKED, who=playing.who, number=look.number)
