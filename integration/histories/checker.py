@@ -32,7 +32,7 @@ EARLY_S: Final = 0.001  # two readings of one clock
 LATE_S: Final = 2.0  # with an idle consumer; the engine's own late bound is a tenth of this
 LATE_LETTER_S: Final = 4.0  # the broker's delays tick once a second
 FLUSH_S: Final = 1.0  # an ack made so long before a connection was lost has been sent
-NOTICED_S: Final = 0.5  # a lost connection is known to its client after so long
+NOTICED_S: Final = 0.3  # a lost connection is known to its client after so long
 SETTLES_S: Final = 3.0  # a rewind that was asked for has taken effect, and been repeated if need be
 NONE: Final = -1
 
@@ -47,6 +47,7 @@ class Finding:
         text: What was seen.
         at: When.
         who: By which consumer, -1 for none.
+        messages: How many it is about.
     """
 
     kind: str
@@ -54,6 +55,7 @@ class Finding:
     number: int = NONE
     at: float = 0.0
     who: int = NONE
+    messages: int = 1
 
     def __str__(self) -> str:
         return f"{self.at:.3f} {self.kind}: {self.text}"
@@ -79,7 +81,12 @@ class Verdict:
     late_s: float = 0.0
     took_s: float = 0.0
 
+    def messages(self, kind: str) -> int:
+        """Messages that findings of a kind are about."""
+        return sum(each.messages for each in self.findings if each.kind == kind)
+
     def kinds(self) -> Counter[str]:
+        """Findings by kind."""
         return Counter(finding.kind for finding in self.findings)
 
 
@@ -243,7 +250,9 @@ class _Checker:
         if not message.done:
             self._sources[event.topic].reopen(message.rank)
 
-    def _found(self, kind: str, text: str, event: Event | None, number: int = NONE) -> None:
+    def _found(
+        self, kind: str, text: str, event: Event | None, number: int = NONE, messages: int = 1
+    ) -> None:
         at = event.at if event is not None else self._events[-1].at
         who = event.who if event is not None else NONE
         self.verdict.findings.append(Finding(kind=kind, text=text, number=number, at=at, who=who))
@@ -421,7 +430,7 @@ class _Checker:
                 f"consumer {event.who} was handed message {message.number} before "
                 f"{len(missing)} of the same topic that come first and are not settled: {numbers}"
             )
-            self._found("gap", text, event, missing[0].number)
+            self._found("gap", text, event, missing[0].number, len(missing))
         stream.last = rank
 
     def _may_miss(self, message: _Message, stream: _Stream, event: Event) -> bool:
@@ -503,7 +512,7 @@ class _Checker:
                 f"the cumulative ack of message {message.number} covered {len(uncovered)} that "
                 f"were never handed out, {uncovered[0].number} first"
             )
-            self._found("uncovered", text, event, uncovered[0].number)
+            self._found("uncovered", text, event, uncovered[0].number, len(uncovered))
 
     def _nacked(self, event: Event) -> None:
         self._wait(event, letter=False)

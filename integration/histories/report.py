@@ -99,12 +99,11 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 def _sum(name: str, verdicts: Iterable[Verdict]) -> int:
     if name == "doubles":
         return sum(sum(verdict.doubles.values()) for verdict in verdicts)
-    return sum(verdict.kinds()[name] for verdict in verdicts)
+    return sum(verdict.messages(name) for verdict in verdicts)
 
 
 def _lost(verdict: Verdict) -> int:
-    kinds = verdict.kinds()
-    return kinds["lost"] + kinds["stuck"] + kinds["uncovered"]
+    return sum(verdict.messages(name) for name in ("lost", "stuck", "uncovered"))
 
 
 def smaller(before: Workload, after: Workload, tries: int) -> str:
