@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from .brokers import Brokers
 from .clients import can
 from .fixed import FIXED
 from .generator import FAMILIES, generate
-from .report import full, line, side_by_side, smaller, summary
+from .report import full, history, line, side_by_side, smaller, summary
 from .running import Outcome, Runner
 from .shrink import shrink
 from .workload import Workload, loads
@@ -33,6 +34,7 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=1, help="runs of each")
     parser.add_argument("--client", choices=("encore", "stock", "both"), default="encore")
     parser.add_argument("--shrink", type=int, default=0, help="runs to spend on a failing one")
+    parser.add_argument("--message", type=int, help="print all that happened to this one, too")
     parser.add_argument("--quiet", action="store_true", help="failing ones only as lines")
     options = parser.parse_args()
     with _server(options.broker) as server:
@@ -85,6 +87,8 @@ async def _run(options: argparse.Namespace, server: Server | None) -> int:
                     _say(full(outcome, options.broker, of_seed=of_seed))
                 else:
                     _say(line(outcome))
+                if options.message is not None:
+                    _say(history(outcome, options.message))
 
         jobs = [(each, client) for each in workloads for client in clients if can(client, each)]
         await asyncio.gather(*(one(*job) for job in jobs))
@@ -108,4 +112,7 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    # A call of the stock client that never returns would keep its thread, and so the process.
+    os._exit(code)

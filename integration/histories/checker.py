@@ -32,6 +32,7 @@ EARLY_S: Final = 0.001  # two readings of one clock
 LATE_S: Final = 2.0  # with an idle consumer; the engine's own late bound is a tenth of this
 LATE_LETTER_S: Final = 4.0  # the broker's delays tick once a second
 FLUSH_S: Final = 1.0  # an ack made so long before a connection was lost has been sent
+NOTICED_S: Final = 0.3  # a lost connection is known to its client after so long
 SETTLES_S: Final = 3.0  # a rewind that was asked for has taken effect, and been repeated if need be
 NONE: Final = -1
 
@@ -46,6 +47,7 @@ class Finding:
         text: What was seen.
         at: When.
         who: By which consumer, -1 for none.
+        messages: How many it is about.
     """
 
     kind: str
@@ -53,9 +55,10 @@ class Finding:
     number: int = NONE
     at: float = 0.0
     who: int = NONE
+    messages: int = 1
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.text}"
+        return f"{self.at:.3f} {self.kind}: {self.text}"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -78,7 +81,12 @@ class Verdict:
     late_s: float = 0.0
     took_s: float = 0.0
 
+    def messages(self, kind: str) -> int:
+        """Messages that findings of a kind are about."""
+        return sum(each.messages for each in self.findings if each.kind == kind)
+
     def kinds(self) -> Counter[str]:
+        """Findings by kind."""
         return Counter(finding.kind for finding in self.findings)
 
 
@@ -103,12 +111,18 @@ class _Message:
     letters: int = 0
     acked_at: float | None = None
     acked_by: int = NONE
+    settled: list[tuple[float, int]] = field(default_factory=list)  # acks and reconsumes, by whom
     looked_at: dict[int, float] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
     waits: dict[int, _Wait] = field(default_factory=dict)
     last_at: float = 0.0
     last_who: int = NONE
-    silent_since: float | None = None
+    forked: bool = False  # two consumers had it at once, or its letter came while it was held
+
+    def topic_elsewhere(self, event: Event) -> bool:
+        """Whether somebody has it already, so that two copies may be made of it."""
+        letters = any(wait.letter for wait in self.waits.values())
+        return bool(self.held - {event.who}) or (letters and event.topic == self.topic)
 
     @property
     def entry(self) -> tuple[str, int, int]:
@@ -126,6 +140,11 @@ class _Fault:
     topic: str
     start: float
     end: float | None = None
+
+    def settles(self, at: float, now: float) -> bool:
+        """Whether an ack made then may not have reached the broker."""
+        end = self.end if self.end is not None else now
+        return self.start - FLUSH_S <= at <= end + FLUSH_S
 
     def touches(self, who: int, topic: str) -> bool:
         """Whether it is a fault of this consumer's connection to this topic."""
@@ -189,6 +208,7 @@ class _Checker:
         self._failed_entries: set[tuple[str, int, int]] = set()
         self._redelivered_all = 0
         self._left: set[int] = set()
+        self._away: set[int] = set()
         self._gone: set[str] = set()
         self._keys: dict[tuple[str, str], list[_Message]] = defaultdict(list)
         self._key_at: dict[tuple[str, str], int] = defaultdict(int)
@@ -230,7 +250,9 @@ class _Checker:
         if not message.done:
             self._sources[event.topic].reopen(message.rank)
 
-    def _found(self, kind: str, text: str, event: Event | None, number: int = NONE) -> None:
+    def _found(
+        self, kind: str, text: str, event: Event | None, number: int = NONE, messages: int = 1
+    ) -> None:
         at = event.at if event is not None else self._events[-1].at
         who = event.who if event is not None else NONE
         self.verdict.findings.append(Finding(kind=kind, text=text, number=number, at=at, who=who))
@@ -249,6 +271,8 @@ class _Checker:
             return
         if message.done:
             self._came_again(message, event)
+        if self._workload.retry and message.topic_elsewhere(event):
+            message.forked = True
         self._check_due(message, event, home)
         if self._workload.ordered and home:
             self._check_order(message, event)
@@ -260,7 +284,6 @@ class _Checker:
         message.looked_at[who] = at
         message.held.add(who)
         message.last_at, message.last_who = at, who
-        message.silent_since = at
 
     def _drained(self, message: _Message, event: Event) -> None:
         if message.letters and message.acked_at is None:
@@ -295,7 +318,9 @@ class _Checker:
         acked_by = message.acked_by if message.acked_at is not None else message.last_who
         rule = self._rule_for(message, event, acked_at, acked_by)
         self.verdict.doubles[rule or "not allowed"] += 1
-        if rule is None:
+        if rule is not None:
+            message.forked = self._workload.retry or message.forked
+        else:
             by = "the witness" if event.who == DRAINER else f"consumer {event.who}"
             text = (
                 f"message {message.number}, acked by consumer {acked_by} at {acked_at:.3f}, was "
@@ -308,18 +333,24 @@ class _Checker:
     ) -> str | None:
         """The rule that lets an acked message be handed out again, or None."""
         who = event.who
+        if message.forked:
+            return "copied twice as a letter, for two consumers that had it at once"
         for fault in self._faults:
-            if fault.start > event.at or not fault.touches(acked_by, message.topic):
+            if fault.start > event.at:
                 continue
-            end = fault.end if fault.end is not None else event.at
+            mine = fault.touches(who, message.topic)
             if fault.note == "kill" and fault.start - 2 * FLUSH_S <= acked_at:
                 return "the broker was killed"
-            if who == acked_by:
-                continue  # the consumer that acked it knows
-            if fault.start - FLUSH_S <= acked_at <= end + FLUSH_S:
-                return "acked within a second of a lost connection, or without one"
-            if message.position[2] or self._workload.batched:
-                if fault.note in ("unload", "stop", "kill") and acked_at <= end + FLUSH_S:
+            if mine and who != acked_by and event.at <= fault.start + NOTICED_S:
+                return "handed out before the lost connection was noticed"
+            for at, by in message.settled:
+                if by == who or not fault.touches(by, message.topic):
+                    continue  # the consumer that acked it knows
+                if fault.settles(at, event.at):
+                    return "acked within a second of a lost connection, or without one"
+                end = fault.end if fault.end is not None else event.at
+                unloaded = fault.note in ("unload", "stop", "kill")
+                if self._workload.batched and unloaded and at <= end + FLUSH_S:
                     return "part of a batch, acked before its topic was unloaded"
         if who not in (acked_by, DRAINER) and self._several:
             if self._workload.batched and message.entry in self._failed_entries:
@@ -340,7 +371,7 @@ class _Checker:
             if wait.letter:
                 if home:
                     continue
-                if at < wait.due - EARLY_S:
+                if at < wait.due - EARLY_S and not message.forked:
                     text = f"message {message.number} came {wait.due - at:.3f} s before its time"
                     self._found("early", f"{text}, by reconsume_later", event, message.number)
             elif waiter == who:
@@ -399,13 +430,18 @@ class _Checker:
                 f"consumer {event.who} was handed message {message.number} before "
                 f"{len(missing)} of the same topic that come first and are not settled: {numbers}"
             )
-            self._found("gap", text, event, missing[0].number)
+            self._found("gap", text, event, missing[0].number, len(missing))
         stream.last = rank
 
     def _may_miss(self, message: _Message, stream: _Stream, event: Event) -> bool:
-        """After a lost connection, what the application has or nacked need not come again yet."""
+        """After a lost connection, what the application has or nacked need not come again yet.
+
+        Nor need a chunked message whose chunks were on both sides of it.
+        """
         if not stream.soft:
             return False
+        if self._workload.chunk:
+            return True
         return (
             event.who in message.held
             or event.who in message.waits
@@ -456,6 +492,7 @@ class _Checker:
 
     def _settle(self, message: _Message, event: Event) -> None:
         message.acked_at, message.acked_by = event.at, event.who
+        message.settled.append((event.at, event.who))
         message.held.discard(event.who)
         if message.waits.pop(event.who, None) is not None:
             self._waiting[event.who].discard(message.number)
@@ -475,7 +512,7 @@ class _Checker:
                 f"the cumulative ack of message {message.number} covered {len(uncovered)} that "
                 f"were never handed out, {uncovered[0].number} first"
             )
-            self._found("uncovered", text, event, uncovered[0].number)
+            self._found("uncovered", text, event, uncovered[0].number, len(uncovered))
 
     def _nacked(self, event: Event) -> None:
         self._wait(event, letter=False)
@@ -493,6 +530,8 @@ class _Checker:
         self._waiting[event.who].add(event.number)
         self._due_times[event.who].append(event.at + event.delay)
         self._failed_entries.add(message.entry)
+        if letter:
+            message.settled.append((event.at, event.who))
 
     def _letter(self, event: Event) -> None:
         message = self._messages.get(event.number)
@@ -501,7 +540,7 @@ class _Checker:
         message.letters += 1
         self._sources[message.topic].close(message.rank)
         if message.letters > 1:
-            if not self._faults:
+            if not message.forked:
                 text = f"message {message.number} has {message.letters} dead letters"
                 self._found("two letters", text, event, message.number)
             return
@@ -549,6 +588,7 @@ class _Checker:
             message.held.clear()
             message.waits.clear()
             message.looked_at.clear()
+            message.settled.clear()
             self._sources[message.topic].reopen(message.rank)
         for source in self._sources.values():
             source.handed.clear()
@@ -576,6 +616,7 @@ class _Checker:
                 fault.end = event.at
 
     def _connection(self, event: Event) -> None:
+        (self._away.discard if event.what == r.CONNECTED else self._away.add)(event.who)
         self._disturbed.append(event.at)
         self._lost_connection(event.who, event.at)
 
@@ -623,10 +664,9 @@ class _Checker:
             bound = LATE_LETTER_S if wait is not None and wait.letter else LATE_S
             if wait is None or message.done or message.topic in self._gone:
                 self._waiting[event.who].discard(number)
-            elif wait.due + bound + self._lag <= began and not self._upset_since(wait.due):
-                if message.last_at > wait.at:
-                    self._waiting[event.who].discard(number)  # another has it now
-                    continue
+            elif message.last_at > wait.at:
+                self._waiting[event.who].discard(number)  # another had it since
+            elif max(wait.due, self._connected_at(event.who)) + bound + self._lag <= began:
                 self._waiting[event.who].discard(number)
                 text = (
                     f"message {number}, nacked at {wait.at:.3f}, was due at {wait.due:.3f} and "
@@ -634,8 +674,13 @@ class _Checker:
                 )
                 self._found("late", text, event, number)
 
-    def _upset_since(self, due: float) -> bool:
-        return any(moment >= due - FLUSH_S for moment in self._disturbed)
+    def _connected_at(self, who: int) -> float:
+        """Since when nothing has disturbed a consumer's connection; never, while it is away."""
+        if who in self._away or any(
+            fault.end is None and fault.note != "delete" for fault in self._faults
+        ):
+            return float("inf")
+        return max(self._disturbed, default=0.0)
 
     def _lagged(self, event: Event) -> None:
         self._lag += event.delay
@@ -695,12 +740,14 @@ class _Checker:
         if self._faults or self._left or self._redelivered_all:
             return
         most = self._workload.max_redeliver * self._workload.members + 1
+        if 0 < self._workload.settling.reconsume < 1:
+            most *= self._workload.max_redeliver + 1  # nacks are counted anew for each letter
         for message in self._messages.values():
             if message.failures > most:
                 text = (
                     f"message {message.number} failed {message.failures} times; with "
                     f"max_redeliver_count {self._workload.max_redeliver} and "
-                    f"{self._workload.members} consumers {most} are the most"
+                    f"{self._workload.members} consumers it is {most} at most"
                 )
                 self._found("attempts", text, None, message.number)
 

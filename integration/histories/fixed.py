@@ -59,7 +59,9 @@ _EACH = (
         kind="Shared",
         segments=(Segment(messages=100),),
         chunk=10_000,
-        settling=Settling(nack=0.8, looks=4, delays=(0.2, 0.5, 0.7), handler_s=(0.0, 0.3), workers=50),
+        settling=Settling(
+            nack=0.8, looks=4, delays=(0.2, 0.5, 0.7), handler_s=(0.0, 0.3), workers=50
+        ),
     ),
     Workload(
         seed=1,

@@ -87,8 +87,10 @@ class _Player:
         self._due = 0.0  # nothing that was nacked comes later than this
         self._acting: Action | None = None  # under way, or the next
         self._acts = False
+        self._calls = 0  # to settle, under way
         self._nudged = False
         self._wake = asyncio.Event()
+        self._told = asyncio.Event()
         self._publishing = 0
         self._letters_stop = threading.Event()
         self._background: list[asyncio.Task[Any]] = []
@@ -147,7 +149,7 @@ class _Player:
                     self._wake.set()
                 if loop.time() - began < LIMIT_S:
                     continue
-            if self._done():
+            if quiet > TURN_S and self._done():
                 self.recorder.add(r.WORK_ENDED, note="done")
                 break
             waits = self.recorder.now() < self._due + TURN_S or self._working()
@@ -172,7 +174,7 @@ class _Player:
         )
 
     def _working(self) -> bool:
-        return any(playing.handlers for playing in self._members.values())
+        return self._calls > 0 or any(playing.handlers for playing in self._members.values())
 
     async def end(self) -> None:
         """Free everything, whatever happened."""
@@ -219,6 +221,7 @@ class _Player:
             self._home[number] = (topic, position)
             self.recorder.add(r.PRODUCED, number=number, topic=topic, position=position, key=key)
         self._activity += 1
+        self._told.set()
 
     async def _publish_beside(self, segment: Segment, first: int) -> None:
         try:
@@ -317,13 +320,20 @@ class _Player:
 
     async def _settle(self, playing: _Playing, look: Look, decision: Decision) -> None:
         self._activity += 1
+        self._calls += 1
+        try:
+            await self._settle_as(playing, look, decision)
+        finally:
+            self._calls -= 1
+
+    async def _settle_as(self, playing: _Playing, look: Look, decision: Decision) -> None:
         if decision.end == "nothing":
             self._due = max(self._due, self.recorder.now() + self._workload.ack_timeout * 2)
         elif decision.end == "nack":
             await self._nack(playing, look, decision)
         elif decision.end == "reconsume":
             await self._reconsume(playing, look, decision)
-        elif self._workload.settling.ack == "cumulative" and not _other_topic(self, look):
+        elif self._workload.settling.ack == "cumulative" and await self._at_home(look):
             await self._ack_later(playing, look)
         elif self._workload.settling.ack == "list":
             playing.gathered.append(look)
@@ -336,7 +346,11 @@ class _Player:
         try:
             await playing.member.ack(looks)
         except Exception as e:
-            self._refused(playing, looks, "ack", e)
+            if len(looks) > 1:  # part of the list was acked: which, is found by asking again
+                for look in looks:
+                    await self._ack(playing, [look])
+            else:
+                self._refused(playing, looks, "ack", e)
             return
         for look in looks:
             self.recorder.add(r.ACKED, who=playing.who, number=look.number)
@@ -348,6 +362,13 @@ class _Player:
             await self._ack(playing, looks)
         for topic in list(playing.unacked):
             await self._ack_up_to_here(playing, topic)
+
+    async def _at_home(self, look: Look) -> bool:
+        """Whether it is no letter; those are of a topic subscribed Shared, and acked one by one."""
+        while look.number not in self._home:  # its receipt is on the way
+            self._told.clear()
+            await self._told.wait()
+        return look.topic == self._home[look.number][0]
 
     async def _ack_later(self, playing: _Playing, look: Look) -> None:
         """Cumulative: each `group` messages of a topic, and never past one that failed."""
@@ -522,8 +543,8 @@ class _Player:
             return
         for each in self._members.values():
             each.open.clear()
-        while self._working():
-            await asyncio.sleep(TURN_S)
+        while handlers := [task for each in self._members.values() for task in each.handlers]:
+            await asyncio.wait(handlers)
         await asyncio.sleep(LINGER_S)
         for each in self._members.values():
             each.gathered.clear()
@@ -615,11 +636,6 @@ class _Player:
 
 def _nothing(number: int, topic: str, count: int) -> None:
     pass
-
-
-def _other_topic(player: _Player, look: Look) -> bool:
-    """A letter: its topic is subscribed Shared, so it is acked by itself."""
-    return look.topic != player._home[look.number][0]
 
 
 _ACTIONS: Final = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from .checker import Verdict, involved
+from .checker import Finding, Verdict, involved
 from .running import Outcome
 from .workload import Workload
 
@@ -45,6 +45,12 @@ def full(outcome: Outcome, broker: str, *, of_seed: bool) -> str:
     lines += [f"    {event}" for event in involved(chosen, outcome.events)]
     lines.append(f"  again: {command(outcome.workload, broker, of_seed=of_seed)}")
     return "\n".join(lines)
+
+
+def history(outcome: Outcome, number: int) -> str:
+    """All that happened to one message, and to everybody."""
+    of_one = [Finding(kind="asked for", text="", number=number)]
+    return "\n".join(f"    {event}" for event in involved(of_one, outcome.events, most=10_000))
 
 
 def side_by_side(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
@@ -93,12 +99,11 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 def _sum(name: str, verdicts: Iterable[Verdict]) -> int:
     if name == "doubles":
         return sum(sum(verdict.doubles.values()) for verdict in verdicts)
-    return sum(verdict.kinds()[name] for verdict in verdicts)
+    return sum(verdict.messages(name) for verdict in verdicts)
 
 
 def _lost(verdict: Verdict) -> int:
-    kinds = verdict.kinds()
-    return kinds["lost"] + kinds["stuck"] + kinds["uncovered"]
+    return sum(verdict.messages(name) for name in ("lost", "stuck", "uncovered"))
 
 
 def smaller(before: Workload, after: Workload, tries: int) -> str:

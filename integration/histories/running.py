@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 import uuid
 from dataclasses import dataclass
 
 from .brokers import Brokers
-from .checker import Verdict, check
+from .checker import Finding, Verdict, check
 from .player import play
 from .recording import Event
 from .workload import Workload
@@ -57,13 +58,16 @@ class Runner:
         name = f"{workload.name}-{workload.seed}-{client}-{uuid.uuid4().hex[:6]}"
         async with self._brokers.lend(private=workload.breaks_broker) as broker:
             began = time.monotonic()
-            recorder = await play(workload, broker, client, name)
-            seconds = time.monotonic() - began
-        verdict = await asyncio.to_thread(check, workload, recorder.events)
-        return Outcome(
-            workload=workload,
-            client=client,
-            verdict=verdict,
-            events=recorder.events,
-            seconds=seconds,
-        )
+            events: list[Event] = []
+            try:
+                events = (await play(workload, broker, client, name)).events
+                verdict = await asyncio.to_thread(check, workload, events)
+            except Exception:  # no history, no verdict: it must not pass, nor end the others
+                verdict = Verdict(findings=[Finding(kind="no run", text=traceback.format_exc())])
+            return Outcome(
+                workload=workload,
+                client=client,
+                verdict=verdict,
+                events=events,
+                seconds=time.monotonic() - began,
+            )

@@ -99,25 +99,7 @@ def _write(
             topic = topics[number % len(topics)]
             key = key_of(workload, number)
 
-            def done(
-                result: Any,
-                message_id: Any,
-                number: int = number,
-                topic: str = topic,
-                key: str = key,
-            ) -> None:
-                # An exception in here would end the process.
-                with contextlib.suppress(Exception):
-                    if result == pulsar.Result.Ok:
-                        part = message_id.partition()
-                        name = f"{topic}-partition-{part}" if part >= 0 else topic
-                        ids = (message_id.ledger_id(), message_id.entry_id())
-                        index = max(0, message_id.batch_index())
-                        sent.append((number, name, (*ids, index), key))
-                    else:
-                        failed.append(f"message {number}: {result}")
-                waiting.release()
-
+            done = _Receipt(number, topic, key, sent, failed, waiting)
             body = b"%d;" % number
             if workload.chunk:
                 body = body.ljust(workload.chunk * 2 + 100 + workload.chunk * (number % 2), b".")
@@ -134,6 +116,36 @@ def _write(
         if segment.per_second:
             due = began + (start + len(share)) * workload.writers / segment.per_second
             time.sleep(max(0.0, due - time.monotonic()))
+
+
+class _Receipt:
+    """Takes the broker's answer to one send, on a thread of the client."""
+
+    def __init__(
+        self,
+        number: int,
+        topic: str,
+        key: str,
+        sent: list[Produced],
+        failed: list[str],
+        waiting: threading.Semaphore,
+    ) -> None:
+        self._what = (number, topic, key)
+        self._sent = sent
+        self._failed = failed
+        self._waiting = waiting
+
+    def __call__(self, result: Any, message_id: Any) -> None:
+        number, topic, key = self._what
+        with contextlib.suppress(Exception):  # one that escapes would end the process
+            if result == pulsar.Result.Ok:
+                part = message_id.partition()
+                name = f"{topic}-partition-{part}" if part >= 0 else topic
+                ids = (message_id.ledger_id(), message_id.entry_id())
+                self._sent.append((number, name, (*ids, max(0, message_id.batch_index())), key))
+            else:
+                self._failed.append(f"message {number}: {result}")
+        self._waiting.release()
 
 
 def watch_letters(

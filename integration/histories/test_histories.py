@@ -1,0 +1,44 @@
+"""A fixed set of histories on the real broker: some of each family, and those made by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from ..pulsar_server import Server
+from .brokers import Brokers
+from .fixed import FIXED
+from .generator import FAMILIES, generate
+from .report import full
+from .running import Runner
+from .workload import Workload
+
+# looptime's plugin asks for a loop before every synchronous test; see the contract's fixtures.
+asyncio.set_event_loop(None)
+
+SEEDS = range(1, 9)
+BREAKING_SEEDS = range(1, 3)  # each stops a broker of its own, one after the other
+AT_ONCE = 8
+
+
+async def no_finding(server: Server, workloads: Sequence[Workload]) -> None:
+    """Plays them side by side; a failing one is printed with the command that runs it again."""
+    async with Brokers("real", server) as brokers:
+        runner = Runner(brokers, AT_ONCE)
+        outcomes = await asyncio.gather(*(runner.run(each) for each in workloads))
+    failing = [outcome for outcome in outcomes if outcome.verdict.findings]
+    if failing:
+        said = "\n\n".join(full(each, "real", of_seed=False) for each in failing)
+        pytest.fail(said, pytrace=False)
+
+
+async def test_the_losses_that_were_seen(pulsar: Server) -> None:
+    await no_finding(pulsar, [workload for workload in FIXED.values() for _ in range(3)])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_histories(pulsar: Server, family: str) -> None:
+    seeds = BREAKING_SEEDS if family == "broken" else SEEDS
+    await no_finding(pulsar, [generate(seed, family) for seed in seeds])

@@ -1,0 +1,26 @@
+"""A few histories on the development broker, in which nothing waits for long."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from integration.histories.brokers import Brokers
+from integration.histories.fixed import FIXED
+from integration.histories.report import full
+from integration.histories.running import Runner
+
+# looptime's plugin asks for a loop before every synchronous test; see the contract's fixtures.
+asyncio.set_event_loop(None)
+
+NAMES = ("one-nack", "redeliver-all", "interleaved", "batch-receive")
+
+
+async def test_histories_on_the_development_broker() -> None:
+    async with Brokers("dev", None) as brokers:
+        runner = Runner(brokers, len(NAMES))
+        outcomes = await asyncio.gather(*(runner.run(FIXED[name]) for name in NAMES))
+    failing = [outcome for outcome in outcomes if outcome.verdict.findings]
+    if failing:
+        said = "\n\n".join(full(each, "dev", of_seed=False) for each in failing)
+        pytest.fail(said, pytrace=False)
