@@ -28,8 +28,8 @@ from .pulsar_server import (
 
 _HERE = Path(__file__).resolve().parent
 
-# Seconds for a test with its fixtures, the starts of a broker included: 7 s each alone on two cores,
-# a minute on a busy machine.
+# Seconds for a test with its fixtures, the starts of a broker included: 7 s each alone on two
+# cores, a minute on a busy machine.
 TIMEOUT = 300
 
 
