@@ -75,6 +75,16 @@ def overrides(settings: Mapping[str, object], ports: Ports) -> dict[str, str]:
     }
 
 
+def is_ready(ports: Ports) -> bool:
+    """Whether a broker answers there and topics can be used."""
+    url = f"http://127.0.0.1:{ports.admin}/admin/v2/namespaces/public"
+    try:
+        with _http.open(url, timeout=5) as answer:
+            return "public/default" in json.load(answer)
+    except (OSError, ValueError):
+        return False
+
+
 class Watchdog:
     """Runs a command when this process is gone, however it went.
 
@@ -146,7 +156,7 @@ class BrokerChild:
         """
         deadline = time.monotonic() + timeout
         while True:
-            answers = self._answers()
+            answers = is_ready(self.ports)
             # Asked after the answer: with the port taken, somebody else's broker may have answered.
             code = self._process.poll()
             if code is not None:
@@ -189,14 +199,6 @@ class BrokerChild:
 
     def _signal(self, how: signal.Signals) -> None:
         self._process.send_signal(how)
-
-    def _answers(self) -> bool:
-        url = f"http://127.0.0.1:{self.ports.admin}/admin/v2/namespaces/public"
-        try:
-            with _http.open(url, timeout=5) as answer:
-                return "public/default" in json.load(answer)
-        except (OSError, ValueError):
-            return False
 
     def _log_of_this_run(self) -> str:
         with self._log.open("rb") as log:

@@ -127,7 +127,7 @@ def running_server() -> Iterator[Server]:
     kind = _kind()
     broker = own_broker(kind)
     try:
-        with _named(f"the {kind} broker did not start"):
+        with _named(f"the {kind} broker did not start (PULSAR_BROKER takes another kind)"):
             broker.start()
         yield Server(service_url=broker.service_url, admin_url=broker.admin_url, origin=kind)
     finally:
