@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from ..backoff import to_ms
 from ..core.in_flight import InFlight
@@ -38,6 +38,10 @@ from .statistics import Statistics, snapshot
 from .window import Window
 
 logger = logging.getLogger(__name__)
+
+# Longest wait of `close` for a connection that acks need, and how often it looks.
+_CLOSE_S: Final = 5.0
+_CLOSE_RETRY_S: Final = 0.1
 
 _T = TypeVar("_T")
 
@@ -88,6 +92,8 @@ class Consumer:
         policy = options.batch_receive_policy or BatchReceivePolicy()
         self._batches = BatchReceiver(self._queue, policy, room)
         self._background: set[asyncio.Task[Any]] = set()
+        self._open = True
+        self._cut_off = False  # nothing can be sent any more, and need not be waited for
         self._closing: asyncio.Task[None] | None = None
         link.start(self._intake)
         self._listener: Listener | None = None
@@ -163,7 +169,7 @@ class Consumer:
             MessageNotHeldError: Another consumer's, of no topic read here, or part of a batch that
                 this consumer does not hold. Nothing was acked but what precedes it in the list.
         """
-        if type(message) is Message and self._closing is None:
+        if type(message) is Message and self._open:
             # What nearly every call is; the rules are `Settlement.ack`'s.
             entry = message._entry
             if entry is not None and entry.live and entry.home.owner is self:
@@ -321,6 +327,7 @@ class Consumer:
 
     async def _unsubscribe(self) -> None:
         await self._link.unsubscribe()
+        self._cut_off = True
         await self.close()
 
     def pause_message_listener(self) -> None:
@@ -345,7 +352,7 @@ class Consumer:
         return self._link.consumer_name
 
     def is_connected(self) -> bool:
-        return self._closing is None and self._link.is_connected()
+        return self._open and self._link.is_connected()
 
     def statistics(self) -> Statistics:
         """Counts of what is here and waits, and how full the broker's unacked window is."""
@@ -354,6 +361,7 @@ class Consumer:
     async def close(self) -> None:
         """Send the acks made, give everything else back to the broker. Idempotent."""
         if self._closing is None:
+            self._open = False
             self._closing = self._loop.create_task(self._close(asyncio.current_task()))
         await asyncio.shield(self._closing)
 
@@ -365,14 +373,48 @@ class Consumer:
                 self._desk.close()
                 await self._forwarder.close()
         finally:  # whatever failed there, the subscription is given back
-            self._redelivery.close()
-            self._acks.flush()
-            self._acks.close()
-            self._queue.drop()
-            self._queue.fail(ClosedError("the consumer was closed"))
-            await self._link.close()
-            if self._on_closed is not None:
-                self._on_closed(self)
+            try:
+                self._end_receiving("the consumer was closed")
+                await self._send_acks()
+            finally:
+                self._acks.close()
+                self._queue.drop()
+                await self._link.close()
+                self._forget()
+
+    def _end_receiving(self, why: str) -> None:
+        self._open = False
+        self._redelivery.close()
+        self._link.pause()
+        self._queue.drop()
+        self._queue.fail(ClosedError(why))
+
+    async def _send_acks(self) -> None:
+        """What was acked while disconnected waits for the reconnect, within a limit."""
+        deadline = self._loop.time() + _CLOSE_S
+        while not (self._acks.flush() or self._cut_off):
+            if self._loop.time() >= deadline:
+                logger.warning(
+                    "%s/%s was closed while disconnected: acks of %d entries were not sent, and "
+                    "their messages come again",
+                    self.topic(),
+                    self.subscription_name(),
+                    self._acks.unsent,
+                )
+                return
+            await asyncio.sleep(_CLOSE_RETRY_S)
+
+    def abandon(self) -> None:
+        """Every call fails from now on, nothing is sent; for the client, which was shut down."""
+        self._cut_off = True
+        self._end_receiving("the client was shut down")
+        self._acks.close()
+        self._forget()
+
+    def _forget(self) -> None:
+        on_closed, self._on_closed = self._on_closed, None
+        if on_closed is not None:
+            on_closed(self)
 
     async def __aenter__(self) -> Consumer:
         return self
@@ -381,7 +423,7 @@ class Consumer:
         await self.close()
 
     def _check_open(self) -> None:
-        if self._closing is not None:
+        if not self._open:
             raise ClosedError("the consumer was closed")
 
     def _rewound(self, home: InFlight) -> None:

@@ -15,21 +15,26 @@ from weakref import WeakSet
 import _pulsar
 import pulsar
 
+from ...closing import CloseOnce
 from ...errors import ClosedError, ConfigurationError, TransportError
 from ...options import ClientOptions, ConsumerOptions, ProducerOptions, ReaderOptions
 from ..base import ConsumerLink, ProducerLink, ReaderLink
 from .consumer import STOCK, StockConsumer
 from .consumer_config import consumer_configuration, subscribed_topics
-from .ending import end, watch
+from .creations import Creations
+from .ending import end, end_open, watch
 from .native_ids import to_native
 from .producer import StockProducer
 from .producer_config import producer_configuration
 from .reader import StockReader
-from .results import Calls, close_quietly
+from .results import Calls, Start
 from .schemas import attach, schema_info
 
 # Without a logger of the user's: problems are seen, the chatter of every connection is not.
 _DEFAULT_LEVEL: Final = pulsar.LoggerLevel.Warn
+# Longest wait, when closing, for what is just being created: a broker that is there needs less, and
+# one that is not would keep the caller for operation_timeout_seconds.
+_CREATIONS_WAIT_S: Final = 1.0
 
 
 class StockTransport:
@@ -48,9 +53,11 @@ class StockTransport:
         self._options = options
         self._native = _native_client(options)
         self._calls = Calls()
-        self._links: WeakSet[StockProducer | StockReader] = WeakSet()
+        self._creations = Creations()
+        self._links: WeakSet[StockConsumer | StockProducer | StockReader] = WeakSet()
         self._closed = False
-        watch(self, self._native)
+        self._close_once = CloseOnce(self._close)
+        watch(self, self._native, self._creations.then)
 
     @property
     def native(self) -> Any:
@@ -66,7 +73,9 @@ class StockTransport:
             lambda done: self._native.subscribe_async_v2(topics, name, conf, done),
             f"subscribe {name!r} to {options.pattern or ', '.join(options.topics)}",
         )
-        return StockConsumer(native, options)
+        consumer = StockConsumer(native, options)
+        self._links.add(consumer)
+        return consumer
 
     async def create_producer(self, options: ProducerOptions) -> ProducerLink:
         conf, router = producer_configuration(options)
@@ -110,22 +119,31 @@ class StockTransport:
         )
         return [str(each) for each in partitions]
 
-    async def _create(self, start: Any, doing: str) -> Any:
-        return await self._calls.run(start, doing, discard=close_quietly)
+    async def _create(self, start: Start, doing: str) -> Any:
+        return await self._creations.make(self._calls, start, doing)
 
     def shutdown(self) -> None:
         # Not the native shutdown: it keeps the GIL while it waits for threads that may want it.
         if not self._closed:
-            end(self._native)
             self._gone()
 
     async def close(self) -> None:
+        await self._close_once()
+
+    async def _close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        with contextlib.suppress(ClosedError, TransportError, TimeoutError):
+        self._calls.abandon()
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._options.operation_timeout_seconds):
-                await self._calls.run(partial(end, self._native), "close the client")
+                # Links whose closing was cut short, or that never got to be anybody's.
+                await asyncio.gather(*(link.close() for link in self._links))
+        with contextlib.suppress(ClosedError, TransportError, TimeoutError):
+            async with asyncio.timeout(_CREATIONS_WAIT_S):
+                await self._creations.settled()
+            async with asyncio.timeout(self._options.operation_timeout_seconds):
+                await Calls().run(partial(end, self._native), "close the client")
         self._gone()
 
     def _gone(self) -> None:
@@ -133,6 +151,8 @@ class StockTransport:
         self._calls.abandon()
         for link in self._links:
             link.abandon()
+        # Where it was not ended yet: with the last of what is being made.
+        self._creations.then(partial(end_open, self._native))
 
 
 def _native_client(options: ClientOptions) -> Any:
