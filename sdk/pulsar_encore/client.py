@@ -148,7 +148,8 @@ class Client:
         """Create a producer. Keywords, units and defaults are those of `pulsar.asyncio`.
 
         With `block_if_queue_full`, a send over the limit of `max_pending_messages` (of the whole
-        producer) waits its turn; the event loop is never blocked.
+        producer) waits its turn; the event loop is never blocked. With `chunking_enabled` each
+        chunk counts, and a message of more chunks than the limit goes when no other is under way.
 
         Raises:
             ConfigurationError: A keyword is wrong; nothing was connected.
