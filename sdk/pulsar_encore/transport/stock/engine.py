@@ -28,13 +28,17 @@ from .producer import StockProducer
 from .producer_config import producer_configuration
 from .reader import StockReader
 from .results import Calls, Start
+from .schema_versions import SchemaVersions, WriterSchemas, has_versions
 from .schemas import attach, schema_info
+from .versioned import VersionedConsumer, VersionedReader
 
 # Without a logger of the user's: problems are seen, the chatter of every connection is not.
 _DEFAULT_LEVEL: Final = pulsar.LoggerLevel.Warn
 # Longest wait, when closing, for what is just being created: a broker that is there needs less, and
 # one that is not would keep the caller for operation_timeout_seconds.
 _CREATIONS_WAIT_S: Final = 1.0
+
+_Link = StockConsumer | StockProducer | StockReader | VersionedReader
 
 
 class StockTransport:
@@ -54,7 +58,8 @@ class StockTransport:
         self._native = _native_client(options)
         self._calls = Calls()
         self._creations = Creations()
-        self._links: WeakSet[StockConsumer | StockProducer | StockReader] = WeakSet()
+        self._writers = WriterSchemas(self._native)
+        self._links: WeakSet[_Link] = WeakSet()
         self._closed = False
         self._close_once = CloseOnce(self._close)
         watch(self, self._native, self._creations.then)
@@ -73,7 +78,11 @@ class StockTransport:
             lambda done: self._native.subscribe_async_v2(topics, name, conf, done),
             f"subscribe {name!r} to {options.pattern or ', '.join(options.topics)}",
         )
-        consumer = StockConsumer(native, options)
+        consumer = (
+            VersionedConsumer(native, options, SchemaVersions(options.schema, self._writers))
+            if has_versions(options.schema)
+            else StockConsumer(native, options)
+        )
         self._links.add(consumer)
         return consumer
 
@@ -109,7 +118,12 @@ class StockTransport:
             lambda done: self._native.create_reader_async_v2(options.topic, start, conf, done),
             f"create a reader on {options.topic}",
         )
-        reader = StockReader(native)
+        plain = StockReader(native)
+        reader = (
+            VersionedReader(plain, SchemaVersions(options.schema, self._writers))
+            if has_versions(options.schema)
+            else plain
+        )
         self._links.add(reader)
         return reader
 
