@@ -365,3 +365,24 @@ def test_the_process_ends_in_order(broker: BrokerThread, how: str) -> None:
     assert (ended.returncode, ended.stdout) == (0, "end\n"), ended.stderr
     assert "Traceback" not in ended.stderr
     assert time.monotonic() - started < 5
+
+
+async def test_closing_during_an_outage_waits_for_the_connection_that_its_acks_need(
+    client: encore.Client, topic: str, broker: BrokerThread
+) -> None:
+    consumer = await client.subscribe(
+        topic, "s", encore.ConsumerType.Shared, initial_position=encore.InitialPosition.Earliest
+    )
+    producer = await client.create_producer(topic)
+    for number in range(20):
+        await producer.send(b"%d" % number)
+    async with asyncio.timeout(20):
+        messages = [await consumer.receive() for _ in range(20)]
+        broker.faults = FaultPlan([Fault(kind="outage", command="SEND", outage_s=0.5)])
+        sending = asyncio.ensure_future(producer.send(b"more"))
+        while consumer.is_connected():
+            await asyncio.sleep(0.01)
+        await consumer.acknowledge(messages)
+        await consumer.close()
+        await sending
+    assert broker.backlog(topic, "s") == 1

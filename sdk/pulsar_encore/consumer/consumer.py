@@ -92,7 +92,7 @@ class Consumer:
         policy = options.batch_receive_policy or BatchReceivePolicy()
         self._batches = BatchReceiver(self._queue, policy, room)
         self._background: set[asyncio.Task[Any]] = set()
-        self._open = True
+        self._refusal: Exception | None = None  # what every call gets once closed
         self._cut_off = False  # nothing can be sent any more, and need not be waited for
         self._closing: asyncio.Task[None] | None = None
         link.start(self._intake)
@@ -169,7 +169,7 @@ class Consumer:
             MessageNotHeldError: Another consumer's, of no topic read here, or part of a batch that
                 this consumer does not hold. Nothing was acked but what precedes it in the list.
         """
-        if type(message) is Message and self._open:
+        if type(message) is Message and self._refusal is None:
             # What nearly every call is; the rules are `Settlement.ack`'s.
             entry = message._entry
             if entry is not None and entry.live and entry.home.owner is self:
@@ -352,7 +352,7 @@ class Consumer:
         return self._link.consumer_name
 
     def is_connected(self) -> bool:
-        return self._open and self._link.is_connected()
+        return self._refusal is None and self._link.is_connected()
 
     def statistics(self) -> Statistics:
         """Counts of what is here and waits, and how full the broker's unacked window is."""
@@ -361,7 +361,7 @@ class Consumer:
     async def close(self) -> None:
         """Send the acks made, give everything else back to the broker. Idempotent."""
         if self._closing is None:
-            self._open = False
+            self._refusal = ClosedError("the consumer was closed")
             self._closing = self._loop.create_task(self._close(asyncio.current_task()))
         await asyncio.shield(self._closing)
 
@@ -374,7 +374,7 @@ class Consumer:
                 await self._forwarder.close()
         finally:  # whatever failed there, the subscription is given back
             try:
-                self._end_receiving("the consumer was closed")
+                self._end_receiving(ClosedError("the consumer was closed"))
                 await self._send_acks()
             finally:
                 self._acks.close()
@@ -382,12 +382,12 @@ class Consumer:
                 await self._link.close()
                 self._forget()
 
-    def _end_receiving(self, why: str) -> None:
-        self._open = False
+    def _end_receiving(self, why: ClosedError) -> None:
+        self._refusal = why
         self._redelivery.close()
         self._link.pause()
         self._queue.drop()
-        self._queue.fail(ClosedError(why))
+        self._queue.fail(why)
 
     async def _send_acks(self) -> None:
         """What was acked while disconnected waits for the reconnect, within a limit."""
@@ -407,7 +407,7 @@ class Consumer:
     def abandon(self) -> None:
         """Every call fails from now on, nothing is sent; for the client, which was shut down."""
         self._cut_off = True
-        self._end_receiving("the client was shut down")
+        self._end_receiving(ClosedError("the client was shut down"))
         self._acks.close()
         self._forget()
 
@@ -423,8 +423,8 @@ class Consumer:
         await self.close()
 
     def _check_open(self) -> None:
-        if not self._open:
-            raise ClosedError("the consumer was closed")
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
 
     def _rewound(self, home: InFlight) -> None:
         self._queue.drop(home)
