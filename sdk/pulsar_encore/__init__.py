@@ -12,6 +12,7 @@ from .errors import (
     NotSupportedError,
     ProtocolError,
     ReceiveTimeout,
+    SchemaVersionError,
     StoreError,
     TransportError,
 )
@@ -103,6 +104,7 @@ __all__ = [
     "ReceiveTimeout",
     "RegexSubscriptionMode",
     "Result",
+    "SchemaVersionError",
     "ServiceInfo",
     "ServiceInfoProvider",
     "Statistics",

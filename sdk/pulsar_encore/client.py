@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Self
+from weakref import finalize
 
 from .backoff import Backoff
-from .closing import CloseOnce
+from .closing import CloseOnce, warn_unless_closed
 from .consumer import Consumer
 from .consumer.opening import make_consumer, open_link
 from .errors import ClosedError
@@ -111,9 +112,11 @@ class Client:
             tls_certificate_file_path=tls_certificate_file_path,
         )
         self._transport = transport or _default_transport(options)
-        self._open: set[Producer | Consumer | Reader] = set()
+        # What it made keeps it, by `_forget`, until closed: dropping the client ends nothing.
+        self._open: dict[Producer | Consumer | Reader, finalize[[str], object]] = {}
         self._closed = False
         self._close_once = CloseOnce(self._close)
+        self._unclosed = warn_unless_closed(self, f"the client of {service_url}")
 
     async def create_producer(
         self,
@@ -145,7 +148,8 @@ class Client:
         """Create a producer. Keywords, units and defaults are those of `pulsar.asyncio`.
 
         With `block_if_queue_full`, a send over the limit of `max_pending_messages` (of the whole
-        producer) waits its turn; the event loop is never blocked.
+        producer) waits its turn; the event loop is never blocked. With `chunking_enabled` each
+        chunk counts, and a message of more chunks than the limit goes when no other is under way.
 
         Raises:
             ConfigurationError: A keyword is wrong; nothing was connected.
@@ -179,8 +183,8 @@ class Client:
         )
         link = await self._transport.create_producer(options)
         await self._still_open(link)
-        producer = Producer(link, options, on_closed=self._open.discard)
-        self._open.add(producer)
+        producer = Producer(link, options, on_closed=self._forget)
+        self._open[producer] = warn_unless_closed(producer, f"the producer of {link.topic}")
         return producer
 
     async def subscribe(
@@ -297,8 +301,9 @@ class Client:
         )
         link = await open_link(self._transport, options)
         await self._still_open(link)
-        consumer = make_consumer(self._transport, link, options, self._open.discard)
-        self._open.add(consumer)
+        consumer = make_consumer(self._transport, link, options, self._forget)
+        name = f"the consumer of {options.pattern or ', '.join(options.topics)}"
+        self._open[consumer] = warn_unless_closed(consumer, f"{name} ({subscription_name!r})")
         return consumer
 
     async def create_reader(
@@ -336,8 +341,8 @@ class Client:
         )
         link = await self._transport.create_reader(options)
         await self._still_open(link)
-        reader = Reader(link, options, on_closed=self._open.discard)
-        self._open.add(reader)
+        reader = Reader(link, options, on_closed=self._forget)
+        self._open[reader] = warn_unless_closed(reader, f"the reader of {link.topic}")
         return reader
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
@@ -352,8 +357,14 @@ class Client:
         return await self._transport.topic_partitions(text(topic, "topic"))
 
     def shutdown(self) -> None:
-        """Drop everything at once: nothing is waited for and nothing is flushed."""
+        """Drop everything at once: nothing is waited for and nothing is flushed.
+
+        Whatever it made is closed with it: calls under way and later ones raise `ClosedError`.
+        """
         self._closed = True
+        self._unclosed.detach()
+        for each in list(self._open):
+            each.abandon()
         self._transport.shutdown()
 
     async def close(self) -> None:
@@ -365,6 +376,7 @@ class Client:
 
     async def _close(self) -> None:
         self._closed = True
+        self._unclosed.detach()
         failures = await asyncio.gather(
             *(each.close() for each in self._open), return_exceptions=True
         )
@@ -372,6 +384,11 @@ class Client:
         for failure in failures:
             if isinstance(failure, BaseException) and not isinstance(failure, ClosedError):
                 raise failure
+
+    def _forget(self, closed: Producer | Consumer | Reader) -> None:
+        unclosed = self._open.pop(closed, None)
+        if unclosed is not None:
+            unclosed.detach()
 
     async def _still_open(self, link: ProducerLink | ConsumerLink | ReaderLink) -> None:
         """The client may have been closed while the link was made: then it must not stay."""

@@ -1,28 +1,60 @@
 """Closing once: every caller waits for the same close, and none can stop it half-way.
 
-Owns `CloseOnce`, which the client, its producers and its readers share.
+Owns `CloseOnce`, which the client, its producers and its readers share, and the warning about what
+was never closed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Callable, Coroutine
+from inspect import ismethod
 from typing import Any
+from weakref import WeakMethod, finalize
 
 
 class CloseOnce:
-    """Runs a close at most once; cancelling a caller leaves it running."""
+    """Runs a close at most once; cancelling a caller leaves it running.
+
+    Args:
+        close: Of the object that holds this; not kept by it, so that an object nobody has any more
+            is gone at once, with its threads and connections.
+    """
 
     __slots__ = ("_close", "_task")
 
     def __init__(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._close = close
+        self._close = WeakMethod(close) if ismethod(close) else lambda: close
         self._task: asyncio.Task[None] | None = None
 
     async def __call__(self) -> None:
         loop = asyncio.get_running_loop()
         task = self._task
+        close = self._close()
+        assert close is not None  # who calls has its object
         # A loop that ended half-way took its task with it: begin again on this one.
         if task is None or task.cancelled() or (not task.done() and task.get_loop() is not loop):
-            task = self._task = loop.create_task(self._close())
+            task = self._task = loop.create_task(close())
         await asyncio.shield(task)
+
+
+def warn_unless_closed(thing: object, name: str) -> finalize[[str], object]:
+    """A `ResourceWarning` when `thing` is collected, or the process ends.
+
+    Args:
+        thing: What is to be closed.
+        name: What the warning calls it.
+
+    Returns:
+        Its `detach` calls the warning off.
+    """
+    return finalize(thing, _warn, name)
+
+
+def _warn(name: str) -> None:
+    warnings.warn(
+        f"{name} was never closed: use `async with`, or await its close()",
+        ResourceWarning,
+        stacklevel=2,
+    )

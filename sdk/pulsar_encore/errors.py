@@ -8,6 +8,7 @@
       ReceiveTimeout        nobody: nothing arrived in time (also a TimeoutError)
       TransportError        the broker or the network; `retryable`: trying again can help
         ProtocolError       the peer sent bytes that break the protocol
+        SchemaVersionError  the schema a message was written with could not be fetched
       StoreError            a local store failed; what it held is still in memory
 
 Raised where the mistake is, before anything is sent, and always with what to change.
@@ -68,6 +69,10 @@ class ProtocolError(TransportError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, result="ProtocolError", retryable=True)
+
+
+class SchemaVersionError(TransportError):
+    """The schema that a message was written with could not be fetched; its value is not known."""
 
 
 class StoreError(EncoreError):

@@ -54,9 +54,18 @@ class Message:
         return self._raw.data()
 
     def value(self) -> Any:
-        """The payload decoded by the schema of the subscription; bytes without one."""
+        """The payload decoded by the schema of the subscription; bytes without one.
+
+        Raises:
+            SchemaVersionError: The version it was written with could not be fetched. The message is
+                held as any other: nack it, and it is tried again when it comes back.
+        """
         schema = self._schema
-        return self._raw.data() if schema is None else schema.decode_message(self._raw)
+        if schema is None:
+            return self._raw.data()
+        # A transport that knows which version wrote the message decodes it itself.
+        decode = getattr(self._raw, "value", None)
+        return schema.decode_message(self._raw) if decode is None else decode()
 
     def properties(self) -> dict[str, str]:
         return self._raw.properties()

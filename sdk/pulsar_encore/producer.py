@@ -128,8 +128,14 @@ class Producer:
         try:
             await self._link.close()
         finally:
-            if self._on_closed is not None:
-                self._on_closed(self)
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Every call fails from now on; for the client, which was shut down."""
+        self._closed = True
+        on_closed, self._on_closed = self._on_closed, None
+        if on_closed is not None:
+            on_closed(self)
 
     def topic(self) -> str:
         """Full name of the topic it publishes to."""

@@ -145,11 +145,56 @@ async def test_shutdown_ends_what_waits(
     await asyncio.sleep(0.01)
     client.shutdown()
     async with asyncio.timeout(5):
-        read, received, sent = await asyncio.gather(*waiting, return_exceptions=True)
-        assert isinstance(read, encore.ClosedError)
-        assert isinstance(sent, encore.ClosedError)
-        # The consumer only sees its engine stop.
-        assert isinstance(received, (encore.ClosedError, encore.TransportError))
+        for ended in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(ended, encore.ClosedError)
+        await client.close()
+
+
+async def test_after_a_shutdown_every_call_says_closed(
+    make_client: Callable[..., encore.Client], topic: str
+) -> None:
+    client = make_client()
+    producer = await client.create_producer(topic)
+    reader = await client.create_reader(topic, EARLIEST)
+    consumer = await client.subscribe(topic, "s")
+    listening = await client.subscribe(topic, "t", message_listener=lambda _consumer, _message: 0)
+    for _ in range(3):
+        await producer.send(b"x")
+    async with asyncio.timeout(5):
+        message = await consumer.receive()
+        await reader.read_next()
+    client.shutdown()
+    await asyncio.sleep(0.1)  # what the engine says about its own end changes nothing
+    calls: list[Callable[[], Awaitable[Any]]] = [
+        lambda: producer.send(b"x"),
+        producer.flush,
+        producer.__aenter__,
+        lambda: reader.read_next(),
+        reader.has_message_available,
+        lambda: reader.seek(EARLIEST),
+        consumer.receive,
+        lambda: consumer.receive(timeout=1),
+        consumer.batch_receive,
+        lambda: consumer.acknowledge(message),
+        lambda: consumer.acknowledge(message.message_id()),
+        lambda: consumer.acknowledge([message]),
+        lambda: consumer.acknowledge_cumulative(message),
+        lambda: consumer.negative_acknowledge(message),
+        lambda: consumer.seek(0),
+        consumer.get_last_message_id,
+        consumer.unsubscribe,
+        lambda: listening.acknowledge(message),
+    ]
+    async with asyncio.timeout(5):
+        for call in calls:
+            with pytest.raises(encore.ClosedError):
+                await call()
+        with pytest.raises(encore.ClosedError):
+            consumer.redeliver_unacknowledged_messages()
+        assert [each async for each in consumer] == []
+        for each in (producer, reader, consumer, listening):
+            assert not each.is_connected()  # type: ignore[attr-defined]
+            await each.close()  # type: ignore[attr-defined]
         await client.close()
 
 
@@ -320,3 +365,24 @@ def test_the_process_ends_in_order(broker: BrokerThread, how: str) -> None:
     assert (ended.returncode, ended.stdout) == (0, "end\n"), ended.stderr
     assert "Traceback" not in ended.stderr
     assert time.monotonic() - started < 5
+
+
+async def test_closing_during_an_outage_waits_for_the_connection_that_its_acks_need(
+    client: encore.Client, topic: str, broker: BrokerThread
+) -> None:
+    consumer = await client.subscribe(
+        topic, "s", encore.ConsumerType.Shared, initial_position=encore.InitialPosition.Earliest
+    )
+    producer = await client.create_producer(topic)
+    for number in range(20):
+        await producer.send(b"%d" % number)
+    async with asyncio.timeout(20):
+        messages = [await consumer.receive() for _ in range(20)]
+        broker.faults = FaultPlan([Fault(kind="outage", command="SEND", outage_s=0.5)])
+        sending = asyncio.ensure_future(producer.send(b"more"))
+        while consumer.is_connected():
+            await asyncio.sleep(0.01)
+        await consumer.acknowledge(messages)
+        await consumer.close()
+        await sending
+    assert broker.backlog(topic, "s") == 1

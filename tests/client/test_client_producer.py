@@ -184,6 +184,56 @@ async def test_a_full_queue_can_be_waited_for_without_blocking_the_loop(
     assert all(isinstance(each, encore.MessageId) for each in results)
 
 
+CHUNKED = 12 * 1024 * 1024  # three chunks
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 7])
+async def test_chunks_wait_for_a_full_queue_too(
+    client: encore.Client, topic: str, limit: int
+) -> None:
+    async with await client.create_producer(
+        topic,
+        max_pending_messages=limit,
+        block_if_queue_full=True,
+        batching_enabled=False,
+        chunking_enabled=True,
+    ) as producer:
+        contents = [bytes([each]) * (CHUNKED if each % 2 else 10) for each in range(6)]
+        ids = await asyncio.gather(*(producer.send(each) for each in contents))
+        assert ids == sorted(ids)
+    assert [each.data() for each in await read_all(client, topic, 6)] == contents
+
+
+async def test_a_refused_chunked_send_takes_no_room(client: encore.Client, topic: str) -> None:
+    async with await client.create_producer(
+        topic, max_pending_messages=3, batching_enabled=False, chunking_enabled=True
+    ) as producer:
+        for _ in range(3):
+            sends = (producer.send(bytes(CHUNKED)) for _ in range(4))
+            first, *rest = await asyncio.gather(*sends, return_exceptions=True)
+            assert isinstance(first, encore.MessageId)
+            for each in rest:
+                assert isinstance(each, encore.TransportError)
+                assert each.result == "ProducerQueueIsFull" and "chunk" in str(each)
+        small = (producer.send(b"x") for _ in range(3))
+        assert all(isinstance(each, encore.MessageId) for each in await asyncio.gather(*small))
+
+
+async def test_a_full_queue_over_partitions_is_waited_for(
+    client: encore.Client, topic: str, broker: BrokerThread
+) -> None:
+    broker.create_partitioned_topic(topic, 3)
+    async with await client.create_producer(
+        topic,
+        max_pending_messages=4,
+        max_pending_messages_across_partitions=3,
+        block_if_queue_full=True,
+        batching_enabled=False,
+    ) as producer:
+        sends = (producer.send(b"x") for _ in range(30))
+        assert len(await asyncio.gather(*sends)) == 30
+
+
 async def test_closing_ends_sends_that_wait(
     client: encore.Client, topic: str, broker: BrokerThread
 ) -> None:

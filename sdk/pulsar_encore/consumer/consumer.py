@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from ..backoff import to_ms
 from ..core.in_flight import InFlight
@@ -39,6 +39,10 @@ from .statistics import Statistics, snapshot
 from .window import Window
 
 logger = logging.getLogger(__name__)
+
+# Longest wait of `close` for a connection that acks need, and how often it looks.
+_CLOSE_S: Final = 5.0
+_CLOSE_RETRY_S: Final = 0.1
 
 _T = TypeVar("_T")
 
@@ -94,6 +98,7 @@ class Consumer:
         most = max(1, options.receiver_queue_size)
         self._batches = BatchReceiver(self._queue, policy, most, self._turn)
         self._background: set[asyncio.Task[Any]] = set()
+        self._cut_off = False  # nothing can be sent any more, and need not be waited for
         link.start(self._intake)
         if options.message_listener is not None:
             self._listener = Listener(self, self._queue, options.message_listener, self._turn)
@@ -339,6 +344,7 @@ class Consumer:
 
     async def _unsubscribe(self) -> None:
         await self._link.unsubscribe()
+        self._cut_off = True
         await self.close()
 
     def pause_message_listener(self) -> None:
@@ -364,7 +370,7 @@ class Consumer:
         return self._link.consumer_name
 
     def is_connected(self) -> bool:
-        return self._closing is None and self._link.is_connected()
+        return self._refusal is None and self._link.is_connected()
 
     def statistics(self) -> Statistics:
         """Counts of what is here and waits, and how full the broker's unacked window is."""
@@ -391,14 +397,48 @@ class Consumer:
                 self._desk.close()
                 await self._forwarder.close()
         finally:  # whatever failed there, the subscription is given back
-            self._redelivery.close()
-            self._acks.flush()
-            self._acks.close()
-            self._queue.drop()
-            self._queue.fail(_closed())
-            await self._link.close()
-            if self._on_closed is not None:
-                self._on_closed(self)
+            try:
+                self._end_receiving(_closed())
+                await self._send_acks()
+            finally:
+                self._acks.close()
+                self._queue.drop()
+                await self._link.close()
+                self._forget()
+
+    def _end_receiving(self, why: ClosedError) -> None:
+        self._refusal = why
+        self._redelivery.close()
+        self._link.pause()
+        self._queue.drop()
+        self._queue.fail(why)
+
+    async def _send_acks(self) -> None:
+        """What was acked while disconnected waits for the reconnect, within a limit."""
+        deadline = self._loop.time() + _CLOSE_S
+        while not (self._acks.flush() or self._cut_off):
+            if self._loop.time() >= deadline:
+                logger.warning(
+                    "%s/%s was closed while disconnected: acks of %d entries were not sent, and "
+                    "their messages come again",
+                    self.topic(),
+                    self.subscription_name(),
+                    self._acks.unsent,
+                )
+                return
+            await asyncio.sleep(_CLOSE_RETRY_S)
+
+    def abandon(self) -> None:
+        """Every call fails from now on, nothing is sent; for the client, which was shut down."""
+        self._cut_off = True
+        self._end_receiving(ClosedError("the client was shut down"))
+        self._acks.close()
+        self._forget()
+
+    def _forget(self) -> None:
+        on_closed, self._on_closed = self._on_closed, None
+        if on_closed is not None:
+            on_closed(self)
 
     async def __aenter__(self) -> Consumer:
         return self

@@ -19,7 +19,7 @@ from ..core.entry import Entry
 from ..core.in_flight import InFlight
 from ..evidence import evidence_of
 from ..options import ConsumerOptions
-from ..timer import Alarm, due_in_ms, wall_now_ms
+from ..timer import Alarm, due_in_ms, now_ms, wall_now_ms
 from ..transport.base import ConsumerLink
 from .ack_sender import AckSender
 from .receive_queue import ReceiveQueue

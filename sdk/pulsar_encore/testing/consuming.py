@@ -294,9 +294,6 @@ class MemoryConsumer:
 
     # Commands
 
-    def can_ack(self, source: int) -> bool:
-        return self.is_connected()
-
     def ack(self, plan: AckPlan) -> None:
         self.transport.check_connected()
         source = self._sources[plan.source]

@@ -11,12 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import Any, Final
+from weakref import WeakMethod, finalize
 
 import _pulsar
 import pulsar
 
+from ...closing import CloseOnce
 from ...errors import EncoreError, TransportError
 from ...ids import MessageId
 from ...options import ConsumerOptions
@@ -87,17 +90,20 @@ class StockConsumer:
         self._burst_timer: asyncio.TimerHandle | None = None
         self._sink: Sink | None = None
         self._closed = False
+        self._close_once = CloseOnce(self._close)
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._pump = Pump(
             native,
             self._mailbox,
             max(1, options.receiver_queue_size // 2),
             self._grouper.group,
-            self._arrived,
-            self._connection,
-            self._pump_ended,
+            _weakly(self._arrived),
+            _weakly(self._connection),
+            _weakly(self._pump_ended),
             rests=not self._several,
         )
+        # Its thread must not keep what nobody has any more; nor go on without it.
+        finalize(self, self._pump.stop).atexit = False
 
     @property
     def topic(self) -> str:
@@ -263,7 +269,7 @@ class StockConsumer:
             return  # acked meanwhile, or it came again by a reconnect or a rewind
         delivery.redelivery_count += 1
         self._pump.taken(-1)  # it takes room again
-        self._sink.on_deliveries([delivery])
+        self._sink.on_deliveries([copy(delivery)])
 
     def _schedule_burst(self) -> None:
         if self._burst_timer is not None or not self._due:
@@ -341,17 +347,40 @@ class StockConsumer:
         await self._calls.run(self._native.unsubscribe_async, "unsubscribe")
 
     async def close(self) -> None:
+        await self._close_once()
+
+    async def _close(self) -> None:
         if self._closed:
             return
-        self._closed = True
-        if self._burst_timer is not None:
-            self._burst_timer.cancel()
-        self._pump.stop()
+        self._stop()
         with contextlib.suppress(EncoreError):
             await self._calls.run(self._native.close_async, "close")
         if self._sink is not None:
             await asyncio.wait((self._ended,), timeout=_CLOSE_S)
         self._calls.abandon()
+
+    def abandon(self) -> None:
+        """The library's side is gone: nothing more will be called back."""
+        self._stop()
+        self._calls.abandon()
+
+    def _stop(self) -> None:
+        self._closed = True
+        if self._burst_timer is not None:
+            self._burst_timer.cancel()
+        self._pump.stop()
+
+
+def _weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """`method` as a call that does not keep its object, and does nothing once that is gone."""
+    reference = WeakMethod(method)
+
+    def call(*args: Any) -> None:
+        bound = reference()
+        if bound is not None:
+            bound(*args)
+
+    return call
 
 
 def _set(future: asyncio.Future[None]) -> None:

@@ -13,6 +13,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 from weakref import finalize
 
@@ -43,13 +44,18 @@ class _Callback:
         self._gone.set()
 
 
-def watch(owner: object, native: Any) -> None:
-    """Close `native` when its owner is collected, or at exit, unless `end` did before."""
+def watch(owner: object, native: Any, when: Callable[[Callable[[], None]], None]) -> None:
+    """End `native` when its owner is collected, or at exit, unless `end` did before.
+
+    Args:
+        when: Calls what it is given as soon as the native client may be ended.
+    """
     _open[id(native)] = native
-    finalize(owner, _collected, native).atexit = False
+    finalize(owner, when, partial(end_open, native)).atexit = False
 
 
-def _collected(native: Any) -> None:
+def end_open(native: Any) -> None:
+    """`end`, unless that was done before."""
     if id(native) in _open:
         end(native)
 

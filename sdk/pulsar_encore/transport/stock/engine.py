@@ -15,22 +15,31 @@ from weakref import WeakSet
 import _pulsar
 import pulsar
 
+from ...closing import CloseOnce
 from ...errors import ClosedError, ConfigurationError, TransportError
 from ...options import ClientOptions, ConsumerOptions, ProducerOptions, ReaderOptions
 from ...topics import full_name
 from ..base import ConsumerLink, ProducerLink, ReaderLink
 from .consumer import STOCK, StockConsumer
 from .consumer_config import consumer_configuration, subscribed_topics
-from .ending import end, watch
+from .creations import Creations
+from .ending import end, end_open, watch
 from .native_ids import to_native
 from .producer import StockProducer
 from .producer_config import producer_configuration
 from .reader import StockReader
-from .results import Calls, close_quietly, in_thread
+from .results import Calls, Start, in_thread
+from .schema_versions import SchemaVersions, WriterSchemas, has_versions
 from .schemas import KnownSchema, attach, schema_info
+from .versioned import VersionedConsumer, VersionedReader
 
 # Without a logger of the user's: problems are seen, the chatter of every connection is not.
 _DEFAULT_LEVEL: Final = pulsar.LoggerLevel.Warn
+# Longest wait, when closing, for what is just being created: a broker that is there needs less, and
+# one that is not would keep the caller for operation_timeout_seconds.
+_CREATIONS_WAIT_S: Final = 1.0
+
+_Link = StockConsumer | StockProducer | StockReader | VersionedReader
 
 
 class StockTransport:
@@ -49,9 +58,12 @@ class StockTransport:
         self._options = options
         self._native = _native_client(options)
         self._calls = Calls()
-        self._links: WeakSet[StockProducer | StockReader] = WeakSet()
+        self._creations = Creations()
+        self._writers = WriterSchemas(self._native)
+        self._links: WeakSet[_Link] = WeakSet()
         self._closed = False
-        watch(self, self._native)
+        self._close_once = CloseOnce(self._close)
+        watch(self, self._native, self._creations.then)
 
     @property
     def native(self) -> Any:
@@ -71,7 +83,15 @@ class StockTransport:
             lambda done: self._native.subscribe_async_v2(topics, name, conf, done),
             f"subscribe {name!r} to {options.pattern or ', '.join(options.topics)}",
         )
-        return StockConsumer(native, options, several=several)
+        consumer = (
+            VersionedConsumer(
+                native, options, SchemaVersions(options.schema, self._writers), several=several
+            )
+            if has_versions(options.schema)
+            else StockConsumer(native, options, several=several)
+        )
+        self._links.add(consumer)
+        return consumer
 
     async def create_producer(self, options: ProducerOptions) -> ProducerLink:
         conf, router = producer_configuration(options)
@@ -105,7 +125,12 @@ class StockTransport:
             lambda done: self._native.create_reader_async_v2(options.topic, start, conf, done),
             f"create a reader on {options.topic}",
         )
-        reader = StockReader(native)
+        plain = StockReader(native)
+        reader = (
+            VersionedReader(plain, SchemaVersions(options.schema, self._writers))
+            if has_versions(options.schema)
+            else plain
+        )
         self._links.add(reader)
         return reader
 
@@ -122,22 +147,31 @@ class StockTransport:
         )
         return KnownSchema(info)
 
-    async def _create(self, start: Any, doing: str) -> Any:
-        return await self._calls.run(start, doing, discard=close_quietly)
+    async def _create(self, start: Start, doing: str) -> Any:
+        return await self._creations.make(self._calls, start, doing)
 
     def shutdown(self) -> None:
         # Not the native shutdown: it keeps the GIL while it waits for threads that may want it.
         if not self._closed:
-            end(self._native)
             self._gone()
 
     async def close(self) -> None:
+        await self._close_once()
+
+    async def _close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        with contextlib.suppress(ClosedError, TransportError, TimeoutError):
+        self._calls.abandon()
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._options.operation_timeout_seconds):
-                await self._calls.run(partial(end, self._native), "close the client")
+                # Links whose closing was cut short, or that never got to be anybody's.
+                await asyncio.gather(*(link.close() for link in self._links))
+        with contextlib.suppress(ClosedError, TransportError, TimeoutError):
+            async with asyncio.timeout(_CREATIONS_WAIT_S):
+                await self._creations.settled()
+            async with asyncio.timeout(self._options.operation_timeout_seconds):
+                await Calls().run(partial(end, self._native), "close the client")
         self._gone()
 
     def _gone(self) -> None:
@@ -145,6 +179,8 @@ class StockTransport:
         self._calls.abandon()
         for link in self._links:
             link.abandon()
+        # Where it was not ended yet: with the last of what is being made.
+        self._creations.then(partial(end_open, self._native))
 
 
 def _native_client(options: ClientOptions) -> Any:

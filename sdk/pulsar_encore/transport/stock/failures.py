@@ -39,8 +39,8 @@ _ADVICE: Final[dict[str, tuple[bool, str]]] = {
     "ProducerFenced": (False, "another producer took the topic over: see access_mode"),
     "ProducerQueueIsFull": (
         True,
-        "max_pending_messages are on their way: await some sends first, raise it, or use "
-        "block_if_queue_full=True",
+        "max_pending_messages are on their way (each chunk counts): await some sends first, raise "
+        "it, or use block_if_queue_full=True",
     ),
     "ProducerBlockedQuotaExceededError": (True, "the topic's backlog quota is used up"),
     "ProducerBlockedQuotaExceededException": (True, "the topic's backlog quota is used up"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from copy import copy
 from typing import Any, Final
 
 import _pulsar
@@ -40,7 +41,8 @@ class Original:
         self._natives.update(zip(delivery.indexes, delivery.messages, strict=True))
         self.kept_at = now
         if delivery.first_chunk is not None:
-            self.is_chunked, self.chunked, self.crowded_out = True, delivery, False
+            # A copy: who gets the delivery may dress its messages.
+            self.is_chunked, self.chunked, self.crowded_out = True, copy(delivery), False
 
     def id_of(self, index: int) -> Any | None:
         """The `_pulsar.MessageId` of a batch index (0 for a chunked message), if it is here."""

@@ -1,7 +1,9 @@
 """A producer over the stock library: a future for each message, and no blocking.
 
 Owns `StockProducer`. With `block_if_queue_full` the library would block its caller, which is the
-event loop; messages over the limit wait here instead, in order, and the library never blocks.
+event loop; messages over the limit wait here instead, in order, and the library never blocks. With
+chunks its limit refuses a message half-way and never gets back what the first chunks took of it, so
+there the limit is kept here as well. The count is of chunks, as the library's.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import _pulsar
 
@@ -22,8 +24,10 @@ from ...options import ProducerOptions
 from ..base import Outgoing
 from .failures import failure, raised
 from .native_ids import from_native
-from .producer_config import Router
+from .producer_config import Router, pending_limit
 from .results import Calls, Mailbox, in_thread
+
+_CHUNK_BYTES: Final = 5 * 1024 * 1024  # maxMessageSize of a broker, unless changed there
 
 
 class StockProducer:
@@ -34,10 +38,12 @@ class StockProducer:
         self._topic: str = native.topic()
         self._router = router
         self._chunked = options.chunking_enabled
-        self._limit = options.max_pending_messages if options.block_if_queue_full else 0
+        self._blocks = options.block_if_queue_full
+        self._limit = pending_limit(options)
         self._mail = Mailbox(asyncio.get_running_loop())
-        self._under_way: set[asyncio.Future[MessageId]] = set()
-        self._waiting: deque[tuple[Any, asyncio.Future[MessageId]]] = deque()
+        self._under_way: dict[asyncio.Future[MessageId], int] = {}  # and its chunks
+        self._chunks_under_way = 0
+        self._waiting: deque[tuple[Any, int, asyncio.Future[MessageId]]] = deque()
         self._calls = Calls()
         self._closed = False
         self._close_once = CloseOnce(self._close)
@@ -61,38 +67,52 @@ class StockProducer:
         if self._closed:
             raise ClosedError("the producer is closed: create another")
         native = build(message)
+        chunks = chunks_of(message) if self._chunked else 1
         future: asyncio.Future[MessageId] = self._mail.loop.create_future()
-        if self._limit and (self._waiting or len(self._under_way) >= self._limit):
-            self._waiting.append((native, future))
+        if not self._waiting and self._has_room(chunks):
+            self._send(native, chunks, future)
+        elif self._blocks:
+            self._waiting.append((native, chunks, future))
         else:
-            self._send(native, future)
+            full = _pulsar.Result.ProducerQueueIsFull
+            future.set_exception(failure(full, f"send to {self._topic}"))
         return future
 
-    def _send(self, native: Any, future: asyncio.Future[MessageId]) -> None:
+    def _has_room(self, chunks: int) -> bool:
+        """One with more chunks than the limit goes alone, or it would never go."""
+        if not self._limit or not self._under_way:
+            return True
+        return self._chunks_under_way + chunks <= self._limit
+
+    def _send(self, native: Any, chunks: int, future: asyncio.Future[MessageId]) -> None:
         # Before the call: the library may call back at once.
-        self._under_way.add(future)
+        self._under_way[future] = chunks
+        self._chunks_under_way += chunks
         try:
             self._native.send_async(native, partial(self._mail.post, self._sent, future))
         except Exception as error:
-            self._under_way.discard(future)
+            self._ended(future)
             future.set_exception(raised(error, "send"))
         if self._router is not None and self._router.failed is not None:
             refused, self._router.failed = self._router.failed, None
-            self._under_way.discard(future)
+            self._ended(future)
             if not future.done():
                 future.set_exception(refused)
 
+    def _ended(self, future: asyncio.Future[MessageId]) -> None:
+        self._chunks_under_way -= self._under_way.pop(future, 0)
+
     def _sent(self, future: asyncio.Future[MessageId], result: Any, native_id: Any) -> None:
-        self._under_way.discard(future)
+        self._ended(future)
         if not future.done():
             if result == _pulsar.Result.Ok:
                 future.set_result(self._id_of(native_id))
             else:
                 future.set_exception(failure(result, f"send to {self._topic}"))
-        while self._waiting and len(self._under_way) < self._limit:
-            native, waiting = self._waiting.popleft()
+        while self._waiting and (self._waiting[0][2].done() or self._has_room(self._waiting[0][1])):
+            native, chunks, waiting = self._waiting.popleft()
             if not waiting.done():  # its caller is still there
-                self._send(native, waiting)
+                self._send(native, chunks, waiting)
 
     def _id_of(self, native_id: Any) -> MessageId:
         if self._chunked:
@@ -112,7 +132,7 @@ class StockProducer:
     async def flush(self) -> None:
         if self._closed:
             raise ClosedError("the producer is closed: create another")
-        queued = [future for _, future in self._waiting]
+        queued = [future for _, _, future in self._waiting]
         # Not flush_async: it keeps the GIL, which a callback may be waiting for.
         await in_thread(self._native.flush, f"flush {self._topic}")
         if queued:
@@ -131,11 +151,18 @@ class StockProducer:
         """The library's side is gone: nothing more will be called back."""
         self._closed = True
         self._calls.abandon()
-        queued = [future for _, future in self._waiting]
+        queued = [future for _, _, future in self._waiting]
         self._waiting.clear()
         for future in (*self._under_way, *queued):
             if not future.done():
                 future.set_exception(ClosedError("the producer was closed before the send ended"))
+
+
+def chunks_of(message: Outgoing) -> int:
+    """How many chunks a message takes, as far as it shows: before compression and encryption, at
+    the broker's usual limit. Only memory hangs on it."""
+    size = len(message.payload or b"")
+    return max(1, -(-size // _CHUNK_BYTES))
 
 
 def build(message: Outgoing) -> Any:

@@ -17,8 +17,7 @@ from ...message import Message
 from ...options import ProducerOptions
 from .schemas import schema_info
 
-# So that the per-partition limit is max_pending_messages when this package does the waiting.
-_NO_LIMIT_ACROSS: Final = 2**31 - 1
+_NO_LIMIT: Final = 0
 
 
 class Router:
@@ -44,6 +43,14 @@ class Router:
             return partitions  # one past the last: the library refuses it
 
 
+def pending_limit(options: ProducerOptions) -> int:
+    """Most chunks that `StockProducer` has under way, over all partitions; 0 for no limit of it."""
+    if not (options.block_if_queue_full or options.chunking_enabled):
+        return 0
+    limits = (options.max_pending_messages, options.max_pending_messages_across_partitions)
+    return min((limit for limit in limits if limit), default=0)
+
+
 def producer_configuration(options: ProducerOptions) -> tuple[Any, Router | None]:
     """The `_pulsar.ProducerConfiguration` for `options`, and the router in it."""
     conf = _pulsar.ProducerConfiguration()
@@ -54,12 +61,9 @@ def producer_configuration(options: ProducerOptions) -> tuple[Any, Router | None
         conf.initial_sequence_id(options.initial_sequence_id)
     conf.send_timeout_millis(options.send_timeout_millis)
     conf.compression_type(getattr(_pulsar.CompressionType, options.compression_type.name))
-    conf.max_pending_messages(options.max_pending_messages)
-    conf.max_pending_messages_across_partitions(
-        _NO_LIMIT_ACROSS
-        if options.block_if_queue_full
-        else options.max_pending_messages_across_partitions
-    )
+    limited_here = options.block_if_queue_full or options.chunking_enabled
+    conf.max_pending_messages(_NO_LIMIT if limited_here else options.max_pending_messages)
+    conf.max_pending_messages_across_partitions(options.max_pending_messages_across_partitions)
     conf.block_if_queue_full(False)  # it would block the event loop
     conf.batching_enabled(options.batching_enabled)
     conf.batching_max_messages(options.batching_max_messages)

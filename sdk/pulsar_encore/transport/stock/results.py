@@ -92,10 +92,13 @@ class Calls:
             raise ClosedError(f"{doing}: it is closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
+        # A native reader keeps the callback that announced it; a callback that kept the future, and
+        # so the reader, would keep both, and the threads of their client, for ever.
+        once = [future]
 
         def done(*outcome: Any) -> None:
             try:
-                loop.call_soon_threadsafe(_settle, future, outcome, discard)
+                loop.call_soon_threadsafe(_settle, once.pop(), outcome, discard)
             except BaseException:  # the loop is closed: nobody can wait for this any more
                 _drop(outcome, discard)
 

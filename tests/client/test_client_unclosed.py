@@ -1,0 +1,130 @@
+"""Who forgets a client, a consumer, a producer or a reader: what still works, and what is said."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import warnings
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import pulsar_encore as encore
+from pulsar_encore.devbroker import BrokerThread
+
+EARLIEST = encore.MessageId.earliest
+MakeClient = Callable[..., encore.Client]
+
+CREATE: dict[str, Callable[[encore.Client, str], Awaitable[Any]]] = {
+    "producer": lambda client, topic: client.create_producer(topic),
+    "consumer": lambda client, topic: client.subscribe(topic, "audit"),
+    "reader": lambda client, topic: client.create_reader(topic, EARLIEST),
+}
+
+
+async def told(deadline_s: float = 3) -> list[str]:
+    """What warnings say once everything that nobody has is collected."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(int(deadline_s / 0.05)):
+            gc.collect()
+            if caught:
+                break
+            await asyncio.sleep(0.05)
+        gc.collect()
+    return sorted(str(each.message) for each in caught if each.category is ResourceWarning)
+
+
+@pytest.mark.filterwarnings("ignore:the client of:ResourceWarning")
+async def test_what_a_client_made_outlives_the_name_of_the_client(
+    make_client: MakeClient, topic: str
+) -> None:
+    made = [await create(make_client(), topic) for create in CREATE.values()]
+    producer, consumer, reader = made
+    gc.collect()
+    await asyncio.sleep(0.2)
+    sent = await producer.send(b"x")
+    async with asyncio.timeout(5):
+        received = await consumer.receive()
+        assert (received.data(), (await reader.read_next()).data()) == (b"x", b"x")
+    assert received.message_id() == sent
+    await consumer.acknowledge(received)
+    for each in made:
+        assert each.is_connected()
+        await each.close()
+
+
+@pytest.mark.parametrize("kind", CREATE)
+async def test_what_was_never_closed_is_named_when_it_is_collected(
+    make_client: MakeClient, topic: str, kind: str
+) -> None:
+    async def forget() -> None:
+        await CREATE[kind](make_client(), topic)
+
+    await forget()
+    client, made = await told()
+    assert client.startswith("the client of pulsar://127.0.0.1")
+    assert made.startswith(f"the {kind} of ") and topic in made
+    assert "audit" in made or kind != "consumer"
+    assert "close()" in made
+
+
+@pytest.mark.parametrize("end", ["each", "client", "shutdown", "unsubscribe"])
+async def test_what_was_closed_is_not(make_client: MakeClient, topic: str, end: str) -> None:
+    async def use() -> None:
+        client = make_client()
+        made = [await create(client, topic) for create in CREATE.values()]
+        if end == "unsubscribe":
+            await made[1].unsubscribe()
+        if end == "each":
+            for each in made:
+                await each.close()
+        if end == "shutdown":
+            client.shutdown()
+        else:
+            await client.close()
+
+    await use()
+    assert await told(0.2) == []
+
+
+LEFT_OPEN = """
+import asyncio, sys
+import pulsar_encore as encore
+
+async def main():
+    client = encore.Client(sys.argv[1], logger=encore.ConsoleLogger(encore.LoggerLevel.Error))
+    made = [
+        await client.create_producer("left"),
+        await client.subscribe("left", "audit"),
+        await client.create_reader("left", encore.MessageId.earliest),
+    ]
+    if sys.argv[2] == "closed":
+        await client.close()
+    return client, made
+
+loop = asyncio.new_event_loop()
+left = loop.run_until_complete(main())
+loop.close()
+"""
+
+
+@pytest.mark.parametrize("how", ["left", "closed"])
+def test_what_a_process_leaves_open_is_named_at_its_end(broker: BrokerThread, how: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-W", "always::ResourceWarning", "-c", LEFT_OPEN, broker.url, how],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    named = sorted(
+        line.partition("ResourceWarning: ")[2].split(" of ")[0]
+        for line in ended.stderr.splitlines()
+        if "was never closed" in line
+    )
+    expected = ["the client", "the consumer", "the producer", "the reader"]
+    assert (ended.returncode, named) == (0, expected if how == "left" else []), ended.stderr

@@ -1,0 +1,81 @@
+"""Closing a consumer that is disconnected: its acks wait for the connection, within a limit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from consumer_kit import TOPIC, Subscribe, now_s, put_numbers, receive_n
+
+from pulsar_encore import ClosedError, ConsumerType
+from pulsar_encore.testing import MemoryTransport
+
+
+@pytest.mark.parametrize("cumulative", [False, True])
+async def test_acks_made_while_disconnected_are_sent_before_it_closes(
+    transport: MemoryTransport, subscribe: Subscribe, cumulative: bool
+) -> None:
+    put_numbers(transport, 6, batch=2)
+    consumer = await subscribe(consumer_type=ConsumerType.Exclusive)
+    messages = await receive_n(consumer, 6)
+    transport.disconnect()
+    if cumulative:
+        await consumer.acknowledge_cumulative(messages[-1])
+    else:
+        await consumer.acknowledge(messages)
+    closing = asyncio.create_task(consumer.close())
+    waiting = asyncio.create_task(consumer.receive())
+    await asyncio.sleep(2)
+    assert not closing.done()
+    with pytest.raises(ClosedError):  # nobody waits for a message meanwhile
+        await waiting
+    transport.reconnect()
+    await closing
+    assert transport.backlog(TOPIC, "s") == 0
+    assert not transport.links
+
+
+async def test_what_could_not_be_sent_is_said(
+    transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_numbers(transport, 5)
+    consumer = await subscribe()
+    messages = await receive_n(consumer, 5)
+    transport.disconnect()
+    await consumer.acknowledge(messages[:3])
+    begun = now_s()
+    with caplog.at_level(logging.WARNING, "pulsar_encore"):
+        await consumer.close()
+    assert now_s() - begun == pytest.approx(5, abs=0.2)
+    (record,) = caplog.records
+    assert f"{TOPIC}/s" in record.getMessage() and "acks of 3 entries" in record.getMessage()
+
+
+async def test_with_nothing_to_send_closing_waits_for_no_connection(
+    transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_numbers(transport, 1)
+    consumer = await subscribe()
+    await receive_n(consumer, 1)
+    transport.disconnect()
+    begun = now_s()
+    await consumer.close()
+    assert now_s() == begun
+    assert not caplog.records
+
+
+async def test_a_closing_that_is_cancelled_with_its_loop_still_gives_the_subscription_back(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 1)
+    consumer = await subscribe()
+    (message,) = await receive_n(consumer, 1)
+    transport.disconnect()
+    await consumer.acknowledge(message)
+    closing = asyncio.create_task(consumer.close())
+    await asyncio.sleep(1)
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    assert not transport.links
