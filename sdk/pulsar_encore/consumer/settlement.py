@@ -84,7 +84,8 @@ class Settlement:
         elif entry.size == 1:
             self._acks.added(home, home.ack_entry(entry.key))
         elif entry.unacked and entry.era == home.era:
-            self._ack_part(home, entry, index)
+            home.adopt(entry)  # it comes again: known to be acked, and the broker is told then
+            self._acks.added(home, home.ack(entry, index))
 
     def _ack_part(self, home: InFlight, entry: Entry, index: int) -> None:
         """One index of a batch that no record is kept of."""

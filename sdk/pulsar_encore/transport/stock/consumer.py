@@ -37,7 +37,8 @@ logger = logging.getLogger(__name__)
 # look between them, or it never comes to one.
 _LEAD_MS: Final = 100
 _BURST_GAP_S: Final = 0.050
-_BURST: Final = 10_000  # ids a burst: 3 us each, on the loop
+_BURST: Final = 10_000  # ids a burst, 3 us each
+_SLICE: Final = 1_000  # in one turn of the loop
 _NATIVE_GROUP_S: Final = 0.2  # the native client groups acks for 100 ms; and time to send them
 _CLOSE_S: Final = 5.0
 # With a read of the broker's under way, a rewind makes it skip a block (wire notes 5.5). Nothing is
@@ -285,10 +286,19 @@ class StockConsumer:
         if self._closed:
             return
         burst, self._due = self._due[:_BURST], self._due[_BURST:]
-        for source, ledger, entry in burst:
+        self._send_slice(burst, 0)
+
+    def _send_slice(self, burst: list[tuple[int, int, int]], at: int) -> None:
+        if self._closed:
+            return
+        for source, ledger, entry in burst[at : at + _SLICE]:
             self._native.negative_acknowledge(self._native_id(source, ledger, entry))
         self._last_burst = self._loop.time()
-        self._schedule_burst()
+        if at + _SLICE < len(burst):
+            self._burst_timer = self._loop.call_later(0, self._send_slice, burst, at + _SLICE)
+        else:
+            self._burst_timer = None
+            self._schedule_burst()
 
     def redeliver_all(self, source: int | None = None) -> None:
         self._due.clear()
