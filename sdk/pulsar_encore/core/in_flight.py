@@ -129,7 +129,19 @@ class InFlight:
                 entry.base = max(entry.base, redelivery_count)
             if ack_set != -1:
                 entry.learn_acked(ack_set)
-        return entry, self._admit(entry, indexes)
+        wanted = self._admit(entry, indexes)
+        if entry.active == 0:
+            self._rest(entry)
+        return entry, wanted
+
+    def _rest(self, entry: Entry) -> None:
+        """Nothing of a delivered entry is new: it waits with those that are away, or is done."""
+        if entry.unacked:
+            self._park_away(entry)
+        else:
+            self.acks.drop_part(entry)
+            self._drop(entry)
+            self.acks.add_whole(entry.key, redelivered=entry.doubled)
 
     def _still_waits(self, due_key: tuple[int, int, int]) -> bool:
         """A nacked message came before it is due: it keeps waiting.
