@@ -214,7 +214,9 @@ class InFlight:
         elif len(self.timeouts):
             self.timeouts.discard(entry.due_key(index))
         state[index] = ACKED
-        if before != AWAY:
+        if before == AWAY:
+            entry.doubled = True  # by an older look or an id: it may be on its way here
+        else:
             entry.active -= 1
             self.unacked -= 1
         entry.unacked -= 1
@@ -242,7 +244,9 @@ class InFlight:
         waiting = self.nacks.discard_entry(*key)
         self.timeouts.discard_entry(*key)
         entry = self._entries.get(key)
-        self.acks.add_whole(key, redelivered=self.acks.expects_echoes)
+        # Without a record (nacked, given back, never seen here) nobody knows what is on its way.
+        doubled = entry is None or entry.doubled or self.acks.expects_echoes
+        self.acks.add_whole(key, redelivered=doubled)
         if self.rewind is not None:
             self.rewind.settled(key)
         if self.attempts:

@@ -4,8 +4,8 @@ Owns `Rewind`, one for each source of such a subscription. A broker that is aske
 read is under way lets that read move its position on, and skips a block (wire notes 5.5, "a rewind
 meets a read under way"); and what the client had queued before still comes first. So what was given
 back is remembered as owed, in order:
-- until a rewind is seen to begin (the stream goes back), what lies past the first owed entry is from
-  before: it is dropped, and owed as well;
+- until a rewind is seen to begin (the stream goes back), what lies past the first owed entry is a
+  leftover: it is dropped, and owed as well;
 - a delivery that comes while an earlier owed one is missing means rewind again;
 - past everything seen so far entry ids follow each other; a hole is suspect for as long as the race
   can reach (markers and compaction make holes too, so a source where a hole stays is trusted).
