@@ -515,3 +515,50 @@ def test_an_acked_index_that_comes_again_is_told_again() -> None:
     assert again is entry and list(positions) == [0, 2]
     (part,) = home.acks.take(1).parts
     assert part.remaining() == 0b101
+
+
+def test_a_nacked_message_that_is_acked_is_recognised_when_a_copy_comes() -> None:
+    """A reconnect sent it once more; the record, which knew of that, left with the nack."""
+    home = plain_home()
+    entry, _ = home.arrive((1, 1), 0, 0, (0,))
+    assert entry is not None
+    home.disconnected()
+    home.reconnected()
+    entry, _ = home.arrive((1, 1), 0, 0, (0,))
+    assert entry is not None
+    entry.state[0] = HELD
+    home.nack(entry, 0, 1_000, 0)
+    home.ack_entry((1, 1))
+    home.acks.take(0)
+    assert home.arrive((1, 1), 0, 0, (0,)) == (None, ())
+
+
+def test_a_message_acked_before_its_delivery_is_recognised_when_it_comes() -> None:
+    """By an older look: the rest of its batch may come first, and be acked as well."""
+    home = plain_home()
+    entry, _ = home.arrive((1, 1), 2, 0, (0,))
+    assert entry is not None
+    home.ack(entry, 1)
+    home.ack(entry, 0)
+    home.acks.take(0)
+    assert home.arrive((1, 1), 2, 0, (1,)) == (None, ())
+
+
+def test_a_batch_of_which_only_acked_messages_come_is_kept_within_bounds() -> None:
+    home = plain_home()
+    entry, _ = home.arrive((1, 1), 2, 0, (0, 1))
+    assert entry is not None
+    home.ack(entry, 0)
+    home.release_all()
+    again, positions = home.arrive((1, 1), 2, 0, (0,))
+    assert again is entry and list(positions) == []
+    home._check()
+
+
+def test_a_batch_that_broker_and_consumer_acked_between_them_is_done() -> None:
+    home = InFlight(object(), 0, TOPIC, -1, shared=False)
+    home.ack_cumulative((1, 1), 0, 2)
+    entry, positions = home.arrive((1, 1), 2, 0, (0,), 0b01)
+    assert entry is not None and list(positions) == []
+    home._check()
+    assert home.acks.take(0).whole == [(1, 1)]

@@ -119,8 +119,8 @@ class Settlement:
                     f"batch index {index} needs the batch's size: use an id from a received message"
                 )
         settled = home.ack_cumulative(key, index, size)
-        if len(home.acks):
-            self._acks.added(home, settled)
+        if len(home.acks):  # also where nothing of it is here any more
+            self._acks.added(home, max(settled, 1))
 
     def _cumulative(self, message: Message) -> Entry:
         entry = self._own(message)

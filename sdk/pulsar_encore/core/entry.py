@@ -146,12 +146,18 @@ class Entry:
         self.unacked = self.active = 0
         return settled
 
-    def release(self, mask: int) -> int:
-        """HELD or NACKED -> AWAY, for the indexes of a bit mask; returns the mask of those."""
+    def release(self, mask: int, seen: int = -1) -> int:
+        """HELD or NACKED -> AWAY, for the indexes of a bit mask; returns the mask of those.
+
+        Args:
+            mask: Which.
+            seen: Those of them that ended a look.
+        """
         released = 0
         for index in set_bits(mask):
             if index < self.size and self.state[index] in (HELD, NACKED):
-                self.count_look(index)
+                if seen >> index & 1:
+                    self.count_look(index)
                 self.end_turn(index)
                 released |= 1 << index
         self.active -= released.bit_count()

@@ -133,7 +133,19 @@ class InFlight:
                 entry.base = max(entry.base, redelivery_count)
             if ack_set != -1:
                 entry.learn_acked(ack_set)
-        return entry, self._admit(entry, indexes, now_ms)
+        wanted = self._admit(entry, indexes, now_ms)
+        if entry.active == 0:
+            self._rest(entry)
+        return entry, wanted
+
+    def _rest(self, entry: Entry) -> None:
+        """Nothing of a delivered entry is new: it waits with those that are away, or is done."""
+        if entry.unacked:
+            self._park_away(entry)
+        else:
+            self.acks.drop_part(entry)
+            self._drop(entry)
+            self.acks.add_whole(entry.key, redelivered=entry.doubled)
 
     def _still_waits(self, due_key: MessageKey, now_ms: int) -> bool:
         """A nacked message came before it is due: it keeps waiting.
@@ -224,7 +236,9 @@ class InFlight:
         elif len(self.timeouts):
             self.timeouts.discard(entry.due_key(index))
         state[index] = ACKED
-        if before != AWAY:
+        if before == AWAY:
+            entry.doubled = True  # by an older look or an id: it may be on its way here
+        else:
             entry.active -= 1
             self.unacked -= 1
         entry.unacked -= 1
@@ -252,7 +266,9 @@ class InFlight:
         waiting = self.nacks.discard_entry(*key)
         self.timeouts.discard_entry(*key)
         entry = self._entries.get(key)
-        self.acks.add_whole(key, redelivered=self.acks.expects_echoes)
+        # Without a record (nacked, given back, never seen here) nobody knows what is on its way.
+        doubled = entry is None or entry.doubled or self.acks.expects_echoes
+        self.acks.add_whole(key, redelivered=doubled)
         if self.rewind is not None:
             self.rewind.settled(key)
         if self.attempts:
@@ -384,7 +400,11 @@ class InFlight:
         self._asked[due_key] = earliest_ms if self._asked.pop(due_key, -1) else 0
 
     def _release_indexes(self, entry: Entry, mask: int, earliest_ms: int) -> int:
-        released = entry.release(mask)
+        again = 0  # asked for once more: nobody looked at it since
+        if self._asked:
+            for index in set_bits(mask):
+                again |= (self._asked.get(entry.due_key(index)) == 0) << index
+        released = entry.release(mask, seen=mask & ~again)
         self.unacked -= released.bit_count()
         for index in set_bits(released):
             self._ask(entry.due_key(index), earliest_ms)
