@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from forwarding_kit import DEAD, RETRY, TOPIC, bodies, open_consumer, read_out
@@ -285,3 +286,5 @@ async def test_one_part_that_fails_does_not_keep_the_other(
         assert "s" not in transport.state(RETRY).subscriptions
     for link in list(transport.links):
         await link.close()
+    with contextlib.suppress(encore.TransportError):
+        await client.close()

@@ -403,8 +403,10 @@ class Consumer:
             finally:
                 self._acks.close()
                 self._queue.drop()
-                await self._link.close()
-                self._forget()
+                try:
+                    await self._link.close()
+                finally:
+                    self._forget()
 
     def _end_receiving(self, why: ClosedError) -> None:
         self._refusal = why
