@@ -11,12 +11,15 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread, Fault, FaultPlan
 
 from ..admin import Admin, AdminError
 from ..pulsar_server import Server, Standalone
+
+THREADS = 100
 
 
 class Broker(Protocol):
@@ -156,6 +159,9 @@ class Brokers:
         self._one_breaker = asyncio.Lock()
 
     async def __aenter__(self) -> Brokers:
+        # Blocking clients wait in its threads, some for the length of a run: the default few would
+        # keep runs from each other for ever.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
         self._shared = await self._opened(private=False)
         return self
 
@@ -181,7 +187,6 @@ class Brokers:
             )
             thread = BrokerThread(settings)
             await self._stack.enter_async_context(thread)
-            self._stack.callback(lambda: None)
             return DevBroker(thread)
         if private:
             process = Standalone()
