@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test integration bench lint types format clean
+.PHONY: demo test integration image bench lint types format clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -18,8 +18,12 @@ demo: $(STAMP)  ## the main job, stock client and this SDK side by side on the d
 test: $(STAMP)  ## the fast suite: no Java, no Docker
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+SUITES ?= integration
 integration: $(STAMP)  ## the contract suite and friends against a real Pulsar
-	$(BIN)/python -m pytest integration $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(SUITES) $(PYTEST_ARGS)
+
+image:  ## our image of Pulsar, for where no registry is reachable (as root, on Debian)
+	$(PYTHON) docker/pulsar_image.py
 
 bench: $(STAMP)  ## ratios in one run; anyone can repeat them
 	$(BIN)/pulsar-encore bench $(BENCH_ARGS)
