@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test integration histories bench lint types format clean
+.PHONY: demo test integration histories image bench lint types format clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -18,8 +18,12 @@ demo: $(STAMP)  ## the main job, stock client and this SDK side by side on the d
 test: $(STAMP)  ## the fast suite: no Java, no Docker
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+SUITES ?= integration
 integration: $(STAMP)  ## the contract suite and friends against a real Pulsar
-	$(BIN)/python -m pytest integration $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(SUITES) $(PYTEST_ARGS)
+
+image:  ## our image of Pulsar, for where no registry is reachable (as root, on Debian)
+	$(PYTHON) docker/pulsar_image.py
 
 SEEDS ?= 1-500
 histories: $(STAMP)  ## random workloads on a real Pulsar, each checked: make histories SEEDS=1-500

@@ -44,7 +44,7 @@ COPIED = ("Containerfile", "jvm.options", "pulsar.sh", "standalone.conf", "start
 
 LABEL = "pulsar-encore.digest"
 ASK_TIMEOUT = 60.0
-PULL_TIMEOUT = 900.0
+PULL_TIMEOUT = 600.0
 BASE_TIMEOUT = 600.0
 BUILD_TIMEOUT = 300.0
 
@@ -121,6 +121,9 @@ def build_image(engine: Engine, say: Say, cache: Path = DEFAULT_CACHE) -> str:
                     str(context),
                     timeout=BUILD_TIMEOUT,
                 )
+            with contextlib.suppress(EngineError):  # those that this one has taken the name of
+                ours = f"--filter=label={LABEL}"
+                engine.call("image", "prune", "--force", ours, timeout=ASK_TIMEOUT)
     return OUR_IMAGE
 
 
@@ -145,6 +148,8 @@ def _base(cache: Path, say: Say) -> Path:
         _run([*apart, "debootstrap", *what])
         left_out = [f"--exclude=./{path}/*" for path in BASE_LEFT_OUT]
         _run(["tar", "-C", str(root), "--numeric-owner", *left_out, "-cf", str(partial), "."])
+        for old in cache.glob("base-*.tar"):
+            old.unlink()
         partial.rename(base)
     return base
 

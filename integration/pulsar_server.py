@@ -37,6 +37,7 @@ __all__ = [
     "Standalone",
     "StandaloneError",
     "container_here",
+    "find_engine",
     "own_broker",
     "prefetch",
     "resolve_jars",

@@ -21,6 +21,9 @@ asyncio.set_event_loop(None)
 
 MESSAGES = 5000
 
+# Seconds; a broker's start is among them, a minute and more on a busy machine.
+TIMEOUT = 300
+
 
 def restart(broker: Broker) -> None:
     broker.restart()
@@ -31,6 +34,7 @@ def kill(broker: Broker) -> None:
     broker.start()
 
 
+@pytest.mark.timeout(2 * TIMEOUT)
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 @pytest.mark.parametrize("fault", [restart, kill])
 async def test_a_broker_gone_in_the_middle_loses_nothing(
@@ -58,7 +62,7 @@ async def test_a_broker_gone_in_the_middle_loses_nothing(
         await publish(client, topic, sent[: MESSAGES // 2], batch=20)
         await publish(client, topic, sent[MESSAGES // 2 :])
         consumer = await subscribe(client, topic, encore.ConsumerType.Shared)
-        again = await work_off(consumer, sent, rng, nack_share=0.2, step=step, timeout=90)
+        again = await work_off(consumer, sent, rng, nack_share=0.2, step=step, timeout=TIMEOUT)
         # A broker that is killed forgets what its cursor did not write, once a second at most.
         assert len(again) <= (MESSAGES // 20 if fault is kill else 0)
         assert gone is not None

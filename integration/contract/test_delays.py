@@ -63,7 +63,10 @@ async def test_other_types_do_not(
 
 async def test_below_a_tick_is_not_delayed(client: encore.Client, topic: str) -> None:
     consumer = await subscribe(client, topic)
-    start = time.monotonic()
-    await publish(client, topic, [b"x"], deliver_after=timedelta(milliseconds=500))
-    await take(consumer, 1)
-    assert time.monotonic() - start < 0.45
+    took = []
+    for _ in range(5):  # a busy machine may be late, but one that delays is never in time
+        start = time.monotonic()
+        await publish(client, topic, [b"x"], deliver_after=timedelta(milliseconds=500))
+        await take(consumer, 1)
+        took.append(time.monotonic() - start)
+    assert min(took) < 0.45

@@ -105,7 +105,7 @@ class AgainstModel(RuleBasedStateMachine):
         mask = -1
         if tells and stored.acked:
             mask = sum(1 << index for index in range(stored.size) if index not in stored.acked)
-        wanted = ["away"] if self.shared else ["away", "nacked"]
+        wanted = ["away"]
         expected = [index for index in indexes if self.where[key, index] in wanted]
         if tells and stored.acked:
             expected = [index for index in expected if index not in stored.acked]

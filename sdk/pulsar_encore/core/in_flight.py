@@ -150,14 +150,11 @@ class InFlight:
     def _still_waits(self, due_key: MessageKey, now_ms: int) -> bool:
         """A nacked message came before it is due: it keeps waiting.
 
-        On Exclusive and Failover it comes at once, as in Java.
+        On Exclusive and Failover too, where Java's comes at once: with it the rewind would be off
+        that brings what the application let go behind it.
         """
         if len(self.nacks) and due_key in self.nacks:
-            if self.shared:
-                return True
-            self.nacks.discard(due_key)
-            self.unacked -= 1
-            return False
+            return True
         if self._came_early(due_key, now_ms):
             self.unacked += 1
             return True
@@ -178,12 +175,6 @@ class InFlight:
         wanted = []
         for position, index in enumerate(indexes):
             now = state[index]
-            if now == NACKED and not self.shared:
-                self.nacks.discard(entry.due_key(index))
-                entry.end_turn(index)
-                entry.active -= 1
-                self.unacked -= 1
-                now = AWAY
             if now == AWAY:
                 entry.active += 1
                 self.unacked += 1

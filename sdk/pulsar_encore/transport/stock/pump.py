@@ -25,6 +25,9 @@ _IDLE_MS: Final = 50  # longest native wait: how soon a stop or a command is not
 # client 90 ms or more, and none must go unseen.
 _WATCHFUL_MS: Final = 10
 _WATCHFUL_S: Final = 1.0
+# A connection has to stay for so long to count: the library says it is there a moment before it
+# throws away what it had queued from the one before.
+_STEADY_S: Final = 0.050
 _THIN: Final = 16  # a batch smaller than this means traffic is thin
 _QUICK_S: Final = 0.001  # singles closer than this mean it is thick
 _QUICK_COUNT: Final = 4
@@ -74,6 +77,7 @@ class Pump:
         self._paused = False
         self._connected = True
         self._polled = 0.0
+        self._up_since = -_STEADY_S
         self._watchful_until = 0.0
         self._thick = False
         self._quick = 0
@@ -184,6 +188,10 @@ class Pump:
             return True
         self._polled = now
         connected = self._native.is_connected()
+        if not connected:
+            self._up_since = now
+        elif now - self._up_since < _STEADY_S:
+            connected = False
         if connected == self._connected:
             return not self._mailbox.loop.is_closed()
         self._connected = connected
