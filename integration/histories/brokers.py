@@ -18,6 +18,7 @@ from pulsar_encore.devbroker import BrokerSettings, BrokerThread, Fault, FaultPl
 
 from ..admin import Admin, AdminError
 from ..pulsar_server import Server, Standalone
+from .control import Control
 
 THREADS = 100
 
@@ -156,6 +157,7 @@ class Brokers:
         self._stack = contextlib.AsyncExitStack()
         self._shared: Broker | None = None
         self._private: Broker | None = None
+        self._control: Control | None = None
         self._one_breaker = asyncio.Lock()
 
     async def __aenter__(self) -> Brokers:
@@ -163,7 +165,16 @@ class Brokers:
         # keep runs from each other for ever.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
         self._shared = await self._opened(private=False)
+        topic = f"persistent://{self._shared.namespace}/control-{uuid.uuid4().hex[:8]}"
+        await self._shared.create(topic, 0)
+        self._control = Control(self._shared.url, topic)
+        self._control.start()
+        self._stack.push_async_callback(asyncio.to_thread, self._control.close)
         return self
+
+    def lags(self) -> list[tuple[float, float]]:
+        """See `Control.lags`: of the shared broker, and so of the machine."""
+        return [] if self._control is None else list(self._control.lags)
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()

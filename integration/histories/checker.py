@@ -30,6 +30,7 @@ from .workload import Workload
 
 EARLY_S: Final = 0.001  # two readings of one clock
 LATE_S: Final = 2.0  # with an idle consumer; the engine's own late bound is a tenth of this
+LATE_RESTARTED_S: Final = 12.0  # the broker was restarted: it reads old entries after 5 s or so
 LATE_LETTER_S: Final = 4.0  # the broker's delays tick once a second
 FLUSH_S: Final = 1.0  # an ack made so long before a connection was lost has been sent
 NOTICED_S: Final = 0.3  # a lost connection is known to its client after so long
@@ -141,10 +142,10 @@ class _Fault:
     start: float
     end: float | None = None
 
-    def settles(self, at: float, now: float) -> bool:
+    def settles(self, at: float, now: float, slack: float) -> bool:
         """Whether an ack made then may not have reached the broker."""
         end = self.end if self.end is not None else now
-        return self.start - FLUSH_S <= at <= end + FLUSH_S
+        return self.start - FLUSH_S - slack <= at <= end + FLUSH_S + slack
 
     def touches(self, who: int, topic: str) -> bool:
         """Whether it is a fault of this consumer's connection to this topic."""
@@ -215,7 +216,7 @@ class _Checker:
         self._waiting: dict[int, set[int]] = defaultdict(set)  # consumer -> numbers it nacked
         self._due_times: dict[int, list[float]] = defaultdict(list)
         self._several = workload.members > 1
-        self._lag = 0.0
+        self._lags = [(event.at, event.delay) for event in self._events if event.what == r.LAG]
         self._silent = False  # the work is over
 
     # The run
@@ -339,14 +340,15 @@ class _Checker:
             if fault.start > event.at:
                 continue
             mine = fault.touches(who, message.topic)
+            slack = self._slack(fault.start - FLUSH_S, fault.start)
             if fault.note == "kill" and fault.start - 2 * FLUSH_S <= acked_at:
                 return "the broker was killed"
-            if mine and who != acked_by and event.at <= fault.start + NOTICED_S:
+            if mine and who != acked_by and event.at <= fault.start + NOTICED_S + slack:
                 return "handed out before the lost connection was noticed"
             for at, by in message.settled:
                 if by == who or not fault.touches(by, message.topic):
                     continue  # the consumer that acked it knows
-                if fault.settles(at, event.at):
+                if fault.settles(at, event.at, slack):
                     return "acked within a second of a lost connection, or without one"
                 end = fault.end if fault.end is not None else event.at
                 unloaded = fault.note in ("unload", "stop", "kill")
@@ -662,17 +664,24 @@ class _Checker:
             message = self._messages[number]
             wait = message.waits.get(event.who)
             bound = LATE_LETTER_S if wait is not None and wait.letter else LATE_S
+            if any(fault.note in ("stop", "kill") for fault in self._faults):
+                bound = LATE_RESTARTED_S
             if wait is None or message.done or message.topic in self._gone:
                 self._waiting[event.who].discard(number)
             elif message.last_at > wait.at:
                 self._waiting[event.who].discard(number)  # another had it since
-            elif max(wait.due, self._connected_at(event.who)) + bound + self._lag <= began:
+            elif self._ready_at(wait, event) + bound <= began:
                 self._waiting[event.who].discard(number)
                 text = (
                     f"message {number}, nacked at {wait.at:.3f}, was due at {wait.due:.3f} and "
                     f"not back at {event.at:.3f}, with its consumer idle"
                 )
                 self._found("late", text, event, number)
+
+    def _ready_at(self, wait: _Wait, event: Event) -> float:
+        """From when on a due message had every chance to come."""
+        at = max(wait.due, self._connected_at(event.who))
+        return at + (self._slack(at, event.at) if at <= event.at else 0.0)
 
     def _connected_at(self, who: int) -> float:
         """Since when nothing has disturbed a consumer's connection; never, while it is away."""
@@ -682,8 +691,9 @@ class _Checker:
             return float("inf")
         return max(self._disturbed, default=0.0)
 
-    def _lagged(self, event: Event) -> None:
-        self._lag += event.delay
+    def _slack(self, since: float, until: float) -> float:
+        """How late loop and broker were in a span, by what was measured."""
+        return sum(late for at, late in self._lags if since - SETTLES_S <= at <= until + SETTLES_S)
 
     def _refused(self, event: Event) -> None:
         message = self._messages.get(event.number)
@@ -771,7 +781,6 @@ _STEPS: Final = {
     r.FAULT: _Checker._fault,
     r.HEALED: _Checker._healed,
     r.IDLE: _Checker._idle,
-    r.LAG: _Checker._lagged,
     r.STATISTICS: _Checker._statistics,
     r.WORK_ENDED: _Checker._work_ended,
     r.FAILED: _Checker._failed,

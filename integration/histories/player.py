@@ -32,6 +32,7 @@ from .workload import Action, Decision, Segment, Workload, decide
 
 TURN_S: Final = 0.05
 SILENCE_S: Final = 5.0  # with nothing due, nothing held and nobody away
+SILENCE_RESTARTED_S: Final = 15.0  # a broker that was restarted reads old entries after 5 s or so
 NUDGE_S: Final = 0.8  # after so much silence the next action comes early
 LINGER_S: Final = 0.4  # acks leave within 0.2 s; what comes again shows
 LIMIT_S: Final = 75.0
@@ -155,7 +156,7 @@ class _Player:
             waits = self.recorder.now() < self._due + TURN_S or self._working()
             if waits:
                 quiet = 0.0
-            if quiet >= SILENCE_S:
+            if quiet >= (SILENCE_RESTARTED_S if workload.breaks_broker else SILENCE_S):
                 self.recorder.add(r.WORK_ENDED, note="silence")
                 break
             if loop.time() - began > LIMIT_S:

@@ -9,7 +9,7 @@ after it; what a consumer was handed is recorded in the order in which it was ha
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,9 +33,9 @@ HEALED: Final = "healed"  # as FAULT
 PAUSED: Final = "paused"  # who
 RESUMED: Final = "resumed"  # who
 IDLE: Final = "idle"  # who, delay: waited so long, and nothing came
-LAG: Final = "lag"  # delay: the loop was late by so much
+LAG: Final = "lag"  # delay: the loop, or a control message, was late by so much
 STATISTICS: Final = "statistics"  # who, counts
-BACKLOG: Final = "backlog"  # delay: entries the broker still has at the end
+BACKLOG: Final = "backlog"  # count: entries the broker still has at the end
 WORK_ENDED: Final = "work_ended"  # note: done, or silence
 FAILED: Final = "failed"  # who, note: a call raised what it should not
 DRAINER: Final = 1000  # `who` of the witness that reads what is left at the end
@@ -71,7 +71,9 @@ class Event:
             parts.append(":".join(str(part) for part in self.position))
         if self.key:
             parts.append(f"key {self.key}")
-        if self.count:
+        if self.what == BACKLOG:
+            parts.append(f"{self.count} entries")
+        elif self.count:
             parts.append(f"redelivery count {self.count}")
         if self.delay:
             parts.append(f"{self.delay:.3f} s")
@@ -92,6 +94,12 @@ class Recorder:
     def now(self) -> float:
         """Seconds since the history began."""
         return time.monotonic() - self._began
+
+    def late(self, lags: Iterable[tuple[float, float]]) -> None:
+        """Record control messages that were late, as (monotonic time, s), of these times on."""
+        for moment, delay in lags:
+            if moment >= self._began:
+                self.add(LAG, at=moment - self._began, delay=delay, note="control")
 
     def add(self, what: str, *, at: float | None = None, **fields: object) -> Event:
         """Record an event, now or at a time taken from `now` before."""

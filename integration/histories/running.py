@@ -60,7 +60,9 @@ class Runner:
             began = time.monotonic()
             events: list[Event] = []
             try:
-                events = (await play(workload, broker, client, name)).events
+                recorder = await play(workload, broker, client, name)
+                recorder.late(self._brokers.lags())
+                events = recorder.events
                 verdict = await asyncio.to_thread(check, workload, events)
             except Exception:  # no history, no verdict: it must not pass, nor end the others
                 verdict = Verdict(findings=[Finding(kind="no run", text=traceback.format_exc())])

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from .running import Outcome, Runner
-from .workload import Segment, Settling, Workload
+from .workload import Settling, Workload
 
 REPEATS: Final = 2
 SIDE_BY_SIDE: Final = 3
@@ -55,7 +55,7 @@ def _smaller(workload: Workload) -> Iterator[Workload]:
     """Smaller ones, the boldest first."""
     for share in (8, 2):
         if workload.messages >= share * 2:
-            yield _changed(workload, segments=_fewer(workload.segments, share))
+            yield _divided(workload, share)
     if len(workload.segments) > 1:
         yield _changed(workload, segments=workload.segments[:1])
     for at in range(len(workload.actions)):
@@ -82,10 +82,18 @@ def _smaller(workload: Workload) -> Iterator[Workload]:
             yield _changed(workload, settling=settling)
 
 
-def _fewer(segments: tuple[Segment, ...], share: int) -> tuple[Segment, ...]:
-    return tuple(
-        dataclasses.replace(each, messages=max(1, each.messages // share)) for each in segments
+def _divided(workload: Workload, share: int) -> Workload:
+    """A part of the messages, and what happens at them as much earlier."""
+    segments = tuple(
+        dataclasses.replace(each, messages=max(1, each.messages // share))
+        for each in workload.segments
     )
+    actions = tuple(
+        dataclasses.replace(each, after=each.after // share) for each in workload.actions
+    )
+    nacked = tuple(sorted({number // share for number in workload.settling.nacked}))
+    settling = dataclasses.replace(workload.settling, nacked=nacked)
+    return _changed(workload, segments=segments, actions=actions, settling=settling)
 
 
 def _changed(workload: Workload, **fields: Any) -> Workload:
