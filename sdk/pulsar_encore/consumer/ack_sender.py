@@ -23,7 +23,7 @@ _WINDOW_SHARE: Final = 10
 _RETRY_S: Final = 0.2
 # How long after a reconnect an entry may come again because its ack was lost with the connection.
 _SUSPECT_S: Final = 30.0
-_ECHO_S: Final = 2.0  # a redelivery that an ack did not overtake arrives sooner than this
+ECHO_S: Final = 2.0  # a redelivery that an ack did not overtake arrives sooner than this
 
 
 class AckSender:
@@ -95,7 +95,7 @@ class AckSender:
     def watch_echoes(self) -> None:
         """Forget in a while what may come again now."""
         if self._echo_timer is None:
-            self._echo_timer = self._loop.call_later(_ECHO_S, self._forget_echoes)
+            self._echo_timer = self._loop.call_later(ECHO_S, self._forget_echoes)
 
     def _flush(self, home: InFlight) -> bool:
         if not self._link.can_ack(home.source):
@@ -131,7 +131,7 @@ class AckSender:
         self._echo_timer = None
         left = [home.acks.forget_echoes() for home in self._homes.values()]
         if any(left):
-            self._echo_timer = self._loop.call_later(_ECHO_S, self._forget_echoes)
+            self._echo_timer = self._loop.call_later(ECHO_S, self._forget_echoes)
 
     def _trust(self) -> None:
         for home in self._homes.values():

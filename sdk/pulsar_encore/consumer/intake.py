@@ -77,6 +77,8 @@ class Intake:
             )
             if self._counts_attempts:
                 home.attempts = Attempts()
+            if self._redelivery.expects_echoes():
+                home.acks.expect_echoes()
             self._homes[source] = home
         return home
 

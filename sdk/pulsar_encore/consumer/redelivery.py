@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping
 from random import Random
 from typing import Final
@@ -21,7 +22,7 @@ from ..evidence import evidence_of
 from ..options import ConsumerOptions
 from ..timer import Alarm, due_in_ms, now_ms, wall_now_ms
 from ..transport.base import ConsumerLink
-from .ack_sender import AckSender
+from .ack_sender import ECHO_S, AckSender
 from .receive_queue import ReceiveQueue
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class Redelivery:
         self._one = link.capabilities.rewind_one_source
         self._alarm = Alarm(loop, self._fire)
         self._patience: dict[int, _Patience] = {}
+        self._rewound_at = -math.inf
         self._watch: asyncio.TimerHandle | None = None
 
     def nack_due(self, redelivery_count: int, delay_ms: int | None) -> tuple[int, int]:
@@ -159,13 +161,17 @@ class Redelivery:
     def redeliver_all(self, home: InFlight | None = None) -> None:
         """Everything unacked comes again, pending nacks included: of one source, or of all.
 
-        A transport that cannot rewind one source alone rewinds those beside it as well.
+        A transport that cannot rewind one source alone rewinds those beside it as well. With
+        nothing given back there is nothing to ask for on Exclusive and Failover: all that is
+        unacked is on its way here, and a rewind would only bring it twice.
         """
         rewound = [
             each
             for each in self._homes.values()
             if home is None or each is home or not (self._one or each.shared)
         ]
+        if not any(each.shared or each.unacked or each.owed for each in rewound):
+            return
         for each in rewound:
             each.release_all()
         self._rewind(home)
@@ -182,9 +188,14 @@ class Redelivery:
     def _rewind(self, home: InFlight | None) -> None:
         self._acks.flush()  # what leaves after the rewind would come again with it
         self._acks.watch_echoes()
+        self._rewound_at = self._loop.time()
         self._link.redeliver_all(None if home is None else home.source)
         if self._watch is None:
             self._watch = self._loop.call_later(_PATIENCE_S, self._look)
+
+    def expects_echoes(self) -> bool:
+        """Whether a rewind was asked for a moment ago, that a source seen only now knows not of."""
+        return self._loop.time() - self._rewound_at < ECHO_S
 
     def _look(self) -> None:
         """Ask again where a rewind has brought nothing for too long."""

@@ -420,6 +420,11 @@ class InFlight:
         self.timeouts.clear()
         self.unacked = sum(entry.active for entry in self._entries.values())
 
+    @property
+    def owed(self) -> int:
+        """Entries that a rewind has to bring again and has not."""
+        return 0 if self.rewind is None else self.rewind.owed
+
     def rewound_beside(self) -> None:
         """The link rewinds this source too, though nothing here was given back."""
         self.acks.expect_echoes()
