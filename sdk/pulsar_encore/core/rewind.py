@@ -168,11 +168,15 @@ class Rewind:
         if not (self._contiguous and self._reach and edge is not None and key > edge):
             return
         ledger, entry = key
-        first = edge[1] + 1 if edge[0] == ledger else 0
-        if first < entry:
-            for missing in range(first, min(entry, first + _REACH)):
-                self._owed[ledger, missing] = 0
-            self._suspected = ((ledger, first), key)
+        after = (edge[0], edge[1] + 1)
+        if after == key:
+            return
+        first = after[1]
+        if ledger != edge[0]:  # nor is it known where the ledger before ends
+            self._owed[after] = first = 0
+        for missing in range(first, min(entry, first + _REACH)):
+            self._owed[ledger, missing] = 0
+        self._suspected = (after, key)
 
     def _is_gone(self, missing: EntryKey, key: EntryKey) -> bool:
         """Whether `missing` was asked for often enough; then all before `key` is given up."""
@@ -182,7 +186,7 @@ class Rewind:
             self._tries += 1
             return False
         hole = self._suspected
-        if hole is not None and hole[0] <= missing < hole[1]:
+        if hole is not None and hole[0] <= missing < hole[1] and missing[0] == key[0]:
             self.trust_holes()
         self._forget_below(key)
         return True
