@@ -214,3 +214,12 @@ def test_progress_is_what_was_owed_and_came() -> None:
     assert rewind.came == 0
     judged(rewind, [0, 1])
     assert rewind.came == 2
+
+
+def test_what_only_the_last_rewind_did_not_bring_is_not_given_up() -> None:
+    """1 is gone from the topic; the third rewind brings neither 2 nor 3, and they are there."""
+    rewind = rewound(range(5))
+    assert judged(rewind, [0, 2, 3]) == [ADMIT, REWIND, DROP]
+    assert judged(rewind, [0, 2]) == [ADMIT, REWIND]
+    assert judged(rewind, [0, 4]) == [ADMIT, REWIND]
+    assert judged(rewind, [0, 2, 3, 4]) == [ADMIT] * 4
