@@ -35,3 +35,191 @@ def test_a_second_rewind_for_a_hole_brings_what_the_first_had_skipped() -> None:
     assert judged(rewind, [2]) == [REWIND]
     assert judged(rewind, [1, 2]) == [ADMIT, ADMIT]
     assert rewind.owed == 0
+
+
+def test_without_a_rewind_everything_is_handed_out() -> None:
+    rewind = Rewind()
+    assert set(judged(rewind, [0, 1, 5, 4, 4, 9])) == {ADMIT}, "nobody waits for anything"
+
+
+def test_leftovers_are_dropped_until_the_stream_goes_back() -> None:
+    rewind = rewound(range(3))
+    assert judged(rewind, [3, 4]) == [DROP, DROP], "queued somewhere before the rewind"
+    assert judged(rewind, range(6)) == [ADMIT] * 6
+    assert rewind.owed == 0
+
+
+def test_a_leftover_is_owed_as_well() -> None:
+    rewind = rewound(range(2))
+    assert judged(rewind, [2]) == [DROP]
+    assert judged(rewind, [0, 1, 3]) == [ADMIT, ADMIT, REWIND]
+    assert judged(rewind, [0, 1, 2, 3]) == [ADMIT] * 4
+
+
+def test_past_something_owed_nothing_is_handed_out() -> None:
+    rewind = rewound(range(4))
+    assert judged(rewind, [0, 2, 3]) == [ADMIT, REWIND, DROP]
+    assert rewind.owed == 3
+    assert judged(rewind, [0, 1, 2, 3]) == [ADMIT] * 4
+
+
+def test_a_rewind_may_begin_before_all_that_is_owed() -> None:
+    """What is held and was not given back comes too."""
+    rewind = Rewind()
+    judged(rewind, range(3))
+    rewind.begin([((1, 2), 0)])
+    assert judged(rewind, [0, 1, 2, 3]) == [ADMIT] * 4
+
+
+def test_a_rewind_that_begins_past_the_last_delivery_is_not_mistaken_for_leftovers() -> None:
+    rewind = rewound(range(5))
+    assert judged(rewind, [0, 1]) == [ADMIT, ADMIT]
+    rewind.begin()
+    rewind.settled_through((1, 1))
+    assert judged(rewind, [2, 3, 4]) == [ADMIT] * 3
+
+
+def test_a_hole_past_the_edge_is_suspect_after_a_rewind() -> None:
+    rewind = rewound(range(2))
+    assert judged(rewind, [0, 1, 5]) == [ADMIT, ADMIT, REWIND]
+    assert judged(rewind, range(6)) == [ADMIT] * 6
+
+
+def test_a_hole_is_also_found_between_leftovers() -> None:
+    """An earlier rewind's skip: the next one may skip the same."""
+    rewind = rewound(range(2))
+    assert judged(rewind, [4]) == [DROP]
+    assert judged(rewind, [0, 1, 4]) == [ADMIT, ADMIT, REWIND]
+    assert judged(rewind, range(5)) == [ADMIT] * 5
+
+
+def test_at_the_end_of_a_ledger_something_may_be_missing() -> None:
+    """Nobody knows how many entries it has; two rewinds, as for every hole, and no more."""
+    rewind = rewound(range(2))
+    assert judged(rewind, range(2)) == [ADMIT, ADMIT]
+    assert rewind.judge((2, 1), 0) is REWIND
+    assert judged(rewind, [2]) == [ADMIT], "it had one more"
+    assert [rewind.judge((2, number), 0) for number in range(2)] == [ADMIT, ADMIT]
+    assert rewind.judge((3, 0), 0) is REWIND
+    assert rewind.judge((3, 0), 0) is REWIND
+    assert rewind.judge((3, 0), 0) is ADMIT
+    assert rewind.judge((3, 2), 0) is REWIND, "a ledger's end says nothing of holes inside"
+
+
+def test_a_source_where_a_hole_stays_is_trusted_from_then_on() -> None:
+    """Markers and compaction: two rewinds, and no more for the holes that follow."""
+    rewind = rewound(range(2))
+    assert judged(rewind, [0, 1, 5]) == [ADMIT, ADMIT, REWIND]
+    assert judged(rewind, [0, 1, 5]) == [ADMIT, ADMIT, REWIND]
+    assert judged(rewind, [0, 1, 5, 9, 20]) == [ADMIT] * 5
+    rewind.begin([((1, 20), 0)])
+    assert judged(rewind, [20, 30, 40]) == [ADMIT] * 3
+
+
+def test_where_ids_do_not_follow_each_other_a_hole_is_none() -> None:
+    rewind = Rewind(contiguous=False)
+    judged(rewind, range(2))
+    rewind.begin([((1, 1), 0)])
+    assert judged(rewind, [1, 5]) == [ADMIT, ADMIT]
+    rewind.begin([((1, 5), 0)])
+    rewind.trust_holes()
+    assert judged(rewind, [5, 9]) == [ADMIT, ADMIT]
+
+
+def test_holes_are_not_suspect_for_ever() -> None:
+    """The race reaches a few reads of the broker past what was sent."""
+    rewind = rewound([0])
+    assert set(judged(rewind, range(10_000))) == {ADMIT}
+    assert judged(rewind, [10_005]) == [ADMIT]
+
+
+def test_what_does_not_come_is_given_up_after_two_rewinds_more() -> None:
+    """Trimmed, or acked by somebody else. Only what lies before it is."""
+    rewind = rewound(range(5))
+    assert judged(rewind, [2]) == [REWIND]
+    assert judged(rewind, [2]) == [REWIND]
+    assert judged(rewind, [2, 3, 4]) == [ADMIT] * 3
+    assert rewind.owed == 0
+
+
+def test_each_missing_entry_has_its_own_rewinds() -> None:
+    rewind = rewound(range(6))
+    assert judged(rewind, [0, 2]) == [ADMIT, REWIND]
+    assert judged(rewind, [0, 2]) == [ADMIT, REWIND]
+    assert judged(rewind, [0, 1, 2, 4]) == [ADMIT] * 3 + [REWIND]
+    assert judged(rewind, [0, 1, 2, 4]) == [ADMIT] * 3 + [REWIND]
+    assert judged(rewind, range(6)) == [ADMIT] * 6
+
+
+def test_nobody_waits_for_what_was_acked() -> None:
+    rewind = rewound(range(6))
+    rewind.settled((1, 0))
+    rewind.settled((1, 3))
+    assert judged(rewind, [1, 2, 4, 5]) == [ADMIT] * 4
+
+    rewind = rewound(range(6))
+    rewind.settled_through((1, 3))
+    assert judged(rewind, [4, 5]) == [ADMIT, ADMIT]
+
+    rewind = rewound(range(2))
+    rewind.settled_through((1, 1))
+    assert judged(rewind, [2, 3]) == [ADMIT, ADMIT], "nothing owed, nothing waited for"
+
+
+def test_the_tail_of_a_batch_waits_for_its_head() -> None:
+    """Some transports deliver a batch in parts, and a rewind may come between them."""
+    rewind = Rewind()
+    assert rewind.judge((1, 0), 0) is ADMIT
+    rewind.begin([((1, 0), 0)])
+    assert rewind.judge((1, 0), 3) is DROP
+    assert rewind.judge((1, 0), 0) is ADMIT
+    assert rewind.judge((1, 0), 3) is ADMIT
+
+
+def test_a_batch_may_begin_where_its_acked_messages_end() -> None:
+    rewind = Rewind()
+    assert rewind.judge((1, 0), 0) is ADMIT
+    rewind.begin([((1, 0), 0)])
+    rewind.settled_part((1, 0), 2)
+    assert rewind.judge((1, 0), 2) is ADMIT
+    rewind.settled_part((1, 7), 2)
+    assert rewind.owed == 0, "only what is owed changes"
+
+
+def test_a_second_rewind_while_the_first_is_under_way() -> None:
+    rewind = rewound(range(3))
+    assert judged(rewind, [0, 1]) == [ADMIT, ADMIT]
+    rewind.begin([((1, 0), 0), ((1, 1), 0)])
+    assert judged(rewind, [2, 3]) == [DROP, DROP], "the first one going on"
+    assert judged(rewind, range(5)) == [ADMIT] * 5
+
+
+def test_after_a_new_subscription_nothing_is_owed() -> None:
+    rewind = rewound(range(3))
+    rewind.forget()
+    assert rewind.owed == 0
+    assert judged(rewind, [5, 9, 2]) == [ADMIT] * 3
+
+
+def test_what_is_given_up_is_no_longer_waited_for() -> None:
+    rewind = rewound(range(3))
+    assert rewind.give_up() == 3
+    assert judged(rewind, [3, 4]) == [ADMIT, ADMIT]
+
+
+def test_progress_is_what_was_owed_and_came() -> None:
+    rewind = rewound(range(3))
+    assert rewind.came == 0
+    judged(rewind, [3])
+    assert rewind.came == 0
+    judged(rewind, [0, 1])
+    assert rewind.came == 2
+
+
+def test_what_only_the_last_rewind_did_not_bring_is_not_given_up() -> None:
+    """1 is gone from the topic; the third rewind brings neither 2 nor 3, and they are there."""
+    rewind = rewound(range(5))
+    assert judged(rewind, [0, 2, 3]) == [ADMIT, REWIND, DROP]
+    assert judged(rewind, [0, 2]) == [ADMIT, REWIND]
+    assert judged(rewind, [0, 4]) == [ADMIT, REWIND]
+    assert judged(rewind, [0, 2, 3, 4]) == [ADMIT] * 4

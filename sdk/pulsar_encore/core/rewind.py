@@ -49,6 +49,7 @@ class Rewind:
         "_at",
         "_contiguous",
         "_edge",
+        "_instead",
         "_missing",
         "_owed",
         "_reach",
@@ -68,6 +69,7 @@ class Rewind:
         self._reach = 0  # entries past the edge that are still to be watched for holes
         self._suspected: tuple[EntryKey, EntryKey] | None = None  # the last hole: first id, end
         self._missing: EntryKey | None = None
+        self._instead: EntryKey = (0, 0)  # the lowest that came while that is missing
         self._tries = 0
         self.came = 0  # of what was owed; to tell whether a rewind brings anything
 
@@ -168,24 +170,34 @@ class Rewind:
         if not (self._contiguous and self._reach and edge is not None and key > edge):
             return
         ledger, entry = key
-        first = edge[1] + 1 if edge[0] == ledger else 0
-        if first < entry:
-            for missing in range(first, min(entry, first + _REACH)):
-                self._owed[ledger, missing] = 0
-            self._suspected = ((ledger, first), key)
+        after = (edge[0], edge[1] + 1)
+        if after == key:
+            return
+        first = after[1]
+        if ledger != edge[0]:  # nor is it known where the ledger before ends
+            self._owed[after] = first = 0
+        for missing in range(first, min(entry, first + _REACH)):
+            self._owed[ledger, missing] = 0
+        self._suspected = (after, key)
 
     def _is_gone(self, missing: EntryKey, key: EntryKey) -> bool:
-        """Whether `missing` was asked for often enough; then all before `key` is given up."""
+        """Whether all that is owed before `key`, from `missing` on, was asked for often enough.
+
+        No rewind brought anything between `missing` and the lowest of what came instead: all of
+        that is given up. What only the last one did not bring has tries of its own.
+        """
         if missing != self._missing:
-            self._missing, self._tries = missing, 0
+            self._missing, self._tries, self._instead = missing, 0, key
+        self._instead = min(self._instead, key)
         if self._tries < _TRIES:
             self._tries += 1
             return False
         hole = self._suspected
-        if hole is not None and hole[0] <= missing < hole[1]:
+        if hole is not None and hole[0] <= missing < hole[1] and missing[0] == key[0]:
             self.trust_holes()
-        self._forget_below(key)
-        return True
+        self._forget_below(self._instead)
+        head = self._owed.peekitem(0)[0] if self._owed else key
+        return head >= key or self._is_gone(head, key)
 
     def _forget_below(self, key: EntryKey) -> None:
         owed = self._owed
