@@ -98,6 +98,7 @@ class _Wait:
     at: float
     due: float
     letter: bool
+    blocked_at: float = float("-inf")  # last seen to be for another consumer to settle
 
 
 @dataclass(slots=True)
@@ -670,13 +671,29 @@ class _Checker:
                 self._waiting[event.who].discard(number)
             elif message.last_at > wait.at:
                 self._waiting[event.who].discard(number)  # another had it since
-            elif self._ready_at(wait, event) + bound <= began:
+            elif self._is_another_s(message, wait, event.who):
+                wait.blocked_at = event.at
+            elif max(self._ready_at(wait, event), wait.blocked_at) + bound <= began:
                 self._waiting[event.who].discard(number)
                 text = (
                     f"message {number}, nacked at {wait.at:.3f}, was due at {wait.due:.3f} and "
                     f"not back at {event.at:.3f}, with its consumer idle"
                 )
                 self._found("late", text, event, number)
+
+    def _is_another_s(self, message: _Message, wait: _Wait, who: int) -> bool:
+        """Whether the broker would not listen to this nack: it counts from the holder only.
+
+        On Key_Shared, a consumer that comes back gets nothing of a key while another holds any
+        message of it (PIP-379); keys share hash ranges, so any message counts here.
+        """
+        if message.held - {who}:
+            return True
+        if any(each.at > wait.at for other, each in message.waits.items() if other != who):
+            return True
+        if self._workload.kind != "KeyShared":
+            return False
+        return any(each.held - {who} or set(each.waits) - {who} for each in self._messages.values())
 
     def _ready_at(self, wait: _Wait, event: Event) -> float:
         """From when on a due message had every chance to come."""
