@@ -124,7 +124,7 @@ class StockConsumer:
             _weakly(self._pump_ended),
         )
         # Its thread must not keep what nobody has any more; nor go on without it.
-        finalize(self, self._pump.stop).atexit = False
+        finalize(self, self._pump.forsake).atexit = False
 
     @property
     def topic(self) -> str:

@@ -2,9 +2,10 @@
 
 Owns `Pump`. The native receive cannot be cancelled without losing a message, so nobody but this
 thread receives, into a bounded buffer. It takes single messages while traffic is thin (no waiting)
-and batches while it is thick (one native call and one wake-up of the loop for hundreds). It ends by
-itself when the loop is closed or the main thread is over, so it can neither hang the process nor
-abort it.
+and batches while it is thick (one native call and one wake-up of the loop for hundreds). While
+nothing comes it sleeps, and a native callback wakes it: a consumer that is idle costs nothing. One
+thread for all of them, `Watcher`, looks after the connections, and ends each pump when its loop is
+closed or the main thread is over, so it can neither hang the process nor abort it.
 """
 
 from __future__ import annotations
@@ -18,16 +19,94 @@ from typing import Any, Final
 import _pulsar
 import pulsar
 
-from .results import Mailbox
+from .failures import failure
+from .results import Mailbox, ignore
 
-_IDLE_MS: Final = 50  # longest native wait: how soon a stop or a command is noticed
-# While acks may be lost with a connection it is looked at this often: a reconnect takes the native
-# client 90 ms or more, and none must go unseen.
-_WATCHFUL_MS: Final = 10
+_LOOK_S: Final = 0.050  # how often a connection is looked at
+# While acks may be lost with it, this often: a reconnect takes the native client 90 ms or more, and
+# none must go unseen.
+_WATCHFUL_LOOK_S: Final = 0.010
 _WATCHFUL_S: Final = 1.0
+_WITHDRAW_S: Final = 5.0  # longest wait for a native consumer to be closed
 _THIN: Final = 16  # a batch smaller than this means traffic is thin
 _QUICK_S: Final = 0.001  # singles closer than this mean it is thick
 _QUICK_COUNT: Final = 4
+
+
+class Watcher:
+    """The thread that sees connections come and go, for every pump of the process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pumps: set[Pump] = set()
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+
+    def add(self, pump: Pump) -> None:
+        with self._lock:
+            self._pumps.add(pump)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="pulsar-encore-watcher")
+                self._thread.start()
+
+    def remove(self, pump: Pump) -> None:
+        with self._lock:
+            self._pumps.discard(pump)
+
+    def hurry(self) -> None:
+        """A pump has become watchful: do not sleep until the next ordinary look."""
+        self._wake.set()
+
+    def _run(self) -> None:
+        looked = 0.0
+        while True:
+            now = time.monotonic()
+            everyone = now - looked >= _LOOK_S
+            looked = now if everyone else looked
+            self._wake.clear()
+            watchful = self._look(now, everyone)
+            if watchful is None:
+                return
+            self._wake.wait(_WATCHFUL_LOOK_S if watchful else _LOOK_S)
+
+    def _look(self, now: float, everyone: bool) -> bool | None:
+        """Whether some pump is watchful; None when there is none left, and the thread ends."""
+        with self._lock:
+            pumps = list(self._pumps)
+            if not pumps:
+                self._thread = None
+                return None
+        over = not threading.main_thread().is_alive()
+        watchful = False
+        for pump in pumps:
+            hurried = now < pump.watchful_until
+            watchful = watchful or hurried
+            if over:
+                pump.forsake()
+            elif hurried or everyone:
+                pump.look()
+        return watchful
+
+
+_watcher = Watcher()
+_unanswered: list[Any] = []  # native consumers that must not be destroyed
+
+
+class _Inbox:
+    """What a native receive calls, on a native thread; keeps nothing of the pump's or native."""
+
+    __slots__ = ("arrived", "wake")
+
+    def __init__(self, wake: threading.Event) -> None:
+        self.arrived: deque[tuple[Any, Any]] = deque()
+        self.wake = wake
+
+    def __call__(self, result: Any, message: Any) -> None:
+        try:
+            self.arrived.append((result, message))
+            self.wake.set()
+        except BaseException:  # nothing may pass
+            return
 
 
 class Pump:
@@ -65,28 +144,37 @@ class Pump:
         self._taken = 0  # the loop
         self._commands: deque[Callable[[], object]] = deque()
         self._wake = threading.Event()
+        self._inbox = _Inbox(self._wake)
+        self._asked = False  # a native receive is under way, and calls the inbox
         self._stopping = False
+        self._forsaken = False
         self._paused = False
+        self._full = False
         self._connected = True
-        self._polled = 0.0
-        self._watchful_until = 0.0
+        self._changes: deque[bool] = deque()  # of the connection, not yet told
+        self.watchful_until = 0.0
         self._thick = False
         self._quick = 0
         self._thread = threading.Thread(target=self._run, name="pulsar-encore-pump")
 
     def start(self) -> None:
         self._thread.start()
+        _watcher.add(self)
 
     # From the loop
 
     def taken(self, messages: int) -> None:
         """That many left the buffer."""
         self._taken += messages
-        self._wake.set()
+        if self._full:
+            self._wake.set()
 
     def watch(self) -> None:
         """Acks were handed over: a lost connection may take them along, so look closely."""
-        self._watchful_until = time.monotonic() + _WATCHFUL_S
+        now = time.monotonic()
+        if now >= self.watchful_until:
+            _watcher.hurry()
+        self.watchful_until = now + _WATCHFUL_S
 
     def pause(self, paused: bool) -> None:
         self._paused = paused
@@ -98,8 +186,28 @@ class Pump:
         self._wake.set()
 
     def stop(self) -> None:
+        """End the thread; the native consumer is about to be closed, or its client."""
         self._stopping = True
         self._wake.set()
+
+    def forsake(self) -> None:
+        """End the thread, and close the native consumer: nobody is left to do so."""
+        if not self._stopping:
+            self._forsaken = True
+            self.stop()
+
+    # On the watcher's thread
+
+    def look(self) -> None:
+        """Note a change of the connection; stop when there is nobody left to hand over to."""
+        if self._mailbox.loop.is_closed():
+            self.forsake()
+            return
+        connected = self._native.is_connected()
+        if connected != self._connected:
+            self._connected = connected
+            self._changes.append(connected)
+            self._wake.set()
 
     # On the thread
 
@@ -108,67 +216,113 @@ class Pump:
 
         Bounded, because taking messages out lets the broker send more.
         """
+        self._taken_in()
         while most > 0:
             messages = self._native.batch_receive()
             if not messages:
-                return
+                break
             most -= len(messages)
+        self._taken_in()
 
     def _run(self) -> None:
         error: Exception | None = None
         try:
-            while not self._stopping and threading.main_thread().is_alive():
-                if not self._step():
-                    break
+            while not self._stopping and self._step():
+                pass
         except pulsar.AlreadyClosed:
             pass
         except Exception as unexpected:
             error = unexpected
+        _watcher.remove(self)
+        self._withdraw()
         self._mailbox.post(self._ended, error)
+
+    def _withdraw(self) -> None:
+        """Wait until a receive that is under way is answered, as it is when the native consumer is
+        closed: to be destroyed with one ends the process. Two closes at once are no better, they
+        may leave the subscription at the broker, so only what nobody else closes is closed here."""
+        if not self._asked:
+            return
+        if self._forsaken:
+            self._native.close_async(ignore)
+        deadline = time.monotonic() + _WITHDRAW_S
+        while not self._inbox.arrived:
+            self._wake.clear()
+            left = deadline - time.monotonic()
+            if not self._inbox.arrived and (left <= 0 or not self._wake.wait(left)):
+                _unanswered.append(self._native)
+                return
 
     def _step(self) -> bool:
         """One turn; False when there is nobody left to hand over to."""
         while self._commands:
             self._commands.popleft()()
-        if not self._watch_connection():
+        if not self._report():
             return False
-        if self._paused or self._posted - self._taken >= self._room:
-            self._wake.clear()
-            if self._paused or self._posted - self._taken >= self._room:
-                self._wake.wait(self._idle_ms() / 1000)
+        self._full = self._posted - self._taken >= self._room
+        if self._paused or self._full:
+            self._sleep()
             return True
-        messages = self._receive()
+        return self._hand_over(self._receive())
+
+    def _report(self) -> bool:
+        """Tell of the connection; what came before a change goes before it."""
+        while self._changes:
+            if not self._hand_over(self._taken_in()):
+                return False
+            if not self._mailbox.post(self._connection, self._changes.popleft()):
+                return False
+        return True
+
+    def _hand_over(self, messages: list[Any]) -> bool:
         if not messages:
             return True
         self._posted += len(messages)
         return self._mailbox.post(self._arrived, self._deliver(messages))
 
     def _receive(self) -> list[Any]:
+        messages: list[Any]
         if self._thick:
-            messages: list[Any] = self._native.batch_receive()
+            messages = self._native.batch_receive()
             if len(messages) < _THIN:
                 self._thick, self._quick = False, 0
             return messages
         began = time.monotonic()
-        try:
-            message = self._native.receive(self._idle_ms())
-        except pulsar.Timeout:
-            self._quick = 0
+        if not self._asked:
+            self._asked = True
+            self._native.receive_async(self._inbox)
+        if not self._inbox.arrived:
+            self._sleep()
+        messages = self._taken_in()
+        if messages:
+            self._quick = self._quick + 1 if time.monotonic() - began < _QUICK_S else 0
+            self._thick = self._quick >= _QUICK_COUNT
+        return messages
+
+    def _taken_in(self) -> list[Any]:
+        """What the native receive brought: a message at most.
+
+        Raises:
+            AlreadyClosed: Nothing more will come.
+        """
+        if not self._inbox.arrived:
             return []
-        self._quick = self._quick + 1 if time.monotonic() - began < _QUICK_S else 0
-        self._thick = self._quick >= _QUICK_COUNT
-        return [message]
+        result, message = self._inbox.arrived.popleft()
+        self._asked = False
+        if result == _pulsar.Result.Ok:
+            return [message]
+        if result == _pulsar.Result.AlreadyClosed:
+            raise pulsar.AlreadyClosed("closed")
+        raise failure(result, "receive")
 
-    def _idle_ms(self) -> int:
-        return _WATCHFUL_MS if time.monotonic() < self._watchful_until else _IDLE_MS
-
-    def _watch_connection(self) -> bool:
-        now = time.monotonic()
-        if now - self._polled < _WATCHFUL_MS / 1000:
-            return True
-        self._polled = now
-        connected = self._native.is_connected()
-        if connected == self._connected:
-            return not self._mailbox.loop.is_closed()
-        self._connected = connected
-        return self._mailbox.post(self._connection, connected)
+    def _sleep(self) -> None:
+        """Until something is to be done; whoever gives that sets `_wake` after it."""
+        self._wake.clear()
+        held_back = self._paused or (self._full and self._posted - self._taken >= self._room)
+        if not (
+            self._stopping
+            or self._commands
+            or self._changes
+            or (not held_back and (self._inbox.arrived or not self._asked))
+        ):
+            self._wake.wait()

@@ -1,0 +1,46 @@
+"""Consumers that nothing comes to cost next to nothing: their threads sleep."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pulsar_encore as encore
+from pulsar_encore.devbroker import BrokerThread
+
+
+def turns() -> dict[int, int]:
+    """How often each receiving thread has gone to sleep so far."""
+    counts = {}
+    for thread in threading.enumerate():
+        if thread.name == "pulsar-encore-pump" and thread.native_id is not None:
+            status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+            counts[thread.native_id] = int(
+                status.split("\nvoluntary_ctxt_switches:")[1].split("\n")[0]
+            )
+    return counts
+
+
+async def test_a_consumer_that_nothing_comes_to_sleeps(
+    client: encore.Client, topic: str, broker: BrokerThread
+) -> None:
+    consumers = [await client.subscribe(f"{topic}-{n}", "s") for n in range(5)]
+    waiting = [asyncio.create_task(each.receive()) for each in consumers]
+    await asyncio.sleep(0.3)
+    before = turns()
+    await asyncio.sleep(0.6)
+    after = turns()
+    assert len(after) == 5
+    assert [after[each] - before[each] for each in after] == [0] * 5
+    async with await client.create_producer(f"{topic}-3") as producer, asyncio.timeout(5):
+        await producer.send(b"x")
+        assert (await waiting[3]).data() == b"x"
+        for each in waiting[:3] + waiting[4:]:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        broker.drop_connections()  # while they sleep
+        while consumers[0].is_connected():
+            await asyncio.sleep(0.01)
+        await producer.send(b"y")
+        assert (await consumers[3].receive()).data() == b"y"
