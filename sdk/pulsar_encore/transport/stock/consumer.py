@@ -109,6 +109,7 @@ class StockConsumer:
         self._last_ack = -_NATIVE_GROUP_S
         self._rewinding = 0
         self._seeking = False
+        self._leaving = False  # the subscription is being deleted, and the native end with it
         self._burst_timer: asyncio.TimerHandle | None = None
         self._sink: Sink | None = None
         self._closed = False
@@ -206,7 +207,7 @@ class StockConsumer:
     def _pump_ended(self, error: Exception | None) -> None:
         if not self._ended.done():
             self._ended.set_result(None)
-        if self._closed or self._sink is None:
+        if self._closed or self._leaving or self._sink is None:
             return
         cause = f": {error!r}" if error is not None else ""
         failed = TransportError(f"the native consumer stopped delivering{cause}")
@@ -345,7 +346,12 @@ class StockConsumer:
         return MessageId.wrap(native_id).with_topic(topic)
 
     async def unsubscribe(self) -> None:
-        await self._calls.run(self._native.unsubscribe_async, "unsubscribe")
+        self._leaving = True
+        try:
+            await self._calls.run(self._native.unsubscribe_async, "unsubscribe")
+        except BaseException:
+            self._leaving = False
+            raise
 
     async def close(self) -> None:
         await self._close_once()
