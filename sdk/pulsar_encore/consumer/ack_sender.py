@@ -123,6 +123,7 @@ class AckSender:
         for home in homes:
             home.reconnected()
         self.flush()
+        self.watch_echoes()
         if self._trust_timer is not None:
             self._trust_timer.cancel()
         self._trust_timer = self._loop.call_later(_SUSPECT_S, self._trust)

@@ -237,6 +237,7 @@ class AckTracker:
         stays suspect when it is sent.
         """
         self._suspecting, self._lost = True, False
+        self._expecting = 2  # a copy that is queued somewhere may come beside the new one
         for _, keys in self._sent:
             self._suspect(keys)
         self._whole.update(self._suspects)

@@ -31,6 +31,7 @@ _MAX_AWAY: Final = 10_000
 # Redeliveries that never came (another consumer got them); forgetting one costs a duplicate too.
 _MAX_ASKED: Final = 100_000
 _LAST: Final = (1 << 63) - 1
+_ANSWER_MS: Final = 1_000  # what was asked for comes sooner, or not at all
 
 
 class InFlight:
@@ -153,21 +154,24 @@ class InFlight:
         On Exclusive and Failover too, where Java's comes at once: with it the rewind would be off
         that brings what the application let go behind it.
         """
-        if len(self.nacks) and due_key in self.nacks:
-            return True
         if self._came_early(due_key, now_ms):
-            self.unacked += 1
             return True
-        return False
+        if self._asked and due_key in self._asked:  # what was asked for
+            self.unacked -= self.nacks.discard(due_key)
+            return False
+        return len(self.nacks) > 0 and due_key in self.nacks
 
     def _came_early(self, due_key: MessageKey, now_ms: int) -> bool:
-        """It was asked for ahead of its time, and came sooner for another reason: ask once more."""
+        """It was asked for ahead of its time, and came sooner for another reason.
+
+        What was asked for comes as well. Should it not, it is asked for once more: then it may come
+        whenever it comes.
+        """
         earliest = self._asked.get(due_key, 0) if self._asked else 0
         if now_ms >= earliest:
             return False
-        # It is asked for once more, not ahead of time, and then comes whenever it comes.
-        self._asked[due_key] = 0
-        self.nacks.move(due_key, earliest + self._lead_ms, 0)
+        if not self.nacks.move(due_key, earliest + _ANSWER_MS + self._lead_ms, 0):
+            self.unacked += 1
         return True
 
     def _admit(self, entry: Entry, indexes: Sequence[int], now_ms: int) -> Sequence[int]:
@@ -175,14 +179,21 @@ class InFlight:
         wanted = []
         for position, index in enumerate(indexes):
             now = state[index]
+            if now == NACKED and self._asked and entry.due_key(index) in self._asked:
+                if now_ms < self._asked[entry.due_key(index)]:
+                    continue
+                self.nacks.discard(entry.due_key(index))  # what was asked for came after all
+                entry.active -= 1
+                self.unacked -= 1
+                now = AWAY
             if now == AWAY:
                 entry.active += 1
-                self.unacked += 1
                 if self._came_early(entry.due_key(index), now_ms):
                     state[index] = NACKED
                     continue
                 if self._asked:
                     self._asked.pop(entry.due_key(index), None)
+                self.unacked += 1
                 state[index] = QUEUED
                 wanted.append(position)
             elif now == ACKED:
@@ -375,26 +386,25 @@ class InFlight:
 
     def _release_plain(self, ledger: int, entries: Sequence[int], earliest_ms: int) -> list[int]:
         wanted = list(entries)
-        for number in wanted:
-            self._ask((ledger, number, -1), earliest_ms)
         self.unacked -= len(wanted)
-        if self._entries:
-            for number in entries:
-                entry = self._entries.get((ledger, number))
-                if entry is not None and entry.size == 1:
-                    released = self._release_indexes(entry, 1, earliest_ms)
-                    self.unacked += released  # counted twice: above, and there
+        for number in wanted:
+            entry = self._entries.get((ledger, number))
+            if entry is None or entry.size > 1:
+                self._ask((ledger, number, -1), earliest_ms)
+            else:
+                released = self._release_indexes(entry, 1, earliest_ms)
+                self.unacked += released  # counted twice: above, and there
         return wanted
 
     def _ask(self, due_key: MessageKey, earliest_ms: int) -> None:
-        # 0 stays: see `_came_early`.
-        self._asked[due_key] = earliest_ms if self._asked.pop(due_key, -1) else 0
+        # 0: what was asked for did not come, and this time nothing that comes is too early.
+        self._asked[due_key] = 0 if due_key in self._asked else earliest_ms
 
     def _release_indexes(self, entry: Entry, mask: int, earliest_ms: int) -> int:
         again = 0  # asked for once more: nobody looked at it since
         if self._asked:
             for index in set_bits(mask):
-                again |= (self._asked.get(entry.due_key(index)) == 0) << index
+                again |= (entry.due_key(index) in self._asked) << index
         released = entry.release(mask, seen=mask & ~again)
         self.unacked -= released.bit_count()
         for index in set_bits(released):
