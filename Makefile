@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test integration histories image bench lint types format clean
+.PHONY: demo test worlds integration histories image bench lint types format clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -17,6 +17,9 @@ demo: $(STAMP)  ## the main job, stock client and this SDK side by side on the d
 
 test: $(STAMP)  ## the fast suite: no Java, no Docker
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+worlds: $(STAMP)  ## small worlds, so many events deeper than `make test` walks them
+	WORLDS_DEEPER=$(or $(DEEPER),2) $(BIN)/python -m pytest tests/worlds --timeout 0 $(PYTEST_ARGS)
 
 SUITES ?= integration
 integration: $(STAMP)  ## the contract suite and friends against a real Pulsar

@@ -122,9 +122,9 @@ class _Message:
     forked: bool = False  # two consumers had it at once, or its letter came while it was held
 
     def topic_elsewhere(self, event: Event) -> bool:
-        """Whether somebody has it already, so that two copies may be made of it."""
+        """Whether somebody has a copy already, so that two may be made of it."""
         letters = any(wait.letter for wait in self.waits.values())
-        return bool(self.held - {event.who}) or (letters and event.topic == self.topic)
+        return bool(self.held) or (letters and event.topic == self.topic)
 
     @property
     def entry(self) -> tuple[str, int, int]:

@@ -52,12 +52,14 @@ class Story:
     """One source and its broker.
 
     Args:
-        markers: The log has ids that are never sent; then only what came before may be skipped,
-            because a hole in such a source says nothing.
+        markers: The log has ids that are never sent.
     """
 
     def __init__(self, markers: bool) -> None:
         self.markers = markers
+        # Holes that nothing on this connection explains: those of markers, and what was acked
+        # before. Where there are some, only what came on this connection may be skipped.
+        self.unexplained = markers
         self.home = InFlight(self, 0, TOPIC, -1, shared=False)
         assert self.home.rewind is not None
         self.rewind = self.home.rewind
@@ -133,7 +135,7 @@ class Story:
         if not self.racing or not self.skips_left or self.gone:
             return
         last = max((at for at in range(len(self.log)) if self.unsettled(at)), default=0)
-        end = self.edge if self.markers else max(last, self.edge)
+        end = self.edge if self.unexplained else max(last, self.edge)
         if self.position < end:
             self.position = min(self.position + rng.randint(1, 4), end)
             self.racing = False
@@ -233,6 +235,8 @@ class Story:
         self.fresh = self.racing = False
         self.flush()
         self.home.reconnected()
+        left = [at for at in range(len(self.log)) if self.unsettled(at)]
+        self.unexplained = self.unexplained or left != list(range(len(self.log)))[-len(left) :]
 
     def is_silent(self) -> bool:
         return not (self.pipe or self.asked or self.position < len(self.log))

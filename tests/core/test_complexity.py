@@ -1,0 +1,203 @@
+"""How the work grows, counted in steps: function calls, and walks over what is kept.
+
+No time is measured, so a slow machine changes nothing here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pulsar_encore.consumer.ack_sender import AckSender
+from pulsar_encore.core.entry import HELD, Entry, EntryKey
+from pulsar_encore.core.in_flight import InFlight
+from pulsar_encore.core.rewind import Rewind, Verdict
+from pulsar_encore.options import ConsumerOptions
+
+TOPIC = "persistent://public/default/t"
+FEW, MANY = 10_000, 40_000
+# Four times the work may cost so many times the steps; a square would be sixteen times.
+LINEAR = 6
+
+
+class Steps:
+    """Calls, in Python and in C, made while it is entered; and keys that were walked over."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> Steps:
+        sys.setprofile(self._event)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _event(self, frame: Any, event: str, argument: Any) -> None:
+        if event in ("call", "c_call"):
+            self.count += 1
+
+
+class Walked(dict[Any, Any]):
+    """A dict that counts the keys it is asked for one after the other."""
+
+    def __init__(self, steps: Steps) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def __iter__(self) -> Iterator[Any]:
+        for key in super().__iter__():
+            self.steps.count += 1
+            yield key
+
+    def keys(self) -> Any:
+        return iter(self)
+
+    def values(self) -> Any:
+        return (self[key] for key in self)
+
+    def items(self) -> Any:
+        return ((key, self[key]) for key in self)
+
+
+def home_with(held: int, *, shared: bool, batch: int = 0) -> tuple[InFlight, list[Entry]]:
+    """A source, of which so many entries are held."""
+    home = InFlight(object(), 0, TOPIC, -1, shared=shared)
+    entries = []
+    for number in range(held):
+        if home.rewind is not None:
+            home.rewind.judge((1, number), 0)
+        entry, _ = home.arrive((1, number), batch, 0, range(batch or 1))
+        assert entry is not None
+        entry.state[:] = bytes([HELD]) * entry.size
+        entries.append(entry)
+    return home, entries
+
+
+async def sender_that_cannot_send(home: InFlight) -> AckSender:
+    options = ConsumerOptions(topics=(TOPIC,), pattern=None, subscription_name="s")
+    link: Any = SimpleNamespace(can_ack=lambda source: False)
+    return AckSender(link, {0: home}, options, asyncio.get_running_loop())
+
+
+async def acking_while_away(count: int, batch: int) -> int:
+    home, entries = home_with(count, shared=True, batch=batch)
+    sender = await sender_that_cannot_send(home)
+    steps = Steps()
+    home.acks._whole = Walked(steps)
+    home.acks._dirty = Walked(steps)
+    with steps:
+        for entry in entries:
+            sender.added(home, home.ack(entry, 0))
+    assert len(home.acks) == count, "nothing is lost for it"
+    sender.close()
+    return steps.count
+
+
+@pytest.mark.parametrize("batch", [0, 2], ids=["whole entries", "parts"])
+async def test_an_ack_while_disconnected_is_one_step(batch: int) -> None:
+    few, many = await acking_while_away(FEW, batch), await acking_while_away(MANY, batch)
+    assert many <= LINEAR * few
+    assert many <= 40 * MANY, "steps for an ack"
+
+
+async def test_what_waited_is_sent_in_one_walk() -> None:
+    def sent(count: int) -> int:
+        home, entries = home_with(count, shared=True)
+        for entry in entries:
+            home.ack(entry, 0)
+        steps = Steps()
+        home.acks._whole, waiting = Walked(steps), home.acks._whole
+        home.acks._whole.update(waiting)
+        with steps:
+            unsent = home.acks.take(0)
+        assert len(unsent.whole) == count
+        return steps.count
+
+    assert sent(MANY) <= LINEAR * sent(FEW)
+
+
+def counted(work: Callable[[], object]) -> int:
+    with Steps() as steps:
+        work()
+    return steps.count
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "exclusive"])
+@pytest.mark.parametrize("batch", [0, 3], ids=["plain", "batches"])
+def test_giving_everything_back_is_linear(shared: bool, batch: int) -> None:
+    def given_back(count: int) -> int:
+        home, _ = home_with(count, shared=shared, batch=batch)
+        return counted(home.release_all)
+
+    few, many = given_back(FEW), given_back(MANY)
+    assert many <= LINEAR * few
+    assert many <= 60 * MANY, "steps for an entry"
+
+
+def test_a_rewind_begins_with_a_step_for_each_entry() -> None:
+    def begun(count: int) -> int:
+        rewind = Rewind()
+        given_back: list[tuple[EntryKey, int]] = [((1, number), 0) for number in range(count)]
+        return counted(lambda: rewind.begin(given_back))
+
+    assert begun(MANY) <= LINEAR * begun(FEW)
+
+
+def judging(owed: int, numbers: range) -> int:
+    """Steps for a delivery with so many entries owed."""
+    rewind = Rewind()
+    for number in range(owed):
+        rewind.judge((1, number), 0)
+    rewind.begin(((1, number), 0) for number in range(owed))
+
+    def judge() -> None:
+        for number in numbers:
+            rewind.judge((1, number), 0)
+
+    return counted(judge)
+
+
+def test_a_delivery_costs_the_same_however_much_is_owed() -> None:
+    comes_again = range(1_000)
+    few, many = judging(FEW, comes_again), judging(MANY, comes_again)
+    assert many <= 1.5 * few, "of what is owed"
+
+    few, many = judging(FEW, range(FEW, FEW + 1_000)), judging(MANY, range(MANY, MANY + 1_000))
+    assert many <= 1.5 * few, "of leftovers"
+    assert many <= 40 * 1_000
+
+
+def test_giving_up_what_is_gone_is_linear() -> None:
+    def given_up(count: int) -> int:
+        rewind = Rewind()
+        for number in range(count):
+            rewind.judge((1, number), 0)
+        rewind.begin(((1, number), 0) for number in range(count))
+
+        def judge() -> None:
+            verdicts = [rewind.judge((1, count - 1), 0) for _ in range(3)]
+            assert verdicts == [Verdict.REWIND, Verdict.REWIND, Verdict.ADMIT]
+
+        return counted(judge)
+
+    assert given_up(MANY) <= LINEAR * given_up(FEW)
+
+
+def test_settling_what_is_owed_costs_the_same_for_each() -> None:
+    def settled(count: int) -> int:
+        rewind = Rewind()
+        rewind.begin(((1, number), 0) for number in range(count))
+
+        def settle() -> None:
+            for number in range(count):
+                rewind.settled((1, number))
+
+        return counted(settle)
+
+    assert settled(MANY) <= LINEAR * settled(FEW)

@@ -1,0 +1,164 @@
+"""The state of a consumer as one hashable value, so that a search sees where it has been before.
+
+Every attribute of the core's classes is walked, also those that are added one day. Left out or put
+in relation is only what cannot matter for what comes: counts of looks, absolute times, how often
+something has happened so far.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from enum import Enum
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from pulsar_encore.core.ack_sets import UNCERTAIN_MS, AckTracker, Cumulative
+from pulsar_encore.core.entry import Entry
+from pulsar_encore.core.in_flight import InFlight
+from pulsar_encore.core.rewind import Rewind
+
+if TYPE_CHECKING:
+    from small_world import App, Look
+
+_PLAIN = frozenset((int, str, bool, float, type(None), bytes))
+# What is not state: constants, and what points back.
+_CONSTANT = {
+    InFlight: {"owner", "source", "topic", "partition", "shared", "volatile", "era"},
+    Entry: {"home", "size", "batched", "key", "turns", "base", "looks", "era"},
+    Rewind: {"came", "_reach"},
+    AckTracker: {"_sent", "_positions"},
+}
+
+
+def freeze(app: App, now: float) -> Any:
+    """All of one consumer and its application that decides what may come."""
+    consumer, home = app.consumer, app.home
+    link = app.link
+    at_ms = int(now * 1000)
+    queue = tuple(
+        (
+            cursor.entry.key,
+            cursor.entry.live,
+            cursor.entry is home.find(cursor.entry.key),
+            tuple(cursor.indexes[cursor.at :]),
+        )
+        for cursor in consumer._queue._cursors
+    )
+    down = tuple(
+        (each.entry, tuple(each.indexes), each.ack_set, each.redelivery_count > 0)
+        for each in link.down
+    )
+    up = tuple((command, _command(details)) for command, details in link.up)
+    patience = consumer._redelivery._patience.get(0)
+    waited = None
+    if patience is not None and home.rewind is not None:
+        waited = (round(now - patience.since), patience.tries, patience.came == home.rewind.came)
+    timers = frozenset(
+        (each.callback.__name__, round(each.at - now, 1))
+        for each in app.loop.timers
+        if each.callback.__name__ != "_ring"
+    )
+    return (
+        _value(home, at_ms),
+        frozenset(app.nacks.keys),
+        frozenset(app.timeouts.keys),
+        queue,
+        (link.line, link.seeking, down, up),
+        frozenset(consumer._acks._refused),
+        waited,
+        timers,
+        frozenset(_look(each, home) for each in app.looks),
+        frozenset(app.acked),
+        frozenset(app.may_ack),
+        frozenset(app.seen),
+        frozenset(app.may_repeat),
+    )
+
+
+def _command(details: Any) -> Any:
+    if details is None:
+        return None
+    if isinstance(details, list):
+        return frozenset(details)
+    return details.cumulative, frozenset(details.entries), frozenset(details.partial)
+
+
+def _look(look: Look, home: InFlight) -> Any:
+    entry = look.message._entry
+    assert entry is not None
+    known = entry is home.find(entry.key)
+    record = None
+    if not known:  # what is left of it
+        record = (entry.live, entry.era == home.era, entry.unacked, bytes(entry.state))
+    turns = entry.turn(look.spot[1]) - look.message._turn
+    flags = look.nacked, look.leaving, look.current, look.void
+    return look.spot, flags, known, record, min(turns, 2)
+
+
+def _entry(entry: Entry, now: int) -> Any:
+    looked = entry.looks is not None
+    return entry.key, looked, tuple(_value(getattr(entry, name), now) for name in _names(Entry))
+
+
+def _rewind(rewind: Rewind, now: int) -> Any:
+    return rewind._reach > 0, tuple(_value(getattr(rewind, name), now) for name in _names(Rewind))
+
+
+def _tracker(tracker: AckTracker, now: int) -> Any:
+    since = now - UNCERTAIN_MS
+    sent = tuple((at >= since, frozenset(keys)) for at, keys in tracker._sent)
+    positions = tuple((at >= since, position) for at, position in tracker._positions)
+    names = _names(AckTracker)
+    return sent, positions, tuple([_value(getattr(tracker, name), now) for name in names])
+
+
+_SPECIAL: dict[type, Callable[[Any, int], Any]] = {
+    Entry: _entry,
+    Rewind: _rewind,
+    AckTracker: _tracker,
+}
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    left_out = _CONSTANT.get(kind, set())
+    return tuple(name for name in getattr(kind, "__slots__", ()) if name not in left_out)
+
+
+def _value(value: Any, now: int) -> Any:
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is dict:
+        if not value:
+            return ()
+        return frozenset([(_key(key), _value(each, now)) for key, each in value.items()])
+    special = _SPECIAL.get(kind)
+    if special is not None:
+        return special(value, now)
+    if kind is bytearray:
+        return bytes(value)
+    if kind in (tuple, list, deque, Cumulative):
+        return tuple([_value(each, now) for each in value])
+    if kind is set:
+        return frozenset(value)
+    if isinstance(value, Enum):
+        return value
+    if isinstance(value, dict):
+        return frozenset([(_key(key), _value(each, now)) for key, each in value.items()])
+    if kind is InFlight:
+        names: Iterable[str] = vars(value)
+        left_out = _CONSTANT[InFlight]
+        return tuple(
+            [
+                _value(getattr(value, name), now)
+                for name in names
+                if name not in left_out and name not in ("nacks", "timeouts", "_away")
+            ]
+        )
+    raise TypeError(f"no way to freeze a {kind.__name__}")
+
+
+def _key(key: Any) -> Any:
+    return key.key if type(key) is Entry else key

@@ -1,0 +1,845 @@
+"""A world small enough to walk through: consumers, their applications, and the abstract broker.
+
+Owns `World`. The consumers are real, but for their event loop, whose clock stands still, and their
+due indexes, which are plain dicts (the real ones have a model of their own). `events` are all that
+can happen next, `apply` makes one happen and raises `Violation` when an application can see
+something wrong; `next_alone` is what happens when the world is left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from abstract_broker import TOPIC, Broker, Line, Link, Mode, Spot, Stored
+from frozen import freeze
+
+from pulsar_encore.consumer.consumer import Consumer
+from pulsar_encore.core.due import DueBatch, MessageKey
+from pulsar_encore.core.entry import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED, EntryKey
+from pulsar_encore.core.in_flight import InFlight
+from pulsar_encore.errors import MessageNotHeldError
+from pulsar_encore.message import Message
+from pulsar_encore.options import ConsumerOptions
+from pulsar_encore.options.enums import ConsumerType
+from pulsar_encore.transport.base import AckPlan, Capabilities
+
+Event: TypeAlias = tuple[Any, ...]
+"""(what, consumer, details...)"""
+
+TYPES = {
+    "shared": ConsumerType.Shared,
+    "exclusive": ConsumerType.Exclusive,
+    "failover": ConsumerType.Failover,
+}
+_FAR_MS = 1 << 40  # when nacks are due; the world does not wait for that
+_BEGIN_S = 1_000.0
+_QUIET_S = 40.0  # longer than anything waits for an answer
+
+
+class Violation(AssertionError):
+    """Something an application can see, and should not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a world is made of, and how often it may have what would else go on for ever.
+
+    Attributes:
+        mode: Subscription type.
+        sizes: Messages in each entry.
+        names: The consumers.
+        budget: How often each of `LIMITED` may happen in all.
+        tells: The broker's deliveries carry ack sets.
+        split: Batches are delivered message by message.
+        stock: The transport cannot ack parts of batches it has not delivered.
+        brisk: Pipes are always empty and everybody knows at once who is connected: fewer states,
+            for longer stories.
+        start: What has happened before.
+    """
+
+    mode: Mode
+    sizes: tuple[int, ...]
+    names: tuple[str, ...]
+    budget: dict[str, int] = field(default_factory=dict)
+    tells: bool = True
+    split: bool = False
+    stock: bool = False
+    brisk: bool = False
+    start: tuple[Event, ...] = ()
+
+
+class Timer:
+    """A `TimerHandle` of the still loop."""
+
+    __slots__ = ("at", "callback", "loop")
+
+    def __init__(self, loop: StillLoop, at: float, callback: Callable[..., Any]) -> None:
+        self.loop = loop
+        self.at = at
+        self.callback = callback
+
+    def cancel(self) -> None:
+        if self in self.loop.timers:
+            self.loop.timers.remove(self)
+
+
+class StillLoop:
+    """As much of an event loop as a consumer needs. Time passes when told."""
+
+    def __init__(self) -> None:
+        self.now = _BEGIN_S
+        self.timers: list[Timer] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, at: float, callback: Callable[..., Any], *args: Any) -> Timer:
+        timer = Timer(self, at, callback)
+        self.timers.append(timer)
+        return timer
+
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> Timer:
+        return self.call_at(self.now + delay, callback, *args)
+
+
+class PlainIndex:
+    """A `DueIndex` whose keys are due when the world says so."""
+
+    def __init__(self) -> None:
+        self.keys: dict[MessageKey, bool] = {}
+
+    def add(self, key: MessageKey, due_ms: int, bits: int) -> bool:
+        known = key in self.keys
+        self.keys.setdefault(key, False)
+        return not known
+
+    def move(self, key: MessageKey, due_ms: int, bits: int) -> bool:
+        known = key in self.keys
+        self.keys[key] = False
+        return known
+
+    def discard(self, key: MessageKey) -> bool:
+        return self.keys.pop(key, None) is not None
+
+    def discard_entry(self, ledger: int, entry: int) -> int:
+        return self._discard([key for key in self.keys if key[:2] == (ledger, entry)])
+
+    def discard_through(self, ledger: int, entry: int) -> int:
+        return self._discard([key for key in self.keys if key[:2] <= (ledger, entry)])
+
+    def _discard(self, keys: list[MessageKey]) -> int:
+        for key in keys:
+            del self.keys[key]
+        return len(keys)
+
+    def pop_due(self, now_ms: int, /, limit: int | None = None) -> DueBatch:
+        batch = DueBatch()
+        for key in [key for key, due in self.keys.items() if due]:
+            del self.keys[key]
+            ledger, entry, index = key
+            if index < 0:
+                batch.entries.append((ledger, [entry]))
+            else:
+                batch.indexes.append((ledger, entry, 1 << index))
+        return batch
+
+    def next_due(self) -> int | None:
+        return _FAR_MS if self.keys else None
+
+    def clear(self) -> None:
+        self.keys.clear()
+
+    def __contains__(self, key: MessageKey) -> bool:
+        return key in self.keys
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def _check(self) -> None: ...
+
+
+class Look:
+    """One hand-over of a message to an application.
+
+    Attributes:
+        number: Which of the message's hand-overs to this application.
+        nacked: The application is done with it.
+        leaving: A copy of it is on its way.
+        current: It was not given back since.
+        void: From before a seek.
+    """
+
+    __slots__ = ("current", "leaving", "message", "nacked", "number", "spot", "void")
+
+    def __init__(self, message: Message, spot: Spot, number: int) -> None:
+        self.message = message
+        self.spot = spot
+        self.number = number
+        self.nacked = self.leaving = self.void = False
+        self.current = True
+
+    @property
+    def in_hand(self) -> bool:
+        return self.current and not self.nacked and not self.leaving
+
+
+class App:
+    """One process: a consumer and the application that uses it."""
+
+    def __init__(self, name: str, plan: Plan) -> None:
+        self.name = name
+        self.loop = StillLoop()
+        capabilities = Capabilities(name="model", ack_unseen_index=not plan.stock)
+        self.link = Link(name, capabilities)
+        options = _options(plan)
+        asyncio._set_running_loop(self.loop)  # type: ignore[arg-type]
+        try:
+            self.consumer = Consumer(self.link, options)  # type: ignore[arg-type]
+        finally:
+            asyncio._set_running_loop(None)
+        self.home: InFlight = self.consumer._intake.home(0)
+        self.nacks = self.home.nacks = PlainIndex()
+        self.timeouts = self.home.timeouts = PlainIndex()
+        self.looks: list[Look] = []
+        self.acked: set[Spot] = set()  # by this application, since the last seek
+        self.may_ack: set[Spot] = set()  # what an ack of this consumer may cover
+        self.seen: set[Spot] = set()  # handed over, since the last seek
+        self.may_repeat: set[Spot] = set()  # by the rules, though it acks them
+        self.numbers: dict[Spot, int] = {}
+
+    def find(self, spot: Spot, number: int) -> Look:
+        return next(each for each in self.looks if (each.spot, each.number) == (spot, number))
+
+    def has_queued(self) -> bool:
+        """Whether there is something to take, though it may be settled by now."""
+        return any(cursor.at < cursor.end for cursor in self.consumer._queue._cursors)
+
+    def queued(self) -> list[Spot]:
+        return [
+            (cursor.entry.key, index)
+            for cursor in self.consumer._queue._cursors
+            for index in cursor.indexes[cursor.at :]
+            if cursor.entry.state[index] == QUEUED and cursor.entry.live
+        ]
+
+
+_OPTIONS: dict[tuple[str, bool], ConsumerOptions] = {}
+
+
+def _options(plan: Plan) -> ConsumerOptions:
+    times_out = plan.budget.get("time out", 0) > 0
+    options = _OPTIONS.get((plan.mode, times_out))
+    if options is None:
+        options = _OPTIONS[plan.mode, times_out] = ConsumerOptions(
+            topics=(TOPIC,),
+            pattern=None,
+            subscription_name="s",
+            consumer_type=TYPES[plan.mode],
+            negative_ack_redelivery_delay_ms=60_000,
+            unacked_messages_timeout_ms=60_000 if times_out else None,
+        )
+    return options
+
+
+# What is counted against `Plan.budget`; everything else may happen whenever it can.
+LIMITED = (
+    "nack",
+    "nack by id",
+    "ack by id",
+    "ack all up to",
+    "time out",
+    "redeliver all",
+    "seek",
+    "cut",
+    "flap",
+    "crash",
+    "switch",
+    "skip",
+    "leave",
+    "quiet",
+)
+
+
+class World:
+    """Everything there is."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.now = _BEGIN_S
+        self.apps = {name: App(name, plan) for name in plan.names}
+        links = {name: app.link for name, app in self.apps.items()}
+        self.broker = Broker(plan.mode, plan.sizes, links, tells=plan.tells, split=plan.split)
+        self.spots = [(each.key, at) for each in self.broker.log for at in range(each.size)]
+        self.left = {what: plan.budget.get(what, 0) for what in LIMITED}
+        self.frozen: dict[str, int] = {}  # of the apps that were not touched since
+        for event in plan.start:
+            self.apply(event)
+
+    def freeze(self) -> Any:
+        """All that decides what may come, as one hashable value."""
+        for name, app in self.apps.items():
+            if name not in self.frozen:
+                self.frozen[name] = hash(freeze(app, self.now))
+        apps = tuple(self.frozen[name] for name in self.apps)
+        return apps, self.broker.freeze(), tuple(self.left.values())
+
+    # What can happen
+
+    def events(self) -> Iterator[Event]:
+        for name, app in self.apps.items():
+            yield from self._link_events(name, app)
+            yield from self._app_events(name, app)
+        if self.left["crash"] and any(app.link.line is Line.UP for app in self.apps.values()):
+            yield ("crash", "broker")
+        if self.left["switch"] and len(self._connected()) > 1:
+            yield ("switch", "broker")
+        if self.left["skip"] and self.broker.can_skip():
+            yield ("skip", "broker")
+        if self.left["quiet"] and self._is_still():
+            yield ("quiet", "all")
+
+    def _link_events(self, name: str, app: App) -> Iterator[Event]:
+        link, left = app.link, self.left
+        line = link.line
+        if link.up:
+            yield ("hear", name)
+        if link.down and line in (Line.UP, Line.CUT) and not link.seeking:
+            yield ("arrive", name)
+        for stored in self._can_send(name):
+            yield ("send", name, stored.key)
+        if line is Line.UP and not link.seeking:
+            if left["cut"]:
+                yield ("cut", name)
+            if left["flap"]:
+                yield ("flap", name)
+            if left["seek"]:
+                yield ("seek", name)
+        elif line is Line.CUT:
+            yield ("notice", name)
+        elif line is Line.DOWN:
+            yield ("subscribe", name)
+        elif line is Line.BACK:
+            yield ("tell", name)
+        if link.seeking:
+            yield ("sought", name)
+
+    def _app_events(self, name: str, app: App) -> Iterator[Event]:
+        left = self.left
+        if app.has_queued():
+            yield ("take", name)
+        for look in app.looks:
+            which = (look.spot, look.number)
+            if look.leaving:
+                yield ("forwarded", name, *which)
+                yield ("copy failed", name, *which)
+            yield ("ack", name, *which)
+            if left["ack by id"]:
+                yield ("ack by id", name, *which)
+            if left["ack all up to"] and not look.void:
+                yield ("ack all up to", name, *which)
+            if not (look.nacked or look.leaving):
+                if left["nack"]:
+                    yield ("nack", name, *which)
+                if left["nack by id"] and look.current:
+                    yield ("nack by id", name, *which)
+                if left["leave"] and look.current:
+                    yield ("leave", name, *which)
+        for key in app.nacks.keys:
+            yield ("due", name, key)
+        if left["time out"]:
+            for key in app.timeouts.keys:
+                yield ("time out", name, key)
+        if left["redeliver all"]:
+            yield ("redeliver all", name)
+        if len(app.home.acks) and app.link.can_ack(0):
+            yield ("flush", name)
+
+    def _can_send(self, name: str) -> list[Stored]:
+        if self.broker.elected:  # a new active consumer waits for a second; acks take a tenth
+            for app in self.apps.values():
+                if app.link.up or (app.link.line is Line.UP and len(app.home.acks)):
+                    return []
+        return self.broker.can_send(name)
+
+    def _connected(self) -> list[str]:
+        return [name for name, app in self.apps.items() if app.link.line in (Line.UP, Line.BACK)]
+
+    def _is_still(self) -> bool:
+        """Nothing is on its way, nor waits to be sent: time may pass."""
+        return all(
+            app.link.line is Line.UP
+            and not (app.link.up or app.link.down or app.link.seeking or len(app.home.acks))
+            for app in self.apps.values()
+        )
+
+    def next_alone(self, *, nacks: bool) -> Event | None:
+        """What happens next when the world is left alone: all that moves by itself, first.
+
+        Applications settle what they hold: they ack, or nack while the budget lasts.
+        """
+        apps = self.apps.items()
+        for name, app in apps:
+            link = app.link
+            if link.seeking:
+                return ("sought", name)
+            if link.line is not Line.UP:
+                mending = {Line.CUT: "notice", Line.DOWN: "subscribe", Line.BACK: "tell"}
+                return (mending[link.line], name)
+        for name, app in apps:
+            if app.link.up:
+                return ("hear", name)
+            if app.link.down:
+                return ("arrive", name)
+            if app.has_queued():
+                return ("take", name)
+            for look in app.looks:
+                if look.leaving:
+                    return ("forwarded", name, look.spot, look.number)
+                if look.in_hand:
+                    what = "nack" if nacks and self.left["nack"] else "ack"
+                    return (what, name, look.spot, look.number)
+        for name, app in apps:
+            if len(app.home.acks):
+                return ("flush", name)
+        for name in reversed(self.apps):
+            for stored in self._can_send(name):
+                return ("send", name, stored.key)
+        for name, app in apps:
+            for key in app.nacks.keys:
+                return ("due", name, key)
+        return None
+
+    def ends_well(self) -> bool:
+        """Whether everything is settled, as the broker sees it."""
+        return all(stored.done for stored in self.broker.log)
+
+    def has_timers(self) -> bool:
+        return bool(self._quiet_timers())
+
+    # What happens
+
+    def apply(self, event: Event, *, counted: bool = True) -> None:
+        what, name, *details = event
+        if counted and what in self.left:
+            self.left[what] -= 1
+        if name in self.apps:
+            self.frozen.pop(name, None)
+            _APPLY[what](self, self.apps[name], *details)
+        else:
+            self.frozen.clear()
+            _APPLY[what](self)
+        if self.plan.brisk:
+            self._hurry()
+        self._look_at_acks()
+
+    def _hurry(self) -> None:
+        for app in self.apps.values():
+            if app.link.line is Line.CUT:
+                self._notice(app)
+            elif app.link.line is Line.BACK:
+                self._tell(app)
+            while app.link.up or (app.link.down and not app.link.seeking):
+                if app.link.up:
+                    self._hear(app)
+                else:
+                    self._arrive(app)
+
+    def _hear(self, app: App) -> None:
+        self.broker.hear(app.name)
+
+    def _arrive(self, app: App) -> None:
+        delivery = app.link.down.pop(0)
+        app.link.delivered += len(delivery.indexes)
+        app.link.sink.on_deliveries([delivery])
+
+    def _send(self, app: App, key: EntryKey) -> None:
+        self.broker.send(app.name, self.broker.find(key))
+
+    def _skip(self) -> None:
+        self.broker.skip()
+
+    def _switch(self) -> None:
+        self.broker.switch()
+        self._elected()
+
+    def _elected(self) -> None:
+        """A consumer that is active again is not told: what it acks may cross what comes."""
+        active = self.broker.active
+        if active is not None:
+            self._may_repeat(self.apps[active])
+
+    def _may_repeat(self, app: App) -> None:
+        self.frozen.pop(app.name, None)
+        app.may_repeat.update(
+            spot for spot in self.spots if spot[1] not in self.broker.find(spot[0]).acked
+        )
+
+    def _cut(self, app: App) -> None:
+        app.link.line = Line.CUT
+        app.link.up.clear()
+        if self.broker.lost(app.name):
+            self._elected()
+
+    def _notice(self, app: App) -> None:
+        app.link.line = Line.DOWN
+        app.link.down.clear()
+        app.link.sink.on_disconnected()
+
+    def _subscribe(self, app: App) -> None:
+        app.link.line = Line.BACK
+        self.broker.subscribed(app.name)
+
+    def _tell(self, app: App) -> None:
+        app.link.line = Line.UP
+        app.link.sink.on_connected()
+
+    def _flap(self, app: App) -> None:
+        """Lost and back again between two looks of who watches the connection."""
+        self._cut(app)
+        app.link.down.clear()
+        app.link.line = Line.UP
+        self.broker.subscribed(app.name)
+        self._may_repeat(app)
+
+    def _crash(self) -> None:
+        for app in self.apps.values():
+            if app.link.line is Line.UP:
+                self._cut(app)
+            elif app.link.line is Line.BACK:
+                app.link.line = Line.DOWN
+                app.link.up.clear()
+                app.link.down.clear()
+                self.broker.lost(app.name)
+        self.broker.crash()
+
+    def _seek(self, app: App) -> None:
+        """Acks made so far are sent first; those made until it is done are void."""
+        app.consumer._acks.flush()
+        while app.link.up:
+            self.broker.hear(app.name)
+        app.link.seeking = True
+
+    def _sought(self, app: App) -> None:
+        app.link.seeking = False
+        app.link.up.clear()
+        app.link.down.clear()
+        self.broker.seek()
+        app.link.sink.on_rewound()
+        app.acked.clear()
+        app.seen.clear()
+        for look in app.looks:
+            look.void, look.current, look.leaving = True, False, False
+
+    def _flush(self, app: App) -> None:
+        app.consumer._acks.flush()
+
+    def _quiet(self) -> None:
+        """So long that what was sent has arrived and is persisted, and every timer rings."""
+        self.broker.persist()
+        until = self.now + _QUIET_S
+        while timers := [each for each in self._quiet_timers() if each.at <= until]:
+            timer = min(timers, key=lambda each: each.at)
+            timer.cancel()
+            self._pass(max(self.now, timer.at))
+            timer.callback()
+            if not self._is_still():
+                return
+        self._pass(until)
+
+    def _pass(self, until: float) -> None:
+        self.now = until
+        for app in self.apps.values():
+            app.loop.now = until
+
+    def _quiet_timers(self) -> list[Timer]:
+        """All but the alarms of what is due, which the world rings itself."""
+        timers = [timer for app in self.apps.values() for timer in app.loop.timers]
+        return [each for each in timers if each.callback.__name__ != "_ring"]
+
+    # Applications
+
+    def _take(self, app: App) -> None:
+        queued = app.queued()
+        message = app.consumer._queue.take()
+        if message is None:
+            if queued:
+                raise Violation(f"{app.name} is handed nothing, though a message is queued for it")
+            return  # what was queued is settled
+        spot: Any = message._raw
+        self._check_taken(app, spot)
+        number = app.numbers[spot] = app.numbers.get(spot, 0) + 1
+        app.looks.append(Look(message, spot, number))
+        app.seen.add(spot)
+
+    def _check_taken(self, app: App, spot: Spot) -> None:
+        shown = f"{_spot(spot)} is handed to {app.name}"
+        if spot in app.acked and spot not in app.may_repeat:
+            raise Violation(f"{shown}, who acked it: no rule allows that")
+        for look in app.looks:
+            if look.spot == spot and look.current:
+                if not look.nacked:
+                    raise Violation(f"{shown}, who holds it already")
+                if self.broker.shared:
+                    raise Violation(f"{shown} before its nack is due")
+                look.current = False  # on Exclusive and Failover a rewind brings it at once
+        if self.broker.shared:
+            return
+        for before in self.spots[: self.spots.index(spot)]:
+            if not self._is_accounted(app, before):
+                raise Violation(f"{shown} past a hole: {_spot(before)} was not, since its rewind")
+
+    def _is_accounted(self, app: App, spot: Spot) -> bool:
+        if spot[1] in self.broker.find(spot[0]).acked or spot in app.acked:
+            return True
+        return any(look.spot == spot and look.current for look in app.looks)
+
+    def _ack(self, app: App, spot: Spot, number: int, *, by_id: bool = False) -> None:
+        look = app.find(spot, number)
+        item: Any = look.message.message_id() if by_id else look.message
+        app.may_ack.add(spot)
+        try:
+            _drive(app.consumer.acknowledge(item))
+        except MessageNotHeldError:  # says that it will come again
+            app.looks.remove(look)
+            return
+        if not look.void or self._has_acked(app, spot):
+            app.acked.add(spot)
+        app.looks = [each for each in app.looks if each.spot != spot]
+
+    def _has_acked(self, app: App, spot: Spot) -> bool:
+        entry = app.home.find(spot[0])
+        if entry is not None:
+            return entry.state[spot[1]] == ACKED
+        return app.home.acks.covers(spot[0])
+
+    def _ack_by_id(self, app: App, spot: Spot, number: int) -> None:
+        self._ack(app, spot, number, by_id=True)
+
+    def _ack_cumulative(self, app: App, spot: Spot, number: int) -> None:
+        covered = self.spots[: self.spots.index(spot) + 1]
+        for each in covered:
+            if each not in app.seen and not self._is_accounted(app, each):
+                raise Violation(f"{app.name} acks {_spot(each)} and was never handed it")
+        app.may_ack.update(covered)
+        _drive(app.consumer.acknowledge_cumulative(app.find(spot, number).message))
+        app.acked.update(covered)
+        app.looks = [each for each in app.looks if each.spot not in covered]
+
+    def _nack(self, app: App, spot: Spot, number: int) -> None:
+        look = app.find(spot, number)
+        _drive(app.consumer.negative_acknowledge(look.message))
+        look.nacked = True
+        if not look.current:
+            app.looks.remove(look)
+
+    def _nack_by_id(self, app: App, spot: Spot, number: int) -> None:
+        look = app.find(spot, number)
+        _drive(app.consumer.negative_acknowledge(look.message.message_id()))
+        look.nacked = True
+
+    def _leave(self, app: App, spot: Spot, number: int) -> None:
+        look = app.find(spot, number)
+        app.consumer._settlement.leave(look.message, cumulative=False)
+        look.leaving = True
+
+    def _forwarded(self, app: App, spot: Spot, number: int) -> None:
+        self._ack(app, spot, number)
+
+    def _copy_failed(self, app: App, spot: Spot, number: int) -> None:
+        look = app.find(spot, number)
+        app.consumer._settlement.give_back(look.message, 60_000, None)
+        look.leaving, look.nacked = False, True
+
+    def _redeliver_all(self, app: App) -> None:
+        app.consumer.redeliver_unacknowledged_messages()
+        self._given_back(app, app.looks)
+
+    def _due(self, app: App, key: MessageKey) -> None:
+        app.nacks.keys[key] = True
+        self._fire(app, key)
+
+    def _time_out(self, app: App, key: MessageKey) -> None:
+        app.timeouts.keys[key] = True
+        self._fire(app, key)
+
+    def _fire(self, app: App, key: MessageKey) -> None:
+        if app.consumer._redelivery._alarm._handle is None:
+            raise Violation(f"{app.name} has set no alarm for what is due")
+        app.consumer._redelivery._alarm._ring()
+        spot = (key[:2], max(key[2], 0))
+        gone = [each for each in app.looks if each.spot == spot or not self.broker.shared]
+        self._given_back(app, gone)
+
+    def _given_back(self, app: App, looks: list[Look]) -> None:
+        for look in looks:
+            if not look.leaving:
+                look.current = False
+        app.looks = [each for each in app.looks if each.current or not each.nacked]
+
+    # What must hold
+
+    def _look_at_acks(self) -> None:
+        for app in self.apps.values():
+            for plan in app.link.plans:
+                for spot in self._covered(plan):
+                    # What another consumer acked, a broker that tells may have told.
+                    if not any(spot in each.may_ack for each in self.apps.values()):
+                        raise Violation(
+                            f"an ack of {app.name} covers {_spot(spot)}, which nobody acked"
+                        )
+            app.link.plans.clear()
+
+    def _covered(self, plan: AckPlan) -> Iterator[Spot]:
+        if plan.cumulative is not None:
+            ledger, number, _, mask = plan.cumulative
+            last = (ledger, number)
+            for key, at in self.spots:
+                if key < last or (key == last and (mask == -1 or not mask >> at & 1)):
+                    yield key, at
+        whole = set(plan.entries)
+        yield from ((key, at) for key, at in self.spots if key in whole)
+        for ledger, number, size, mask in plan.partial:
+            yield from (((ledger, number), at) for at in range(size) if not mask >> at & 1)
+
+    def check(self) -> None:
+        """Each message is somewhere, and every consumer's books are in order."""
+        for app in self.apps.values():
+            app.home._check()
+            if app.home.rewind is not None:
+                app.home.rewind._check()
+            if app.home.count(QUEUED) != len(app.queued()):
+                raise Violation(f"{app.name}: what is marked as queued is not what is queued")
+            if len(app.home.acks) and app.link.can_ack(0) and app.consumer._acks._timer is None:
+                raise Violation(f"acks wait at {app.name}, and nothing will send them")
+        for spot in self.spots:
+            if not self.where(spot):
+                raise Violation(f"{_spot(spot)} is nowhere")
+
+    def where(self, spot: Spot) -> list[str]:
+        """All places where a message is now."""
+        stored = self.broker.find(spot[0])
+        if spot[1] in stored.acked:
+            return ["acked"]
+        places = []
+        for name, app in self.apps.items():
+            places += [f"{place} at {name}" for place in self._where_at(app, spot)]
+        if self.broker.shared:
+            if stored.holder is None:
+                places.append("with the broker")
+        elif self.broker.active is None or self.broker.position <= stored.key[1]:
+            places.append("with the broker")
+        elif self.broker.has_skipped(stored):
+            places.append("skipped")
+        return places
+
+    def _where_at(self, app: App, spot: Spot) -> Iterator[str]:
+        key, index = spot
+        home, link = app.home, app.link
+        entry = home.find(key)
+        words = {QUEUED: "queued", NACKED: "waiting", ACKED: "acked", LEAVING: "leaving"}
+        if entry is not None:
+            state = entry.state[index]
+            if state in words:
+                yield words[state]
+            elif state == HELD and any(each.spot == spot and each.in_hand for each in app.looks):
+                yield "held"
+            elif state == AWAY and home.rewind is not None and home.rewind.owed:
+                yield "owed"
+        elif (*key, -1) in home.nacks:
+            yield "waiting"
+        elif home.acks.covers(key) or spot in app.acked:
+            yield "acked"
+        elif home.rewind is not None and home.rewind.owed:
+            yield "owed"
+        if any((each.ledger, each.entry) == key and index in each.indexes for each in link.down):
+            yield "on its way"
+        for command, details in link.up:
+            if command == "ack":
+                if spot in self._covered(details):
+                    yield "acked"
+            elif command == "redeliver all" or key in details:
+                yield "asked for"
+
+    def check_the_end(self) -> None:
+        """With everything settled and the world at rest, nothing is left over."""
+        for name, app in self.apps.items():
+            link = app.link
+            if app.consumer._queue.take() is not None:
+                raise Violation(f"{name} has something queued that is settled")
+            if app.home.unacked:
+                raise Violation(f"{name} counts {app.home.unacked} messages as unacked for ever")
+            if link.returned != link.delivered:
+                raise Violation(
+                    f"{name} was delivered {link.delivered} messages and gave back room for "
+                    f"{link.returned}"
+                )
+
+    def report(self) -> str:
+        return "\n".join(
+            f"  {_spot(spot)}: {', '.join(self.where(spot)) or 'nowhere'}" for spot in self.spots
+        )
+
+
+_APPLY: dict[str, Callable[..., None]] = {
+    "ack": World._ack,
+    "ack all up to": World._ack_cumulative,
+    "ack by id": World._ack_by_id,
+    "arrive": World._arrive,
+    "copy failed": World._copy_failed,
+    "crash": World._crash,
+    "cut": World._cut,
+    "due": World._due,
+    "flap": World._flap,
+    "flush": World._flush,
+    "forwarded": World._forwarded,
+    "hear": World._hear,
+    "leave": World._leave,
+    "nack": World._nack,
+    "nack by id": World._nack_by_id,
+    "notice": World._notice,
+    "quiet": World._quiet,
+    "redeliver all": World._redeliver_all,
+    "seek": World._seek,
+    "send": World._send,
+    "skip": World._skip,
+    "sought": World._sought,
+    "subscribe": World._subscribe,
+    "switch": World._switch,
+    "take": World._take,
+    "tell": World._tell,
+    "time out": World._time_out,
+}
+
+
+def _drive(call: Coroutine[Any, Any, Any]) -> None:
+    """Run a call that waits for nothing."""
+    try:
+        while True:
+            assert call.send(None) is None, "it waits for something"
+    except StopIteration:
+        pass
+
+
+def _spot(spot: Spot) -> str:
+    (_, number), index = spot
+    return f"m{number}.{index}"
+
+
+def sentence(event: Event) -> str:
+    """An event, as one reads it."""
+    what, name, *details = event
+    if what in ("due", "time out"):
+        (_, number, index) = details[0]
+        return f"{name}: {what} m{number}.{max(index, 0)}"
+    if what == "send":
+        return f"broker: send entry {details[0][1]} to {name}"
+    if what == "hear":
+        return f"broker: hear {name}'s next command"
+    if details:
+        spot, number = details
+        again = f" (hand-over {number})" if number > 1 else ""
+        return f"{name}: {what} {_spot(spot)}{again}"
+    return f"{name}: {what}"

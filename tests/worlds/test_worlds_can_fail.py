@@ -1,0 +1,181 @@
+"""The search finds what it is for: each fault, put into the core, is reported with its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from search import Found, reached, search
+from small_world import Event, Plan
+
+from pulsar_encore.consumer.receive_queue import ReceiveQueue
+from pulsar_encore.core.ack_sets import AckTracker
+from pulsar_encore.core.entry import HELD, Entry, EntryKey
+from pulsar_encore.core.in_flight import InFlight
+from pulsar_encore.core.rewind import Rewind, Verdict
+from pulsar_encore.message import Message
+
+M0 = ((1, 0), 0)
+
+# a holds m0, loses its connection, b gets it, nacks it, and it comes back to a, who nacks it.
+SWALLOWED: tuple[Event, ...] = (
+    ("cut", "a"),
+    ("send", "b", (1, 0)),
+    ("take", "b"),
+    ("nack", "b", M0, 1),
+    ("due", "b", (1, 0, -1)),
+    ("subscribe", "a"),
+    ("send", "a", (1, 0)),
+    ("nack", "a", M0, 1),
+)
+
+HELD_BY_A = Plan(
+    mode="shared",
+    sizes=(1,),
+    names=("a", "b"),
+    brisk=True,
+    start=(("send", "a", (1, 0)), ("take", "a")),
+    budget={"nack": 2, "cut": 1},
+)
+BATCH_HELD_BY_A = Plan(
+    mode="shared",
+    sizes=(2,),
+    names=("a", "b"),
+    brisk=True,
+    start=(("send", "a", (1, 0)), ("take", "a"), ("take", "a")),
+    budget={"nack": 3},
+)
+EXCLUSIVE = Plan(
+    mode="exclusive",
+    sizes=(1, 1, 1),
+    names=("a",),
+    start=tuple(
+        event
+        for number in range(2)
+        for event in (("send", "a", (1, number)), ("arrive", "a"), ("take", "a"))
+    ),
+    budget={"nack": 1, "skip": 1},
+)
+ACKING = Plan(mode="shared", sizes=(2,), names=("a",), budget={"nack": 1, "cut": 1})
+
+
+def found(plan: Plan) -> Found:
+    with pytest.raises(Found) as caught:
+        search(plan)
+    return caught.value
+
+
+def by_counts(patch: pytest.MonkeyPatch) -> None:
+    """Looks are told apart by the broker's redelivery count, as they once were."""
+    patch.setattr(Message, "_turn", property(lambda self: self._count, lambda self, turn: None))
+
+    def holds(self: InFlight, entry: Entry, index: int, turn: int) -> bool:
+        return (
+            entry.live
+            and (entry.base if entry.size == 1 else entry.redelivery_count(index)) == turn
+        )
+
+    patch.setattr(InFlight, "holds", holds)
+
+
+def test_the_swallowed_nack_is_one_of_the_orders() -> None:
+    world = reached(HELD_BY_A, SWALLOWED)
+    assert world.where(M0) == ["waiting at a"]
+
+
+def test_hand_overs_told_apart_by_counts_swallow_a_nack(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_counts(monkeypatch)
+    fault = found(HELD_BY_A)
+    assert "m0.0 is nowhere" in str(fault)
+    events = fault.events[len(HELD_BY_A.start) :]
+    assert sorted(events) == sorted(SWALLOWED), "these, in one order or another"
+
+
+def test_a_sibling_that_comes_back_swallows_a_nack_without_any_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is filtered because it is held must not end its hand-over."""
+
+    def admit(self: InFlight, entry: Entry, indexes: Iterable[int]) -> Any:
+        for index in indexes:
+            if entry.state[index] == HELD:
+                entry.turns = {**(entry.turns or {}), index: entry.turn(index) + 1}
+        return real(self, entry, indexes)
+
+    real: Any = InFlight._admit
+    monkeypatch.setattr(InFlight, "_admit", admit)
+    fault = found(BATCH_HELD_BY_A)
+    assert "m0.1 is nowhere" in str(fault)
+    assert fault.events[len(BATCH_HELD_BY_A.start) :] == (
+        ("nack", "a", M0, 1),
+        ("due", "a", (1, 0, 0)),
+        ("send", "a", (1, 0)),
+        ("nack", "a", ((1, 0), 1), 1),
+    )
+
+
+def test_a_rewind_that_is_never_judged_hands_out_past_a_hole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Rewind, "judge", lambda self, key, index: Verdict.ADMIT)
+    assert "past a hole" in str(found(EXCLUSIVE))
+
+
+def test_a_rewind_that_forgets_what_it_owes_leaves_it_with_the_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def begin(self: Rewind, given_back: Iterable[tuple[EntryKey, int]] = ()) -> None:
+        return None
+
+    monkeypatch.setattr(Rewind, "begin", begin)
+    assert "past a hole" in str(found(EXCLUSIVE))
+
+
+def test_an_ack_that_covers_a_sibling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Entry, "remaining", lambda self: 0)
+    fault = found(ACKING)
+    assert "covers m0." in str(fault) and "nobody acked" in str(fault)
+    assert [event[0] for event in fault.events] == ["send", "arrive", "take", "ack", "flush"]
+
+
+def test_an_ack_lost_with_its_connection_and_not_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(AckTracker, "_suspect", lambda self, keys: None)
+    assert "who acked it" in str(found(ACKING))
+
+
+def test_acks_that_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(InFlight, "ack", silent(InFlight.ack))
+    assert "nothing will send them" in str(found(ACKING))
+
+
+def silent(ack: Any) -> Any:
+    def wrapped(self: InFlight, entry: Entry, index: int) -> int:
+        ack(self, entry, index)
+        return 0
+
+    return wrapped
+
+
+def test_a_held_message_that_is_handed_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def disconnected(self: InFlight) -> None:
+        self.reset()
+
+    monkeypatch.setattr(InFlight, "disconnected", disconnected)
+    assert "is handed to a, who" in str(found(ACKING))
+
+
+def test_a_queue_that_a_lost_connection_leaves_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReceiveQueue, "drop", lambda self, home=None: None)
+    assert "what is marked as queued is not what is queued" in str(found(ACKING))
+
+
+def test_a_report_reads_as_a_story(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_counts(monkeypatch)
+    told = str(found(HELD_BY_A)).splitlines()
+    assert "  broker: send entry 0 to b" in told
+    assert "  b: nack m0.0" in told
+    assert "  b: due m0.0" in told
+    assert told[-1].startswith("  m0.0: ")
