@@ -74,6 +74,17 @@ class AgainstModel(RuleBasedStateMachine):
     def nack_due(self, count: int, delay_ms: int | None) -> tuple[int, int]:
         return self.now + (delay_ms or 0), 0
 
+    def record(self, key: EntryKey) -> Entry | None:
+        """What is known of an entry; one that is parked stays so."""
+        parked = self.home._parked.get(key)
+        if parked is None:
+            return self.home.find(key)
+        entry = self.home._asleep.get(key)
+        if entry is None:
+            entry = Entry(self.home, key, parked.size, True, 0)
+            entry.restore(parked)
+        return entry
+
     # The broker
 
     @rule(size=st.integers(1, 4), batched=st.booleans(), ledger=st.integers(1, 2))
@@ -142,6 +153,13 @@ class AgainstModel(RuleBasedStateMachine):
                 assert size == self.entries[key].size
                 acked = {index for index in acked if not mask >> index & 1}
             self.settle(key, acked)
+        self.home.sent(unsent.parts)
+        if self.shared:
+            self.nothing_parkable_stays(unsent.parts)
+
+    def nothing_parkable_stays(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            assert not (entry.live and entry.size > 1 and entry.only_waits)
 
     def settle(self, key: EntryKey, acked: set[int]) -> None:
         for index in acked:
@@ -185,14 +203,14 @@ class AgainstModel(RuleBasedStateMachine):
     @rule(data=st.data(), by_id=st.booleans())
     def ack(self, data: st.DataObject, by_id: bool) -> None:
         message, spot = self.recent_look(data)
-        if self.home.find(spot[0]) is None and self.settled(spot[0]):
+        if self.record(spot[0]) is None and self.settled(spot[0]):
             return  # no record is kept of it: the ack is sent again, and the broker knows better
         if by_id:
             rebuilt = MessageId.deserialize(message.message_id().serialize(), TOPIC)
             self.settlement.ack(rebuilt)
         else:
             size = self.entries[spot[0]].size
-            void = message in self.void and size > 1 and self.home.find(spot[0]) is None
+            void = message in self.void and size > 1 and self.record(spot[0]) is None
             self.settlement.ack(message)
             if void:
                 return
@@ -230,7 +248,7 @@ class AgainstModel(RuleBasedStateMachine):
         if self.shared:
             current = self.current.get(spot) is message
         else:  # looks are not counted there: what tells them apart is the record
-            current = self.home.find(key) is message._entry
+            current = self.record(key) is message._entry
         self.settlement.nack(message, delay)
         live = ("held", "nacked") if self.shared else ("queued", "held", "nacked")
         if self.where[spot] in live and current:
@@ -238,7 +256,7 @@ class AgainstModel(RuleBasedStateMachine):
             self.due[spot] = self.now + round(delay * 1000)
         elif self.where[spot] == "nacked" and self.entries[key].size == 1:
             # No record is kept of a waiting plain message, so an older look may move it as well.
-            entry = self.home.find(key)
+            entry = self.record(key)
             assert entry is None
             head = self.home.nacks.next_due()
             assert head is not None
@@ -269,7 +287,7 @@ class AgainstModel(RuleBasedStateMachine):
     def start_timeout(self, data: st.DataObject, delay: float) -> None:
         held = sorted(spot for spot, word in self.where.items() if word == "held")
         key, index = data.draw(st.sampled_from(held))
-        entry = self.home.find(key)
+        entry = self.record(key)
         assert entry is not None
         self.home.timeouts.move(entry.due_key(index), self.now + round(delay * 1000), 0)
 
@@ -394,7 +412,7 @@ class AgainstModel(RuleBasedStateMachine):
         for (key, index), word in self.where.items():
             if word in counted:
                 counted[word] += 1
-            entry = self.home.find(key)
+            entry = self.record(key)
             if entry is not None:
                 assert WORDS[entry.state[index]] == word, (key, index)
             elif word == "nacked":
@@ -419,7 +437,7 @@ class AgainstModel(RuleBasedStateMachine):
     def ack_is_kept(self, key: EntryKey, index: int) -> bool:
         """An ack that the broker does not have waits here, or is told again when it comes."""
         acks = self.home.acks
-        entry = self.home.find(key)
+        entry = self.record(key)
         return (
             acks.covers(key)
             or entry is not None

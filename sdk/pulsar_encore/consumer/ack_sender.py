@@ -106,6 +106,7 @@ class AckSender:
         except TransportError:
             home.acks.put_back(unsent)
             return False
+        home.sent(unsent.parts)
         return True
 
     def disconnected(self, homes: Iterable[InFlight]) -> None:

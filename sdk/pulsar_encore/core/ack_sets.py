@@ -54,6 +54,7 @@ class AckTracker:
         "_positions",
         "_sent",
         "_sent_count",
+        "_sent_parts",
         "_stale_echoes",
         "_suspecting",
         "_suspects",
@@ -69,6 +70,7 @@ class AckTracker:
         self._certain: Cumulative | None = None  # the last one sent before those
         self._sent: deque[tuple[int, list[EntryKey]]] = deque()
         self._sent_count = 0
+        self._sent_parts: deque[tuple[int, list[EntryKey]]] = deque()
         self._suspects: dict[EntryKey, None] = {}
         self._suspecting = False
         self._lost = False
@@ -183,6 +185,11 @@ class AckTracker:
             self._suspect(whole)
         if whole:
             self._remember(now_ms, whole)
+        if parts:
+            sent = self._sent_parts
+            sent.append((now_ms, [entry.key for entry in parts]))
+            while sent[0][0] < now_ms - UNCERTAIN_MS:
+                sent.popleft()
         if cumulative is not None:
             self._grow_certain(now_ms)
             self._positions.append((now_ms, cumulative))
@@ -230,6 +237,12 @@ class AckTracker:
         self.disconnected(now_ms)
         self._mixed = True
 
+    def pop_uncertain_parts(self) -> list[EntryKey]:
+        """Entries of which a part was acked in the last moments before a loss, or since."""
+        keys = [key for _, sent in self._sent_parts for key in sent]
+        self._sent_parts.clear()
+        return keys
+
     def reconnected(self, unfinished: Iterable[Entry]) -> None:
         """Make due again: suspects, a doubtful position, the sets of unfinished entries.
 
@@ -275,6 +288,7 @@ class AckTracker:
         self._dirty.clear()
         self._sent.clear()
         self._sent_count = 0
+        self._sent_parts.clear()
         self._cumulative = self._certain = None
         self._cumulative_due = False
         self._positions.clear()

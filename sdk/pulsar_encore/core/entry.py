@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from .parked import Parked
+
 EntryKey = tuple[int, int]
 """(ledger, entry)."""
 
@@ -22,6 +24,9 @@ LEAVING: Final = 5  # a copy is on its way to a letter topic; acked once that is
 
 _AWAY: Final = bytes((AWAY,))
 _QUEUED: Final = bytes((QUEUED,))
+_ACKED_DIGITS: Final = bytes(0x31 if state == ACKED else 0x30 for state in range(256))
+_ACKED_OR_AWAY: Final = bytes(ACKED if digit == 0x31 else AWAY for digit in range(256))
+_NACKED_DIGITS: Final = bytes(0x31 if state == NACKED else 0x30 for state in range(256))
 _UNACKED_DIGITS: Final = bytes(0x30 if state == ACKED else 0x31 for state in range(256))
 
 
@@ -49,7 +54,8 @@ class Entry:
         looks: In a batch, looks at each index that failed here, where not 0.
         turns: Times each index was given back, where not 0: tells one hand-over from the next. No
             count of the broker's does, because it also moves while a message is held here.
-        live: False once the record is out of use; the ids it gave out then go by key.
+        live: False once the record is out of use; the ids it gave out then go by key. A parked one
+            (see `InFlight`) comes to life again.
         era: `InFlight.era` when this record was made.
         dirty: A partial ack waits to be sent.
         doubled: It may be on its way here once more: a reconnect sent it, or it was asked for.
@@ -57,6 +63,7 @@ class Entry:
     """
 
     __slots__ = (
+        "__weakref__",
         "active",
         "base",
         "batched",
@@ -131,6 +138,28 @@ class Entry:
         self.state[index] = AWAY
 
     # Steps that concern all indexes; those of one index are `InFlight`'s.
+
+    @property
+    def only_waits(self) -> bool:
+        """Some of it waits for its due time, and the rest is acked or away."""
+        return self.active > 0 and self.state.count(NACKED) == self.active
+
+    def to_parked(self) -> Parked:
+        """What there is to keep of a batch that only waits."""
+        highest_first = self.state[::-1]
+        acked = int(highest_first.translate(_ACKED_DIGITS), 2)
+        nacked = int(highest_first.translate(_NACKED_DIGITS), 2)
+        return Parked(self.size, acked, nacked, self.looks or {})
+
+    def restore(self, parked: Parked) -> None:
+        """Into a new record: what `to_parked` kept."""
+        digits = f"{parked.acked:0{self.size}b}".encode()
+        self.state = bytearray(digits[::-1].translate(_ACKED_OR_AWAY))
+        for index in set_bits(parked.nacked):
+            self.state[index] = NACKED
+        self.unacked = self.size - parked.acked.bit_count()
+        self.active = parked.nacked.bit_count()
+        self.looks = dict(parked.looks) or None
 
     def learn_acked(self, ack_set: int) -> None:
         """The broker says which indexes are acked; only what is not here is taken from it."""

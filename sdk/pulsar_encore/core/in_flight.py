@@ -10,19 +10,24 @@ and returns what the shell has to do. Rules:
 - each hand-over has a number (`Entry.turn`), and only the current one can nack: counts do not tell
   hand-overs apart, a message may come to another consumer and back while it is held here;
 - a wholly nacked plain entry keeps no record here: only its key waits, in the `DueIndex`;
+- a batch of which some wait and the rest is acked or away is parked (Shared and Key_Shared): a
+  dozen bytes in place of its `Entry`, until anything is asked of it. As long as a message refers to
+  that `Entry`, it is what comes back, so a turn of before is the same turn after;
 - on Exclusive and Failover the broker only rewinds: everything is given back at once, and
   `rewind` sees to it that all of it comes again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
+from weakref import WeakValueDictionary
 
 from .ack_sets import AckTracker
 from .attempts import Attempts
 from .due_index import DueBatch, DueIndex, MessageKey, TimeBucketIndex
 from .entry import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED, Entry, EntryKey, set_bits
+from .parked import Parked, ParkedEntries
 from .rewind import Rewind
 
 # Unfinished entries that left (redelivered, perhaps to another consumer) are remembered up to here;
@@ -73,6 +78,8 @@ class InFlight:
         self.unacked = 0  # QUEUED, HELD, NACKED, LEAVING: what fills the broker's unacked window
         self._entries: dict[EntryKey, Entry] = {}
         self._away: dict[EntryKey, Entry] = {}
+        self._parked = ParkedEntries()  # of other entries than `_entries`
+        self._asleep: WeakValueDictionary[EntryKey, Entry] = WeakValueDictionary()  # theirs
         # Messages whose redelivery was asked for, and when it can be here at the earliest.
         self._asked: dict[MessageKey, int] = {}
         self._lead_ms = 0
@@ -101,7 +108,7 @@ class InFlight:
             passing = Entry(self, key, batch_size or 1, batch_size > 0, 0)
             passing.state = bytearray([QUEUED]) * passing.size
             return passing, range(len(indexes))
-        entry = self._entries.get(key)
+        entry = self.find(key)
         if entry is None:
             if self.acks.covers(key):
                 self.acks.add_whole(key)
@@ -137,6 +144,8 @@ class InFlight:
         wanted = self._admit(entry, indexes, now_ms)
         if entry.active == 0:
             self._rest(entry)
+        elif not wanted:
+            self._park(entry)
         return entry, wanted
 
     def _rest(self, entry: Entry) -> None:
@@ -217,7 +226,13 @@ class InFlight:
     # Settling
 
     def find(self, key: EntryKey) -> Entry | None:
-        return self._entries.get(key)
+        """The record of an entry, if there is one; it is not parked any more."""
+        entry = self._entries.get(key)
+        if entry is None and len(self._parked):
+            parked = self._parked.take(key)
+            if parked is not None:
+                return self._unpark(key, parked)
+        return entry
 
     def ack(self, entry: Entry, index: int) -> int:
         """Any state -> ACKED. `entry` must be live.
@@ -267,7 +282,7 @@ class InFlight:
         """The whole entry is acked, seen or not; returns how many messages that settled here."""
         waiting = self.nacks.discard_entry(*key)
         self.timeouts.discard_entry(*key)
-        entry = self._entries.get(key)
+        entry = self.find(key)
         # Without a record (nacked, given back, never seen here) nobody knows what is on its way.
         doubled = entry is None or entry.doubled or self.acks.expects_echoes
         self.acks.add_whole(key, redelivered=doubled)
@@ -288,6 +303,7 @@ class InFlight:
         mask = ((1 << size) - 1) >> (index + 1) << (index + 1) if partial else -1
         if not self.acks.advance(key, size, mask):
             return 0
+        self._unpark_all()
         settled = recorded = 0
         # Before an entry that is acked in part: the last one that is acked whole.
         through = key if not partial else (key[0], key[1] - 1) if key[1] else (key[0] - 1, _LAST)
@@ -318,6 +334,8 @@ class InFlight:
     def holds(self, entry: Entry, index: int, turn: int) -> bool:
         """Whether the hand-over with that number is the current one: its message was not given
         back since."""
+        if not entry.live:
+            self.find(entry.key)  # perhaps it is parked
         return entry.live and entry.turn(index) == turn
 
     def nack(self, entry: Entry, index: int, due_ms: int, bits: int) -> bool:
@@ -328,6 +346,7 @@ class InFlight:
         due_key = entry.due_key(index)
         if before == NACKED:
             self.nacks.move(due_key, due_ms, bits)
+            self._park(entry)
             return True
         if before not in (HELD, QUEUED):
             return False
@@ -337,6 +356,8 @@ class InFlight:
         entry.state[index] = NACKED
         if entry.size == 1 and self.shared:
             self._drop(entry)  # the key in `nacks` is all that is needed
+        else:
+            self._park(entry)
         return True
 
     def leave(self, entry: Entry, index: int) -> bool:
@@ -379,7 +400,7 @@ class InFlight:
         for ledger, entries in due.entries:
             groups.append((ledger, self._release_plain(ledger, entries, earliest_ms)))
         for ledger, number, mask in due.indexes:
-            entry = self._entries.get((ledger, number))
+            entry = self.find((ledger, number))
             if entry is not None and self._release_indexes(entry, mask, earliest_ms):
                 groups.append((ledger, [number]))
         return [group for group in groups if group[1]]
@@ -415,6 +436,7 @@ class InFlight:
 
     def release_all(self) -> None:
         """Everything not acked, not LEAVING -> AWAY."""
+        self._unpark_all()
         self.acks.expect_echoes()
         if self.rewind is not None:
             self.rewind.begin(
@@ -459,6 +481,8 @@ class InFlight:
             entry.live = False
         self._entries.clear()
         self._away.clear()
+        self._parked.clear()
+        self._asleep.clear()
         self._asked.clear()
         self.nacks.clear()
         self.timeouts.clear()
@@ -470,12 +494,49 @@ class InFlight:
         self.unacked = 0
 
     def reconnected(self) -> None:
-        """The broker sends everything unacked again, what is here included."""
+        """The broker sends everything unacked again, what is here included.
+
+        What the broker forgot of a parked entry, though it was told long ago, it is told again when
+        the entry comes.
+        """
+        for key in self.acks.pop_uncertain_parts():
+            self.find(key)
         for entry in self._entries.values():
             entry.doubled = True
         self.acks.reconnected(self._entries.values())
 
+    def sent(self, parts: Iterable[Entry]) -> None:
+        """Partial acks left: of these entries perhaps nothing is to be done for a while."""
+        for entry in parts:
+            self._park(entry)
+
     # Book-keeping
+
+    def _park(self, entry: Entry) -> None:
+        """Keep the few bytes that are needed of a batch that only waits."""
+        if not (self.shared and entry.live and entry.size > 1 and entry.only_waits):
+            return
+        if not entry.dirty:
+            del self._entries[entry.key]
+            entry.live = False
+            self._parked.put(entry.key, entry.to_parked())
+            self._asleep[entry.key] = entry
+
+    def _unpark(self, key: EntryKey, parked: Parked) -> Entry:
+        entry = self._asleep.pop(key, None)
+        if entry is None:
+            entry = Entry(self, key, parked.size, True, 0, None, self.era)
+            entry.restore(parked)
+        entry.live = True
+        entry.doubled = True  # a reconnect may have been meanwhile, and sent it
+        self._entries[key] = entry
+        return entry
+
+    def _unpark_all(self) -> None:
+        records = list(self._parked)
+        self._parked.clear()
+        for key, parked in records:
+            self._unpark(key, parked)
 
     def _drop(self, entry: Entry) -> None:
         entry.live = False
@@ -492,7 +553,7 @@ class InFlight:
             self._drop(next(iter(self._away.values())))
 
     def count(self, state: int) -> int:
-        """Messages in a state, except wholly nacked ones. Walks all: for statistics."""
+        """Messages in a state other than NACKED. Walks all: for statistics."""
         return sum(entry.state.count(state) for entry in self._entries.values())
 
     def _check(self) -> None:
@@ -508,3 +569,13 @@ class InFlight:
         total = sum(entry.active for entry in self._entries.values()) + len(self.nacks) - recorded
         assert self.unacked == total, (self.unacked, total)
         assert len(self._away) <= _MAX_AWAY
+        self._parked._check()
+        for key, parked in self._parked:
+            assert key not in self._entries, key
+            assert self.shared and parked.nacked and not parked.nacked & parked.acked, key
+            for index in range(parked.size):
+                waits = bool(parked.nacked >> index & 1)
+                assert ((*key, index) in self.nacks) == waits, (key, index)
+            asleep = self._asleep.get(key)
+            assert asleep is None or (not asleep.live and asleep.to_parked() == parked), key
+        assert all(key in self._parked for key in self._asleep)

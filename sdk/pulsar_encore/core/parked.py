@@ -1,6 +1,6 @@
-"""Records of entries of which nothing is held or queued, in a dozen bytes each.
+"""Records of batches of which nothing is held or queued, in a dozen bytes each.
 
-Owns `ParkedEntries`. Keys of a ledger are cut into blocks of up to 32 records, bytes one after the
+Owns `ParkedEntries`. Keys of a ledger are cut into blocks of a few records, bytes one after the
 other, so that no object is kept for a record and what an object costs is shared; a record is
 found by one bisection and a walk over its block. Invariants: blocks of a ledger rise and are not
 empty; `base` of a block is not above its first entry. Refuses to know what the fields mean.
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 EntryKey = tuple[int, int]
 """(ledger, entry)."""
 
-_MOST: Final = 32
+_MOST: Final = 8  # more would save a byte or two each, and walking a block takes longer
 _NONE: Final[Mapping[int, int]] = {}
 
 
@@ -28,19 +28,13 @@ class Parked(NamedTuple):
         size: Messages in the entry.
         acked: Bit mask, bit i for index i.
         nacked: Bit mask; what is in neither is with the broker.
-        base: The broker's redelivery count when the record was made.
-        asked: Redeliveries asked for from here.
-        looks: Looks at single indexes, where not 0.
-        flags: The caller's own, 0 or more.
+        looks: Looks at single indexes that failed, where not 0.
     """
 
     size: int
     acked: int
     nacked: int
-    base: int = 0
-    asked: int = 0
     looks: Mapping[int, int] = _NONE
-    flags: int = 0
 
 
 class ParkedEntries:
@@ -82,33 +76,14 @@ class ParkedEntries:
 
     def take(self, key: EntryKey) -> Parked | None:
         """Forget the record of an entry and return it, or None."""
-        found = self.get(key)
-        if found is not None:
-            self.discard(key)
-        return found
-
-    def discard(self, key: EntryKey) -> bool:
-        """Forget the record of an entry; True when there was one."""
         ledger = self._ledgers.get(key[0])
-        if ledger is None or not ledger.discard(key[1]):
-            return False
+        found = None if ledger is None else ledger.take(key[1])
+        if ledger is None or found is None:
+            return None
         self._len -= 1
         if not ledger.blocks:
             self._drop(key[0])
-        return True
-
-    def discard_through(self, key: EntryKey) -> int:
-        """Forget this entry and all before it; returns how many records that were."""
-        before = self._len
-        while self._order and self._order[0] < key[0]:
-            self._len -= sum(self._ledgers[self._order[0]].counts)
-            self._drop(self._order[0])
-        ledger = self._ledgers.get(key[0])
-        if ledger is not None:
-            self._len -= ledger.discard_through(key[1])
-            if not ledger.blocks:
-                self._drop(key[0])
-        return before - self._len
+        return _decoded(found)
 
     def _drop(self, ledger: int) -> None:
         del self._ledgers[ledger]
@@ -172,29 +147,20 @@ class _Ledger:
             self._replace(at, 1, records)
         return not body
 
-    def discard(self, entry: int) -> bool:
+    def take(self, entry: int) -> bytes | None:
         at = bisect_right(self.bases, entry) - 1
         if at < 0:
-            return False
+            return None
         block = self.blocks[at]
         start, body, end = _seek(block, entry - self.bases[at])
         if not body:
-            return False
+            return None
         if self.counts[at] == 1:
             self._replace(at, 1, [])
         else:
             self.blocks[at] = block[:start] + block[end:]
             self.counts[at] -= 1
-        return True
-
-    def discard_through(self, entry: int) -> int:
-        at = bisect_right(self.bases, entry) - 1
-        if at < 0:
-            return 0
-        before = sum(self.counts[: at + 1])
-        rest = [each for each in self._records_at(at) if each[0] > entry]
-        self._replace(0, at + 1, rest)
-        return before - len(rest)
+        return block[body:end]
 
     def _records_at(self, at: int) -> list[tuple[int, bytes]]:
         return list(_walk(self.blocks[at], self.bases[at]))
@@ -247,13 +213,12 @@ def _seek(block: bytes, offset: int) -> tuple[int, int, int]:
 _REST_NACKED: Final = 1  # what is not acked is nacked
 _SAME_LOOKS: Final = 2  # the nacked ones, and no others, were looked at equally often
 _LOOKS: Final = 4
-_FLAGS: Final = 3
 
 
 def _encoded(record: Parked) -> bytes:
-    size, acked, nacked, base, asked, looks, flags = record
-    head = flags << _FLAGS
-    numbers = [size, base, asked, *_set(acked, size)]
+    size, acked, nacked, looks = record
+    head = 0
+    numbers = [size, *_set(acked, size)]
     if nacked == ~acked & ((1 << size) - 1):
         head |= _REST_NACKED
     else:
@@ -272,7 +237,7 @@ def _encoded(record: Parked) -> bytes:
 
 def _decoded(data: bytes) -> Parked:
     numbers = _numbers(data)
-    head, size, base, asked = (next(numbers) for _ in range(4))
+    head, size = next(numbers), next(numbers)
     acked = _mask(numbers, size)
     nacked = ~acked & ((1 << size) - 1) if head & _REST_NACKED else _mask(numbers, size)
     looks: Mapping[int, int] = _NONE
@@ -280,7 +245,7 @@ def _decoded(data: bytes) -> Parked:
         looks = dict.fromkeys(_indexes(nacked), next(numbers))
     elif head & _LOOKS:
         looks = {next(numbers): next(numbers) for _ in range(next(numbers))}
-    return Parked(size, acked, nacked, base, asked, looks, head >> _FLAGS)
+    return Parked(size, acked, nacked, looks)
 
 
 def _set(mask: int, size: int) -> list[int]:
