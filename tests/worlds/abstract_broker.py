@@ -89,7 +89,7 @@ class Link:
     def topic_of(self, source: int) -> tuple[str, int]:
         return TOPIC, -1
 
-    def source_of(self, topic: str, partition: int) -> int:
+    def source_of(self, topic: str, partition: int, ledger: int = -1) -> int:
         return 0
 
     def is_connected(self) -> bool:

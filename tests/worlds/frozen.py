@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsar_encore.core.ack_sets import UNCERTAIN_MS, AckTracker, Cumulative
 from pulsar_encore.core.entry import Entry
 from pulsar_encore.core.in_flight import InFlight
+from pulsar_encore.core.parked import ParkedEntries
 from pulsar_encore.core.rewind import Rewind
 
 if TYPE_CHECKING:
@@ -25,9 +26,9 @@ _PLAIN = frozenset((int, str, bool, float, type(None), bytes))
 # What is not state: constants, and what points back.
 _CONSTANT = {
     InFlight: {"owner", "source", "topic", "partition", "shared", "volatile", "era"},
-    Entry: {"home", "size", "batched", "key", "turns", "base", "looks", "era"},
+    Entry: {"home", "size", "batched", "key", "turns", "base", "looks", "era", "__weakref__"},
     Rewind: {"came", "_reach"},
-    AckTracker: {"_sent", "_positions"},
+    AckTracker: {"_sent", "_sent_parts", "_positions"},
 }
 
 
@@ -40,7 +41,7 @@ def freeze(app: App, now: float) -> Any:
         (
             cursor.entry.key,
             cursor.entry.live,
-            cursor.entry is home.find(cursor.entry.key),
+            cursor.entry is home._entries.get(cursor.entry.key),
             tuple(cursor.indexes[cursor.at :]),
         )
         for cursor in consumer._queue._cursors
@@ -87,7 +88,7 @@ def _command(details: Any) -> Any:
 def _look(look: Look, home: InFlight) -> Any:
     entry = look.message._entry
     assert entry is not None
-    known = entry is home.find(entry.key)
+    known = entry is home._entries.get(entry.key)  # `find` would take it out of the store
     record = None
     if not known:  # what is left of it
         record = (entry.live, entry.era == home.era, entry.unacked, bytes(entry.state))
@@ -107,11 +108,16 @@ def _rewind(rewind: Rewind, now: int) -> Any:
 
 def _tracker(tracker: AckTracker, now: int) -> Any:
     since = now - UNCERTAIN_MS
-    sent = tuple((at >= since, frozenset(keys)) for at, keys in tracker._sent)
+    sent = tuple(
+        (at >= since, frozenset(keys)) for at, keys in (*tracker._sent, *tracker._sent_parts)
+    )
     positions = tuple((at >= since, position) for at, position in tracker._positions)
     names = _names(AckTracker)
     return sent, positions, tuple([_value(getattr(tracker, name), now) for name in names])
 
+
+# Frozen by themselves, or told by the rest.
+_ELSEWHERE: Final = ("nacks", "timeouts", "_away", "_asleep", "_asked")
 
 _SPECIAL: dict[type, Callable[[Any, int], Any]] = {
     Entry: _entry,
@@ -145,16 +151,19 @@ def _value(value: Any, now: int) -> Any:
         return frozenset(value)
     if isinstance(value, Enum):
         return value
+    if kind is ParkedEntries:
+        return tuple((key, each.acked, each.nacked, frozenset(each.looks)) for key, each in value)
     if isinstance(value, dict):
         return frozenset([(_key(key), _value(each, now)) for key, each in value.items()])
     if kind is InFlight:
         names: Iterable[str] = vars(value)
         left_out = _CONSTANT[InFlight]
-        return tuple(
+        asked = frozenset((key, earliest > now) for key, earliest in value._asked.items())
+        return asked, tuple(
             [
                 _value(getattr(value, name), now)
                 for name in names
-                if name not in left_out and name not in ("nacks", "timeouts", "_away")
+                if name not in left_out and name not in _ELSEWHERE
             ]
         )
     raise TypeError(f"no way to freeze a {kind.__name__}")

@@ -9,6 +9,7 @@ something wrong; `next_alone` is what happens when the world is left alone.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -200,6 +201,7 @@ class App:
             self.consumer = Consumer(self.link, options)  # type: ignore[arg-type]
         finally:
             asyncio._set_running_loop(None)
+        self.consumer._turn.clock = lambda: -math.inf  # no call ever has to let a loop run
         self.home: InFlight = self.consumer._intake.home(0)
         self.nacks = self.home.nacks = PlainIndex()
         self.timeouts = self.home.timeouts = PlainIndex()

@@ -97,11 +97,11 @@ def test_a_sibling_that_comes_back_swallows_a_nack_without_any_fault(
 ) -> None:
     """What is filtered because it is held must not end its hand-over."""
 
-    def admit(self: InFlight, entry: Entry, indexes: Iterable[int]) -> Any:
+    def admit(self: InFlight, entry: Entry, indexes: Iterable[int], now_ms: int) -> Any:
         for index in indexes:
             if entry.state[index] == HELD:
                 entry.turns = {**(entry.turns or {}), index: entry.turn(index) + 1}
-        return real(self, entry, indexes)
+        return real(self, entry, indexes, now_ms)
 
     real: Any = InFlight._admit
     monkeypatch.setattr(InFlight, "_admit", admit)
