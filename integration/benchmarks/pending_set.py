@@ -5,7 +5,8 @@ while the index was filled, after a garbage collection and without handing freed
 system (no malloc_trim); keys are made as they are added, in a process that has done it before.
 Plain is due time -> ledger -> Roaring bitmap as in PIP-393, in Python. Adding is timed over
 blocks of 1000 made keys, and draining over a clock that moves in a hundred steps; either keeps
-ids that follow each other together (ours as ranges).
+ids that follow each other together (ours as ranges). The row "record and index" weighs, with
+tracemalloc, all that the core keeps of a batch of ten with one nacked and nine acked.
 
     python -m integration.benchmarks.pending_set [--entries 10000000]
 """
@@ -15,10 +16,12 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import random
 import statistics
 import subprocess
 import sys
+import tracemalloc
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -31,10 +34,12 @@ import psutil
 from pyroaring import BitMap
 
 from pulsar_encore.core.due_index import MessageKey, TimeBucketIndex, precision_bits
+from pulsar_encore.core.in_flight import InFlight
 
 ENTRIES = 10_000_000
 PER_LEDGER = 50_000
 SPREAD = 200_000
+WAITING = 100_000
 Arrivals = Iterator[tuple[MessageKey, int, int]]  # key, due in ms, precision bits
 
 
@@ -207,6 +212,29 @@ def measure(case: str, plain: bool, entries: int) -> Measured:
     return Measured(keys, weight, filled.add_ns, drained / busy)
 
 
+def waiting(size: int) -> float:
+    """Bytes of the core for a nacked message: alone, or in a batch of which the rest is acked."""
+    gc.collect()
+    tracemalloc.start()
+    home = InFlight(None, 0, "persistent://public/default/t", -1, shared=True)
+    for number in range(WAITING):
+        entry, _ = home.arrive((1, number), size if size > 1 else 0, 0, range(size))
+        assert entry is not None
+        nacked = number * 7 % size
+        for index in range(size):
+            if index != nacked:
+                home.ack(entry, index)
+        home.nack(entry, nacked, 60_000 + number, precision_bits(60_000))
+        if number % 100 == 99:
+            home.sent(home.acks.take(number // 10).parts)
+    del entry
+    gc.collect()
+    weight, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(home.nacks) == WAITING
+    return weight / WAITING
+
+
 def run(entries: int = ENTRIES) -> list[Row]:
     """Measure everything; the bars are meant for ten million entries."""
     rows: list[Row] = []
@@ -231,6 +259,8 @@ def run(entries: int = ENTRIES) -> list[Row]:
     memory(f"{size}, one entry in ten, 1/ms, 10 bits", "full,1,10", 3.0, each=True)
     memory("one message in ten, batches of 10", "batch,1,10", None, each=True)
     memory("200,000 over 1 s to 1 h, 64 ledgers", "spread", 16.0, each=True)
+    for what, size in (("no batch", 1), ("in a batch of 10, 9 acked", 10)):
+        rows.append(Row(f"record and index: {what}", "bytes each", waiting(size), math.nan, 64.0))
     for what, ours, plain in (speeds[0], speeds[4], speeds[-1]):
         bar_ns = 1000.0 if "over" not in what else None
         rows.append(Row(f"add: {what}", "ns", ours.add_ns, plain.add_ns, bar_ns))

@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 
 from pulsar_encore.consumer.receive_queue import ReceiveQueue
 from pulsar_encore.consumer.settlement import Settlement
+from pulsar_encore.core.ack_sets import UNCERTAIN_MS
 from pulsar_encore.core.entry import ACKED, AWAY, HELD, NACKED, QUEUED, Entry, EntryKey
 from pulsar_encore.core.in_flight import InFlight
 from pulsar_encore.ids import MessageId
@@ -68,7 +69,7 @@ class AgainstModel(RuleBasedStateMachine):
         self.looks: list[tuple[Message, Spot]] = []
         self.current: dict[Spot, Message] = {}
         self.void: set[Message] = set()  # received before a seek
-        self.last_sent: list[tuple[EntryKey, set[int]]] = []
+        self.last_sent: list[tuple[int, EntryKey, set[int]]] = []
         self.connected = True
 
     def nack_due(self, count: int, delay_ms: int | None) -> tuple[int, int]:
@@ -165,7 +166,7 @@ class AgainstModel(RuleBasedStateMachine):
         for index in acked:
             assert self.where[key, index] == "acked", "a whole ack covered an unacked message"
         stored = self.entries[key]
-        self.last_sent.append((key, acked - stored.acked))
+        self.last_sent.append((self.now, key, acked - stored.acked))
         stored.acked |= acked
         if len(stored.acked) == stored.size:
             self.pending.discard(key)
@@ -219,6 +220,30 @@ class AgainstModel(RuleBasedStateMachine):
 
     def settled(self, key: EntryKey) -> bool:
         return all(self.where[key, index] == "acked" for index in range(self.entries[key].size))
+
+    @precondition(lambda self: self.connected and self.current)
+    @rule(data=st.data(), drops=st.booleans())
+    def only_wait(self, data: st.DataObject, drops: bool) -> None:
+        """Everything held is settled and sent: batches of which some wait are parked."""
+        self.take(1_000)
+        for spot, message in sorted(self.current.items(), key=lambda each: each[0]):
+            if self.where[spot] == "held":
+                if data.draw(st.booleans()):
+                    self.settlement.ack(message)
+                    self.where[spot] = "acked"
+                else:
+                    self.settlement.nack(message, 3)
+                    self.where[spot] = "nacked"
+                    self.due[spot] = self.now + 3_000
+        self.flush()
+        if drops:
+            self.drop_messages()
+
+    def drop_messages(self) -> None:
+        """The application keeps none of them."""
+        self.looks.clear()
+        self.current.clear()
+        self.void.clear()
 
     @precondition(lambda self: self.looks)
     @rule(data=st.data())
@@ -357,8 +382,9 @@ class AgainstModel(RuleBasedStateMachine):
             if word == "queued":
                 self.where[spot] = "away"
         if lose:  # what was sent in the last moments did not arrive
-            for key, acked in self.last_sent:
-                self.entries[key].acked -= acked
+            for at, key, acked in self.last_sent:
+                if at >= self.now - UNCERTAIN_MS:
+                    self.entries[key].acked -= acked
         for key, stored in self.entries.items():
             if forget_sets and len(stored.acked) < stored.size:
                 stored.acked.clear()

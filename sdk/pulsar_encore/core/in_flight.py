@@ -151,7 +151,7 @@ class InFlight:
     def _rest(self, entry: Entry) -> None:
         """Nothing of a delivered entry is new: it waits with those that are away, or is done."""
         if entry.unacked:
-            self._park_away(entry)
+            self._remember_away(entry)
         else:
             self.acks.drop_part(entry)
             self._drop(entry)
@@ -270,7 +270,7 @@ class InFlight:
                 self.rewind.settled(entry.key)
             return entry.size
         if entry.active == 0:
-            self._park_away(entry)
+            self._remember_away(entry)
         if self.rewind is not None and self.rewind.owed:
             self.rewind.settled_part(entry.key, entry.lowest_unacked())
         if entry.dirty:
@@ -431,7 +431,7 @@ class InFlight:
         for index in set_bits(released):
             self._ask(entry.due_key(index), earliest_ms)
         if released and entry.active == 0:
-            self._park_away(entry)
+            self._remember_away(entry)
         return released.bit_count()
 
     def release_all(self) -> None:
@@ -447,7 +447,7 @@ class InFlight:
         for entry in list(self._entries.values()):
             entry.release_all(count_looks=self.shared)
             if entry.active == 0:
-                self._park_away(entry)
+                self._remember_away(entry)
         self.nacks.clear()
         self.timeouts.clear()
         self.unacked = sum(entry.active for entry in self._entries.values())
@@ -470,7 +470,7 @@ class InFlight:
         for entry in list(self._entries.values()):
             self.unacked -= entry.drop_queued()
             if entry.active == 0:
-                self._park_away(entry)
+                self._remember_away(entry)
         if self.rewind is not None:
             self.rewind.forget()
 
@@ -543,7 +543,7 @@ class InFlight:
         self._entries.pop(entry.key, None)
         self._away.pop(entry.key, None)
 
-    def _park_away(self, entry: Entry) -> None:
+    def _remember_away(self, entry: Entry) -> None:
         """Nothing of it is here: remember its acked indexes and counts, within bounds."""
         if entry.size == 1 or (entry.unacked == entry.size and entry.looks is None):
             self._drop(entry)
