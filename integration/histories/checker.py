@@ -684,8 +684,8 @@ class _Checker:
     def _is_another_s(self, message: _Message, wait: _Wait, who: int) -> bool:
         """Whether the broker would not listen to this nack: it counts from the holder only.
 
-        On Key_Shared, a consumer that comes back gets nothing of a key while another holds any
-        message of it (PIP-379); keys share hash ranges, so any message counts here.
+        On Key_Shared, a key that moves to another consumer is held back there while any message of
+        it is held where it was (PIP-379); keys share hash ranges, so any message counts here.
         """
         if message.held - {who}:
             return True
@@ -693,7 +693,7 @@ class _Checker:
             return True
         if self._workload.kind != "KeyShared":
             return False
-        return any(each.held - {who} or set(each.waits) - {who} for each in self._messages.values())
+        return any(each.held or set(each.waits) - {who} for each in self._messages.values())
 
     def _ready_at(self, wait: _Wait, event: Event) -> float:
         """From when on a due message had every chance to come."""

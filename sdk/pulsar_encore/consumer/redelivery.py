@@ -28,7 +28,7 @@ from .receive_queue import ReceiveQueue
 logger = logging.getLogger(__name__)
 
 # Keys handled in one turn of the loop; the rest follows in the next.
-_BURST: Final = 1_000
+_BURST: Final = 500
 # A rewind that brought nothing for so long, though there was room, is asked for again, after twice
 # the time with each try; after so many tries what was owed is gone from the topic.
 _PATIENCE_S: Final = 1.0

@@ -40,6 +40,9 @@ _BURST_GAP_S: Final = 0.050
 _BURST: Final = 10_000  # ids a burst, 3 us each
 _SLICE: Final = 1_000  # in one turn of the loop
 _NATIVE_GROUP_S: Final = 0.2  # the native client groups acks for 100 ms; and time to send them
+# A chunked message that a reconnect cut in two is not put together when its chunks come again: the
+# library still has the first ones, and drops all. With the next redelivery it is.
+_CHUNKS_AGAIN_S: Final = 1.0
 _CLOSE_S: Final = 5.0
 # With a read of the broker's under way, a rewind makes it skip a block (wire notes 5.5). Nothing is
 # taken for so long, so that the permits are used up; 0 of 12 rewinds skipped then, 9 of 12 without.
@@ -86,6 +89,7 @@ class StockConsumer:
         self._last_burst = 0.0
         self._last_ack = -_NATIVE_GROUP_S
         self._draining = 0
+        self._chunked = False  # chunked messages have come
         self._seeking = False
         self._leaving = False  # the subscription is being deleted, and the native end with it
         self._connected = self._told_connected = True
@@ -153,6 +157,7 @@ class StockConsumer:
         now = self._loop.time()
         for delivery in deliveries:
             self._originals.keep(delivery, now)
+            self._chunked = self._chunked or delivery.first_chunk is not None
         self._originals.compact(now)
         self._sink.on_deliveries(deliveries)
 
@@ -169,6 +174,8 @@ class StockConsumer:
         self._told_connected = self._connected
         if self._connected:
             self._sink.on_connected()
+            if self._chunked and self._options.shared:
+                self._loop.call_later(_CHUNKS_AGAIN_S, self._ask_for_all)
         elif self._several:
             self._sink.on_doubtful()
         else:
@@ -263,7 +270,12 @@ class StockConsumer:
         if kept.chunked is not None:
             lead_s = (_LEAD_MS + 1) / 1000  # a loop's timer may ring a tick early
             self._loop.call_later(lead_s, self._bring_again, kept, kept.chunked)
-        elif kept.crowded_out:  # everything this consumer holds; what is held here is filtered
+        elif kept.crowded_out:
+            self._ask_for_all()
+
+    def _ask_for_all(self) -> None:
+        """Everything this consumer has at the broker; what is held here is filtered."""
+        if not self._closed:
             self._pump.call(self._native.redeliver_unacknowledged_messages)
 
     def _bring_again(self, kept: Original, delivery: Delivery) -> None:
