@@ -31,6 +31,7 @@ import psutil
 from pyroaring import BitMap
 
 from pulsar_encore.core.due_index import MessageKey, TimeBucketIndex, precision_bits
+from pulsar_encore.core.parked import Parked, ParkedEntries
 
 ENTRIES = 10_000_000
 PER_LEDGER = 50_000
@@ -131,6 +132,13 @@ def in_batches(per_ms: int, bits: int, entries: int) -> Arrivals:
             yield (i // 10 // PER_LEDGER, i // 10 % PER_LEDGER, i % 10), i // per_ms, bits
 
 
+def one_of_each_batch(per_ms: int, bits: int, entries: int) -> Arrivals:
+    """Entries of ten messages, one of each nacked."""
+    rng = random.Random(16)
+    for i in range(entries // 10):
+        yield (i // PER_LEDGER, i % PER_LEDGER, rng.randrange(10)), i // per_ms, bits
+
+
 @cache  # kept, because a list freed while the index fills would hide what the index takes
 def shuffled() -> list[int]:
     """Ids in random order."""
@@ -157,6 +165,7 @@ def arrivals(case: str, plain: bool, entries: int) -> Arrivals:
         "asked": one_in_ten,
         "full": one_in_ten_full,
         "batch": in_batches,
+        "record": one_of_each_batch,
     }
     return make[kind](int(numbers[0]), int(numbers[1]), entries)
 
@@ -175,6 +184,18 @@ def fill(add: Callable[[MessageKey, int, int], object], source: Arrivals) -> Fil
     return Filled(keys, latest, statistics.median(times) * 1e9)
 
 
+def with_record(index: TimeBucketIndex) -> Callable[[MessageKey, int, int], object]:
+    """`add`, and the record of a batch of which all other messages are acked."""
+    parked = ParkedEntries()
+
+    def add(key: MessageKey, due_ms: int, bits: int) -> None:
+        index.add(key, due_ms, bits)
+        nacked = 1 << key[2]
+        parked.put((key[0], key[1]), Parked(10, 0x3FF ^ nacked, nacked))
+
+    return add
+
+
 def measure(case: str, plain: bool, entries: int) -> Measured:
     """Fill, weigh and drain one index, in this process."""
     scratch, index = TimeBucketIndex(), TimeBucketIndex()
@@ -186,7 +207,8 @@ def measure(case: str, plain: bool, entries: int) -> Measured:
     process = psutil.Process()
     before = process.memory_info().rss
 
-    filled = fill(layout.add if plain else index.add, arrivals(case, plain, entries))
+    add = with_record(index) if case.startswith("record") else index.add
+    filled = fill(layout.add if plain else add, arrivals(case, plain, entries))
     keys, latest = filled.keys, filled.latest
     if case.startswith("asked") and not plain:
         asked = [(ledger, 7, -1) in index for ledger in range(entries // PER_LEDGER)]
@@ -230,6 +252,7 @@ def run(entries: int = ENTRIES) -> list[Row]:
     memory("... after asking in every ledger", "asked,1,10", None, each=True)
     memory(f"{size}, one entry in ten, 1/ms, 10 bits", "full,1,10", 3.0, each=True)
     memory("one message in ten, batches of 10", "batch,1,10", None, each=True)
+    memory("one of each batch of 10, and the batch's record", "record,1,10", 64.0, each=True)
     memory("200,000 over 1 s to 1 h, 64 ledgers", "spread", 16.0, each=True)
     for what, ours, plain in (speeds[0], speeds[4], speeds[-1]):
         bar_ns = 1000.0 if "over" not in what else None
