@@ -11,9 +11,10 @@ from typing import Any, Self
 
 from pulsar_encore.wire import commands, encode_batch, encode_body, frames, pb
 
-from .kit import SUBSCRIPTION, WAIT_S
+from .kit import SUBSCRIPTION
 
-QUIET_S = 0.5
+WAIT_S = 20.0  # for what must come, however busy the machine is
+QUIET_S = 0.5  # for what must not
 _CONSUMER = 1
 _PRODUCER = 1
 _NAMES = {number: name for name, number in pb.BaseCommand.Type.items()}
@@ -156,10 +157,10 @@ class Bare:
                 self._messages.append(command.message)
         return self._messages.pop(0)
 
-    async def messages(self, quiet: float = QUIET_S) -> list[pb.CommandMessage]:
-        """All that comes until there is silence for `quiet` s."""
-        got: list[pb.CommandMessage] = []
+    async def messages(self, expected: int) -> list[pb.CommandMessage]:
+        """So many messages, and what comes unexpectedly behind them."""
+        got = [await self.message() for _ in range(expected)]
         with contextlib.suppress(TimeoutError):
             while True:
-                got.append(await self.message(WAIT_S if not got else quiet))
+                got.append(await self.message(QUIET_S))
         return got
