@@ -82,7 +82,7 @@ EXCLUSIVE = {
     ),
     "a loss that nobody notices": (
         8,
-        world(sizes=(1, 1, 1), start=handed_over(2), budget={"nack": 1, "flap": 1}),
+        world(sizes=(1, 1, 1), start=handed_over(1), budget={"nack": 1, "flap": 1}),
     ),
 }
 

@@ -84,7 +84,8 @@ TWO = {
         world(
             sizes=(2,),
             names=("a", "b"),
-            start=held_by("a", 2),
+            brisk=True,
+            start=held_by("a", 2, brisk=True),
             tells=False,
             budget={"nack": 2, "cut": 1},
         ),
@@ -93,7 +94,10 @@ TWO = {
         8,
         world(sizes=(2,), names=("a", "b"), start=held_by("a", 2), budget={"nack": 1, "crash": 1}),
     ),
-    "two entries": (8, world(sizes=(1, 1), names=("a", "b"), budget={"nack": 1, "cut": 1})),
+    "two entries": (
+        8,
+        world(sizes=(1, 1), names=("a", "b"), brisk=True, budget={"nack": 2, "cut": 1}),
+    ),
     "letters": (
         8,
         world(
