@@ -9,6 +9,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from letters_kit import DEAD, HOME, QUIET, bodies, bury_on, read_from
@@ -38,6 +39,8 @@ async def command(broker: BrokerThread, *words: str) -> asyncio.subprocess.Proce
         *(sys.executable, "-m", "pulsar_encore.cli", "dlq", *words, "--url", broker.url),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        # What a shell starts in the background ignores Ctrl-C, and so would its children.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
 
