@@ -174,9 +174,13 @@ class Pump:
     # From the loop
 
     def taken(self, messages: int) -> None:
-        """That many left the buffer."""
+        """That many left the buffer.
+
+        Half of it has to be free before the thread is woken: many messages at once cost it, and the
+        loop that it takes the interpreter from, far less than many wake-ups.
+        """
         self._taken += messages
-        if self._full:
+        if self._full and self._posted - self._taken <= self._room // 2:
             self._wake.set()
 
     def watch(self) -> None:
