@@ -114,6 +114,7 @@ class _Message:
     acked_at: float | None = None
     acked_by: int = NONE
     settled: list[tuple[float, int]] = field(default_factory=list)  # acks and reconsumes, by whom
+    failed: list[tuple[float, int]] = field(default_factory=list)  # nacks and reconsumes, by whom
     looked_at: dict[int, float] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
     waits: dict[int, _Wait] = field(default_factory=dict)
@@ -374,6 +375,8 @@ class _Checker:
             if wait.letter:
                 if home:
                     continue
+                if self._may_be_unsent(message, waiter, wait.at, event):
+                    message.forked = True  # this may be what the letter is a copy of
                 if at < wait.due - EARLY_S and not message.forked:
                     text = f"message {message.number} came {wait.due - at:.3f} s before its time"
                     self._found("early", f"{text}, by reconsume_later", event, message.number)
@@ -390,9 +393,20 @@ class _Checker:
             self._waiting[waiter].discard(message.number)
             del message.waits[waiter]
 
+    def _may_be_unsent(self, message: _Message, who: int, acked_at: float, event: Event) -> bool:
+        """Whether a lost connection may have taken an ack of this consumer's along."""
+        return any(
+            fault.touches(who, message.topic)
+            and fault.settles(acked_at, event.at, self._slack(fault.start - FLUSH_S, fault.start))
+            for fault in self._faults
+            if fault.start <= event.at
+        )
+
     def _excused(self, message: _Message, wait: _Wait, event: Event) -> bool:
         if self._workload.ordered:
             return True  # any rewind brings it; that there was one is checked with the order
+        if message.forked:
+            return True  # there are two of it, and nobody can tell which one came
         if any(wait.at - FLUSH_S <= moment <= event.at for moment in self._disturbed):
             return True
         return any(
@@ -528,6 +542,7 @@ class _Checker:
         if message is None:
             return
         message.failures += 1
+        message.failed.append((event.at, event.who))
         message.held.discard(event.who)
         message.waits[event.who] = _Wait(event.at, event.at + event.delay, letter)
         self._waiting[event.who].add(event.number)
@@ -543,7 +558,9 @@ class _Checker:
         message.letters += 1
         self._sources[message.topic].close(message.rank)
         if message.letters > 1:
-            if not message.forked:
+            # The letter is sent before the message is acked, and the ack may be lost: sent twice.
+            twice = any(self._may_be_unsent(message, who, at, event) for at, who in message.failed)
+            if not (message.forked or twice):
                 text = f"message {message.number} has {message.letters} dead letters"
                 self._found("two letters", text, event, message.number)
             return
@@ -592,6 +609,7 @@ class _Checker:
             message.waits.clear()
             message.looked_at.clear()
             message.settled.clear()
+            message.failed.clear()
             self._sources[message.topic].reopen(message.rank)
         for source in self._sources.values():
             source.handed.clear()

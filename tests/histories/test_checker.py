@@ -270,6 +270,21 @@ def test_a_letter_is_never_early() -> None:
     assert history.kinds() == {"early": 1}
 
 
+@pytest.mark.parametrize(("cut", "expected"), [(True, {}), (False, {"early": 1})])
+def test_what_a_letter_is_a_copy_of_may_come_if_its_ack_was_lost(
+    cut: bool, expected: dict[str, int]
+) -> None:
+    """Reconsumed from the retry-letter topic: nothing but the time tells it from its copy."""
+    history = History(messages=1, consumers=2, max_redeliver=3, retry=True)
+    history.got(0, who=1, topic=AGAIN)
+    history.add(r.RECONSUMED, who=1, number=0, delay=1.0)
+    if cut:
+        history.add(r.FAULT, who=1, note="cut")
+    history.got(0, topic=AGAIN)
+    history.acked(0)
+    assert history.kinds() == expected
+
+
 def test_late_with_an_idle_consumer() -> None:
     history = History(messages=1)
     history.got(0)
@@ -332,6 +347,22 @@ def test_two_letters_of_one_message() -> None:
     history.add(r.LETTER, number=0)
     history.add(r.LETTER, number=0)
     assert history.kinds() == {"two letters": 1}
+
+
+def test_a_letter_is_sent_again_when_the_ack_after_it_was_lost() -> None:
+    history = History(messages=1, consumers=2, max_redeliver=1)
+    for who in (0, 1):
+        history.got(0, who=who)
+        history.nacked(0, 0.1, who=who)
+        history.wait(0.1)
+    history.add(r.LETTER, number=0)
+    history.add(r.FAULT, who=1, note="cut")
+    history.got(0)
+    history.nacked(0, 0.1)
+    history.add(r.LETTER, number=0)
+    verdict = history.verdict()
+    assert dict(verdict.kinds()) == {}
+    assert sum(verdict.doubles.values()) == 1
 
 
 # Doubles

@@ -36,6 +36,29 @@ _QUICK_S: Final = 0.001  # singles closer than this mean it is thick
 _QUICK_COUNT: Final = 4
 
 
+class Steadiness:
+    """Whether a connection that was looked at now and then counts as one: it has been seen twice,
+    `_STEADY_S` apart, and never gone between. Pure."""
+
+    __slots__ = ("_since",)
+
+    def __init__(self) -> None:
+        self._since: float | None = float("-inf")  # the first look that saw it, if the last did
+
+    def counts(self, connected: bool, now: float) -> bool:
+        """A look at `now`, in seconds, saw it `connected` or not."""
+        if not connected:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        return self._since is not None and now - self._since >= _STEADY_S
+
+    @property
+    def hesitates(self) -> bool:
+        """Whether it is there and does not count yet."""
+        return self._since is not None
+
+
 class Watcher:
     """The thread that sees connections come and go, for every pump of the process."""
 
@@ -160,7 +183,7 @@ class Pump:
         self._full = False
         self._connected = True  # as last looked at
         self._up = True  # as last told
-        self._up_since = -_STEADY_S
+        self._steadiness = Steadiness()
         self._changes: deque[bool] = deque()  # of the connection, not yet told
         self.watchful_until = 0.0
         self._thick = False
@@ -217,16 +240,13 @@ class Pump:
         if self._mailbox.loop.is_closed():
             self.forsake()
             return
-        now = time.monotonic()
-        connected = self._native.is_connected()
-        if not connected:
-            self._up_since = now
-        elif now - self._up_since < _STEADY_S:
-            connected = False
+        connected = self._steadiness.counts(self._native.is_connected(), time.monotonic())
         if connected != self._connected:
             self._connected = connected
             self._changes.append(connected)
             self._wake.set()
+        elif not connected and self._steadiness.hesitates:
+            self.watch()
 
     # On the thread
 
@@ -292,11 +312,12 @@ class Pump:
         return self._hand_over(self._receive())
 
     def _report(self) -> bool:
-        """Tell of the connection; what came before a change goes before it."""
+        """Tell of the connection; what came before it was lost goes before the news."""
         while self._changes:
-            if not self._hand_over(self._taken_in()):
+            up = self._changes.popleft()
+            if not up and not self._hand_over(self._taken_in()):
                 return False
-            self._up = self._changes.popleft()
+            self._up = up
             if not self._mailbox.post(self._connection, self._up):
                 return False
         return True
