@@ -346,6 +346,9 @@ class _Player:
     async def _ack(self, playing: _Playing, looks: list[Look]) -> None:
         try:
             await playing.member.ack(looks)
+        except asyncio.CancelledError:
+            self._record_acked(playing, looks)  # what is cancelled while it lets others run is done
+            raise
         except Exception as e:
             if len(looks) > 1:  # part of the list was acked: which, is found by asking again
                 for look in looks:
@@ -353,6 +356,9 @@ class _Player:
             else:
                 self._refused(playing, looks, "ack", e)
             return
+        self._record_acked(playing, looks)
+
+    def _record_acked(self, playing: _Playing, looks: list[Look]) -> None:
         for look in looks:
             self.recorder.add(r.ACKED, who=playing.who, number=look.number)
             self._settled.add(look.number)
@@ -391,9 +397,15 @@ class _Player:
         last = looks[-1]
         try:
             await playing.member.ack_cumulative(last)
+        except asyncio.CancelledError:
+            self._record_acked_cumulative(playing, last)
+            raise
         except Exception as e:
             self._refused(playing, [last], "cumulative ack", e)
             return
+        self._record_acked_cumulative(playing, last)
+
+    def _record_acked_cumulative(self, playing: _Playing, last: Look) -> None:
         self.recorder.add(r.ACKED_CUMULATIVE, who=playing.who, number=last.number)
         upto = self._home[last.number]
         self._settled.update(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from copy import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from consumer_kit import (
+    REDELIVER,
     TOPIC,
     Subscribe,
     counted,
@@ -26,9 +30,12 @@ from pulsar_encore import (
     MessageNotHeldError,
     ReceiveTimeout,
 )
+from pulsar_encore.consumer.ack_sender import AckSender
+from pulsar_encore.consumer.intake import Intake
+from pulsar_encore.core.in_flight import InFlight
 from pulsar_encore.options import ConsumerOptions, InitialPosition
 from pulsar_encore.testing import BrokerSettings, Fault, FaultPlan, MemoryTransport
-from pulsar_encore.transport.base import AckPlan
+from pulsar_encore.transport.base import AckPlan, Delivery
 
 
 def plans(transport: MemoryTransport) -> list[AckPlan]:
@@ -525,3 +532,126 @@ async def test_partitions_keep_their_ids_apart(
     await consumer.close()
     for partition in range(3):
         assert transport.backlog(f"{TOPIC}-partition-{partition}", "s") == 0
+
+
+# What makes an ack late, lost or too wide
+
+
+async def test_an_id_without_the_size_of_its_batch_acks_no_sibling(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    """Four stored integers do not say whether index 0 is the last."""
+    ids = transport.put(TOPIC, b"0", b"1", b"2")
+    consumer = await subscribe(consumer_type=ConsumerType.Exclusive)
+    rebuilt = MessageId(-1, ids[0].ledger_id(), ids[0].entry_id(), 0, topic=TOPIC)
+    with pytest.raises(MessageNotHeldError, match="size"):
+        await consumer.acknowledge_cumulative(rebuilt)
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 1
+
+
+@pytest.mark.parametrize("away_s", [0.3, 5])
+async def test_an_outage_while_the_one_before_is_being_forgotten(
+    transport: MemoryTransport, subscribe: Subscribe, away_s: float
+) -> None:
+    """Thirty seconds after a reconnect what was suspect is not any more; what is away now, is."""
+    consumer = await subscribe()
+    await asyncio.sleep(1)
+    transport.disconnect()
+    transport.reconnect()
+    await asyncio.sleep(29)
+    transport.put(TOPIC, b"m")
+    transport.faults = FaultPlan([Fault(kind="drop", command="ACK")])
+    await consumer.acknowledge(await consumer.receive())
+    await asyncio.sleep(0.2)
+    transport.disconnect()
+    await asyncio.sleep(away_s)
+    transport.reconnect()
+    assert await receive_all(consumer, quiet_s=5) == []
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+async def test_what_was_acked_in_a_batch_does_not_come_with_its_sibling(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    """A nack shorter than the time acks are grouped for: they are sent before the entry is asked
+    for, or another consumer would get all of it."""
+    put_numbers(transport, 3, batch=3)
+    consumer = await subscribe(ack_group_time_ms=1000)
+    first, failed, last = await receive_n(consumer, 3)
+    await consumer.acknowledge([first, last])
+    await consumer.negative_acknowledge(failed, delay=0.5)
+    await subscribe()
+    await asyncio.sleep(0.8)
+    names = [command.name for command in transport.commands if command.name in ("ACK", REDELIVER)]
+    assert names == ["ACK", REDELIVER]
+
+
+async def test_a_topic_seen_only_after_a_reconnect_shows_nothing_twice(
+    transport: MemoryTransport, subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first message waited in the engine since before the connection was lost, and the
+    broker's second copy behind it."""
+    came: list[Delivery] = []
+    hand_on = Intake.on_deliveries
+
+    def on_deliveries(self: Intake, deliveries: Sequence[Delivery]) -> None:
+        came.extend(copy(each) for each in deliveries)
+        hand_on(self, deliveries)
+
+    monkeypatch.setattr(Intake, "on_deliveries", on_deliveries)
+    consumer = await subscribe()
+    consumer._intake.on_doubtful()  # one of several topics was away
+    consumer._intake.on_connected()
+    put_numbers(transport, 1)
+    await consumer.acknowledge(await consumer.receive())
+    await asyncio.sleep(1)
+    consumer._intake.on_deliveries([copy(came[0])])
+    assert await receive_all(consumer) == []
+
+
+async def test_acks_made_while_away_leave_in_parts(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    """So that no one turn of the loop sends them all."""
+    count = 3500
+    put_numbers(transport, count)
+    consumer = await subscribe(receiver_queue_size=count, max_unacked_messages=4 * count)
+    messages = await receive_n(consumer, count)
+    transport.disconnect()
+    await consumer.acknowledge(messages)
+    transport.reconnect()
+    await asyncio.sleep(1)
+    sizes = [len(plan.entries) for plan in plans(transport)]
+    assert sum(sizes) >= count and max(sizes) <= 1000
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+async def test_a_source_that_was_refused_is_tried_again_beside_a_busy_one() -> None:
+    """However often the other one sends."""
+    loop = asyncio.get_running_loop()
+    able, sent = {0: True, 1: False}, {0: 0, 1: 0}
+
+    def ack(plan: AckPlan) -> None:
+        sent[plan.source] += len(plan.entries)
+
+    link: Any = SimpleNamespace(can_ack=able.__getitem__, ack=ack)
+    homes = {at: InFlight(object(), at, f"{TOPIC}{at}", -1, shared=True) for at in able}
+    options = ConsumerOptions(topics=(TOPIC,), pattern=None, subscription_name="s")
+    queue: Any = []
+    sender = AckSender(link, homes, options, loop, queue)
+
+    def one(source: int, number: int) -> None:
+        entry, _ = homes[source].arrive((1, number), 0, 0, (0,))
+        assert entry is not None
+        sender.added(homes[source], homes[source].ack(entry, 0))
+
+    one(1, 0)
+    await asyncio.sleep(0.15)
+    able[1] = True
+    for number in range(10_000):
+        one(0, number)
+        if number % 100 == 99:
+            await asyncio.sleep(0.01)
+    assert sent[1] == 1
+    sender.close()

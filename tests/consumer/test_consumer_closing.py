@@ -52,6 +52,25 @@ async def test_what_could_not_be_sent_is_said(
     assert f"{TOPIC}/s" in record.getMessage() and "acks of 3 entries" in record.getMessage()
 
 
+async def test_acks_in_doubt_wait_for_the_reconnect_too(
+    transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of several topics is away, nobody knows which: what was sent may not have arrived."""
+    put_numbers(transport, 3)
+    consumer = await subscribe()
+    messages = await receive_n(consumer, 3)
+    consumer._intake.on_doubtful()
+    await consumer.acknowledge(messages)
+    await asyncio.sleep(1)
+    closing = asyncio.create_task(consumer.close())
+    await asyncio.sleep(2)
+    assert not closing.done()
+    with caplog.at_level(logging.WARNING, "pulsar_encore"):
+        await closing
+    (record,) = caplog.records
+    assert "those of 3 may be lost" in record.getMessage()
+
+
 async def test_with_nothing_to_send_closing_waits_for_no_connection(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:

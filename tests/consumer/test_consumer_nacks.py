@@ -28,7 +28,7 @@ from pulsar_encore import (
     MessageId,
     ReceiveTimeout,
 )
-from pulsar_encore.testing import MemoryTransport
+from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
 
 SHARING = pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
 
@@ -435,3 +435,25 @@ async def test_the_ack_timeout_on_exclusive_rewinds(
     await consumer.acknowledge(first[0])
     await asyncio.sleep(1.1)
     assert payloads(await receive_n(consumer, 2)) == [b"1", b"2"]
+
+
+async def test_a_rewind_that_brought_nothing_is_repeated_beside_a_busy_topic(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    """What is queued of another topic says nothing of this one."""
+    transport.faults = FaultPlan([Fault(kind="drop", command=REDELIVER)])
+    quiet, busy = f"{TOPIC}-quiet", f"{TOPIC}-busy"
+    consumer = await subscribe(
+        quiet, busy, consumer_type=ConsumerType.Exclusive, receiver_queue_size=10
+    )
+    transport.put(quiet, b"0")
+    nacked = await consumer.receive()
+    for _ in range(1000):
+        transport.put(busy, b"busy")
+    await consumer.negative_acknowledge(nacked, delay=1)
+    await asyncio.sleep(1.2)
+    begun = now_s()
+    while (message := await consumer.receive(timeout=10)).data() == b"busy":
+        await consumer.acknowledge(message)
+        await asyncio.sleep(0.1)
+    assert now_s() - begun < 20, "long before the busy topic is done, after 100 s"

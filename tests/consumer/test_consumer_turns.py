@@ -6,7 +6,7 @@ Work is time that passes on the virtual clock without a suspension, so the longe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -141,6 +141,25 @@ async def test_no_path_keeps_the_loop(
     # A turn, and the work that was under way when it ended; an ack right after a receive is free.
     assert heard.longest_s <= TURN_S + 2 * WORK_S + 1e-9
     await consumer.close()
+
+
+async def test_acking_a_long_list_does_not_keep_the_loop(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    class Slow(list[Message]):
+        def __iter__(self) -> Iterator[Message]:
+            for each in super().__iter__():
+                work(WORK_S / 10)
+                yield each
+
+    put_numbers(transport, 1000, batch=50)
+    consumer = await subscribe()
+    messages = Slow([await consumer.receive() for _ in range(1000)])
+    async with silence() as heard:
+        await consumer.acknowledge(messages)
+    assert heard.longest_s <= TURN_S + WORK_S
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
 
 
 async def test_several_tasks_share_a_turn(transport: MemoryTransport, subscribe: Subscribe) -> None:

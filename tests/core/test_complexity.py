@@ -82,7 +82,8 @@ def home_with(held: int, *, shared: bool, batch: int = 0) -> tuple[InFlight, lis
 async def sender_that_cannot_send(home: InFlight) -> AckSender:
     options = ConsumerOptions(topics=(TOPIC,), pattern=None, subscription_name="s")
     link: Any = SimpleNamespace(can_ack=lambda source: False)
-    return AckSender(link, {0: home}, options, asyncio.get_running_loop())
+    queue: Any = []
+    return AckSender(link, {0: home}, options, asyncio.get_running_loop(), queue)
 
 
 async def acking_while_away(count: int, batch: int) -> int:
@@ -201,3 +202,19 @@ def test_settling_what_is_owed_costs_the_same_for_each() -> None:
         return counted(settle)
 
     assert settled(MANY) <= LINEAR * settled(FEW)
+
+
+def test_acking_each_message_cumulatively_is_linear_in_what_it_settles() -> None:
+    """However much is queued behind it."""
+
+    def acked(count: int) -> int:
+        home, entries = home_with(count, shared=False)
+        steps = Steps()
+        home._entries, before = Walked(steps), home._entries
+        home._entries.update(before)
+        with steps:
+            for entry in entries[:100]:
+                home.ack_cumulative(entry.key, 0, 1)
+        return steps.count
+
+    assert acked(MANY) <= acked(FEW) * 1.5

@@ -106,14 +106,18 @@ def test_at_the_end_of_a_ledger_something_may_be_missing() -> None:
     assert rewind.judge((3, 2), 0) is REWIND, "a ledger's end says nothing of holes inside"
 
 
-def test_a_source_where_a_hole_stays_is_trusted_from_then_on() -> None:
-    """Markers and compaction: two rewinds, and no more for the holes that follow."""
+def test_a_source_where_three_holes_stay_is_trusted_from_then_on() -> None:
+    """Markers and compaction: two rewinds for each of three, and none for the holes that follow."""
     rewind = rewound(range(2))
     assert judged(rewind, [0, 1, 5]) == [ADMIT, ADMIT, REWIND]
     assert judged(rewind, [0, 1, 5]) == [ADMIT, ADMIT, REWIND]
-    assert judged(rewind, [0, 1, 5, 9, 20]) == [ADMIT] * 5
-    rewind.begin([((1, 20), 0)])
-    assert judged(rewind, [20, 30, 40]) == [ADMIT] * 3
+    assert judged(rewind, [0, 1, 5, 9]) == [ADMIT, ADMIT, ADMIT, REWIND]
+    assert judged(rewind, [9]) == [REWIND]
+    assert judged(rewind, [9, 20]) == [ADMIT, REWIND], "one hole does not hide the next"
+    assert judged(rewind, [20]) == [REWIND]
+    assert judged(rewind, [20, 30]) == [ADMIT, ADMIT]
+    rewind.begin([((1, 30), 0)])
+    assert judged(rewind, [30, 40, 50]) == [ADMIT] * 3
 
 
 def test_where_ids_do_not_follow_each_other_a_hole_is_none() -> None:

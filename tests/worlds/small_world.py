@@ -714,7 +714,9 @@ class World:
                 app.home.rewind._check()
             if app.home.count(QUEUED) != len(app.queued()):
                 raise Violation(f"{app.name}: what is marked as queued is not what is queued")
-            if len(app.home.acks) and app.link.can_ack(0) and app.consumer._acks._timer is None:
+            acks = app.consumer._acks
+            idle = acks._timer is None and acks._retry is None
+            if len(app.home.acks) and app.link.can_ack(0) and idle:
                 raise Violation(f"acks wait at {app.name}, and nothing will send them")
         for spot in self.spots:
             if not self.where(spot):

@@ -10,7 +10,7 @@ from search import Found, reached, search
 from small_world import Event, Plan
 
 from pulsar_encore.consumer.receive_queue import ReceiveQueue
-from pulsar_encore.core.ack_sets import AckTracker
+from pulsar_encore.core import ack_sets
 from pulsar_encore.core.entry import HELD, Entry, EntryKey
 from pulsar_encore.core.in_flight import InFlight
 from pulsar_encore.core.rewind import Rewind, Verdict
@@ -142,7 +142,7 @@ def test_an_ack_that_covers_a_sibling(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_ack_lost_with_its_connection_and_not_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(AckTracker, "_suspect", lambda self, keys: None)
+    monkeypatch.setattr(ack_sets, "_add", lambda suspects, keys: None)
     assert "who acked it" in str(found(ACKING))
 
 

@@ -8,6 +8,7 @@ it is, untouched, so an ack made while disconnected costs nothing and is sent af
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -17,13 +18,20 @@ from ..errors import TransportError
 from ..options import ConsumerOptions
 from ..timer import now_ms
 from ..transport.base import AckPlan, ConsumerLink
+from .receive_queue import ReceiveQueue
 
 # A flush is due when the messages acked and not sent reach this share of the broker's window.
 _WINDOW_SHARE: Final = 10
 _RETRY_S: Final = 0.2
+# Entries sent in one turn of the loop, 3 us each; the rest follows in the next.
+_SLICE: Final = 1_000
 # How long after a reconnect an entry may come again because its ack was lost with the connection.
-_SUSPECT_S: Final = 30.0
+SUSPECT_S: Final = 30.0
 ECHO_S: Final = 2.0  # a redelivery that an ack did not overtake arrives sooner than this
+# Unless it waits in the engine behind what the application has not taken yet: so many messages, and
+# what the receiver queue holds.
+_BEHIND: Final = 10_000
+_CALM_MS: Final = 500  # nothing came for so long though there was room: nothing waits there
 
 
 class AckSender:
@@ -34,6 +42,7 @@ class AckSender:
         homes: The sources, by number; shared with the consumer.
         options: Group time and size, and the broker's window.
         loop: The consumer's event loop.
+        queue: Tells whether what was asked for may still be on its way to the application.
     """
 
     def __init__(
@@ -42,6 +51,7 @@ class AckSender:
         homes: Mapping[int, InFlight],
         options: ConsumerOptions,
         loop: asyncio.AbstractEventLoop,
+        queue: ReceiveQueue,
     ) -> None:
         self._link = link
         self._homes = homes
@@ -49,9 +59,14 @@ class AckSender:
         self._group_s = options.ack_group_time_ms / 1000
         self._most_entries = options.ack_group_max_size
         self._most_messages = max(1, options.max_unacked_messages // _WINDOW_SHARE)
+        self._queue = queue
+        self._behind = _BEHIND + 2 * options.receiver_queue_size
+        self._came_ms = 0
+        self._taken = 0  # messages taken when echoes were last forgotten
         self._unsent = 0
         self._refused: set[int] = set()  # sources that only the timer tries again
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._retry: asyncio.TimerHandle | None = None
         self._trust_timer: asyncio.TimerHandle | None = None
         self._echo_timer: asyncio.TimerHandle | None = None
 
@@ -65,47 +80,73 @@ class AckSender:
             or len(home.acks) >= self._most_entries
             or self._group_s == 0
         ) and home.source not in self._refused:
-            self._flush_ready()
+            self._flush_ready(_SLICE)
         elif self._timer is None:
-            self._timer = self._loop.call_later(self._group_s, self.flush)
+            self._timer = self._loop.call_later(self._group_s, self._flush_ready, _SLICE)
+
+    def arrived(self, now: int) -> None:
+        """Something was delivered, at `now` in ms."""
+        self._came_ms = now
 
     @property
     def unsent(self) -> int:
         """Entries whose ack waits to be sent."""
         return sum(len(home.acks) for home in self._homes.values())
 
+    @property
+    def in_doubt(self) -> int:
+        """Entries whose ack was sent and may be lost with a connection that is away."""
+        return sum(home.acks.in_doubt for home in self._homes.values())
+
     def flush(self) -> bool:
         """Send everything now; False when something was refused and waits for another try."""
         self._refused.clear()
-        return self._flush_ready()
+        self._flush_ready(sys.maxsize)
+        return not self._refused
 
-    def _flush_ready(self) -> bool:
+    def _flush_ready(self, most: int) -> None:
+        """Send up to so many entries now, and the rest in the next turns of the loop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._unsent = 0
         for home in self._homes.values():
-            if len(home.acks) and home.source not in self._refused and not self._flush(home):
+            waiting = len(home.acks)
+            if not waiting or home.source in self._refused:
+                continue
+            if most <= 0:
+                break
+            if not self._flush(home, most):
                 self._refused.add(home.source)
+            most -= waiting
+        if most < 0:
+            self._timer = self._loop.call_soon(self._flush_ready, _SLICE)
         self.watch_echoes()
-        if self._refused:
-            self._timer = self._loop.call_later(max(_RETRY_S, self._group_s), self.flush)
-        return not self._refused
+        if self._refused and self._retry is None:
+            self._retry = self._loop.call_later(max(_RETRY_S, self._group_s), self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self._refused.clear()
+        self._flush_ready(_SLICE)
 
     def watch_echoes(self) -> None:
         """Forget in a while what may come again now."""
         if self._echo_timer is None:
             self._echo_timer = self._loop.call_later(ECHO_S, self._forget_echoes)
 
-    def _flush(self, home: InFlight) -> bool:
+    def _flush(self, home: InFlight, most: int) -> bool:
         if not self._link.can_ack(home.source):
             return False
-        unsent = home.acks.take(now_ms(self._loop))
+        unsent = home.acks.take(now_ms(self._loop), most)
         try:
             self._link.ack(_plan(home.source, unsent))
         except TransportError:
             home.acks.put_back(unsent)
             return False
+        except BaseException:
+            home.acks.put_back(unsent)
+            raise
         home.sent(unsent.parts)
         return True
 
@@ -123,14 +164,19 @@ class AckSender:
         """Send again whatever may have been lost with the old connection."""
         for home in homes:
             home.reconnected()
-        self.flush()
-        self.watch_echoes()
+        self._refused.clear()
+        self._flush_ready(_SLICE)
         if self._trust_timer is not None:
             self._trust_timer.cancel()
-        self._trust_timer = self._loop.call_later(_SUSPECT_S, self._trust)
+        self._trust_timer = self._loop.call_later(SUSPECT_S, self._trust)
 
     def _forget_echoes(self) -> None:
         self._echo_timer = None
+        calm = not len(self._queue) and now_ms(self._loop) - self._came_ms >= _CALM_MS
+        if not calm and self._queue.taken - self._taken < self._behind:
+            self.watch_echoes()  # what comes again may wait behind what the application is at
+            return
+        self._taken = self._queue.taken
         left = [home.acks.forget_echoes() for home in self._homes.values()]
         if any(left):
             self._echo_timer = self._loop.call_later(ECHO_S, self._forget_echoes)
@@ -141,7 +187,7 @@ class AckSender:
 
     def close(self) -> None:
         """Stop the timers; flush before if anything is to be sent."""
-        for timer in (self._timer, self._trust_timer, self._echo_timer):
+        for timer in (self._timer, self._retry, self._trust_timer, self._echo_timer):
             if timer is not None:
                 timer.cancel()
 

@@ -41,6 +41,7 @@ from .window import Window
 logger = logging.getLogger(__name__)
 
 # Longest wait of `close` for a connection that acks need, and how often it looks.
+_LONG: Final = 500  # a list that may take longer than a turn of the loop
 _CLOSE_S: Final = 5.0
 _CLOSE_RETRY_S: Final = 0.1
 
@@ -71,8 +72,8 @@ class Consumer:
         self._closing: asyncio.Task[None] | None = None
         self._refusal: Exception | None = None  # what every call gets once closed, or dead
         self._homes: dict[int, InFlight] = {}
-        self._acks = AckSender(link, self._homes, options, loop)
         self._queue = ReceiveQueue(options.schema, link.consumed, self._turn, self._failed)
+        self._acks = AckSender(link, self._homes, options, loop, self._queue)
         self._redelivery = Redelivery(
             link, self._homes, options, loop, self._acks, self._queue, Random()
         )
@@ -190,12 +191,21 @@ class Consumer:
                     await turn.end()
                 return
         self._check_open()
-        if isinstance(message, (list, tuple)):
+        if isinstance(message, (list, tuple)) and len(message) > _LONG:
+            await self._finish(self._acknowledge_all(message))
+        elif isinstance(message, (list, tuple)):
             for each in message:
                 self._settlement.ack(each)
         else:
             self._settlement.ack(message)
         await self._end_turn()
+
+    async def _acknowledge_all(self, messages: Sequence[Settleable]) -> None:
+        """A long list, in several turns of the loop."""
+        for each in messages:
+            self._check_open()
+            self._settlement.ack(each)
+            await self._end_turn()
 
     async def acknowledge_cumulative(self, message: Settleable) -> None:
         """The message and all before it, of its topic or partition, are done.
@@ -418,14 +428,15 @@ class Consumer:
     async def _send_acks(self) -> None:
         """What was acked while disconnected waits for the reconnect, within a limit."""
         deadline = self._loop.time() + _CLOSE_S
-        while not (self._acks.flush() or self._cut_off):
+        while not ((self._acks.flush() and not self._acks.in_doubt) or self._cut_off):
             if self._loop.time() >= deadline:
                 logger.warning(
-                    "%s/%s was closed while disconnected: acks of %d entries were not sent, and "
-                    "their messages come again",
+                    "%s/%s was closed while disconnected: acks of %d entries were not sent, those "
+                    "of %d may be lost with the connection, and their messages come again",
                     self.topic(),
                     self.subscription_name(),
                     self._acks.unsent,
+                    self._acks.in_doubt,
                 )
                 return
             await asyncio.sleep(_CLOSE_RETRY_S)

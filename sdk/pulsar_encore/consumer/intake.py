@@ -7,7 +7,9 @@ message is either queued or already someone's; what is not queued gives its room
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Container, Iterable
+from typing import Final
 
 from ..core.attempts import Attempts
 from ..core.in_flight import InFlight
@@ -15,11 +17,13 @@ from ..core.rewind import Rewind, Verdict
 from ..options import ConsumerOptions
 from ..timer import now_ms
 from ..transport.base import ConsumerLink, Delivery
-from .ack_sender import AckSender
+from .ack_sender import SUSPECT_S, AckSender
 from .letter_desk import LetterDesk
 from .receive_queue import ReceiveQueue
 from .redelivery import Redelivery
 from .window import Window
+
+_MOST_NEWS: Final = 32  # of connections: several comings and goings of each part
 
 
 class Intake:
@@ -61,6 +65,8 @@ class Intake:
         self._loop = asyncio.get_running_loop()
         self._counts_attempts = counts_attempts
         self.desk: LetterDesk | None = None  # where there are letter topics
+        # What was last heard of connections: when, what, and of which sources (None: of all).
+        self._news: deque[tuple[float, str, Container[int] | None]] = deque(maxlen=_MOST_NEWS)
 
     def home(self, source: int) -> InFlight:
         """The state of a source, made on first sight."""
@@ -80,11 +86,32 @@ class Intake:
             if self._redelivery.expects_echoes():
                 home.acks.expect_echoes()
             self._homes[source] = home
+            self._catch_up(home)
         return home
+
+    def _catch_up(self, home: InFlight) -> None:
+        """A source seen only now was there all along: what happened to the others happened to it.
+
+        Its messages may have waited in the engine since before a connection was lost.
+        """
+        heard = [(at, what) for at, what, of in self._news if of is None or home.source in of]
+        match heard[-2:]:
+            case [*_, (_, "doubtful")]:
+                home.acks.doubtful(now_ms(self._loop))
+            case [(_, "doubtful"), (at, "connected")] if at >= self._loop.time() - SUSPECT_S:
+                home.acks.doubtful(now_ms(self._loop))
+                home.reconnected()
+
+    def _heard(self, what: str, only: Container[int] | None) -> list[InFlight]:
+        """Note what happened to connections; returns the sources concerned."""
+        self._news.append((self._loop.time(), what, only))
+        homes = self._homes
+        return [homes[source] for source in homes if only is None or source in only]
 
     def on_deliveries(self, deliveries: Iterable[Delivery]) -> None:
         arrived = 0
         now = now_ms(self._loop)
+        self._acks.arrived(now)
         for each in deliveries:
             home = self.home(each.source)
             if home.rewind is not None and not self._in_order(home, home.rewind, each):
@@ -130,27 +157,23 @@ class Intake:
         return verdict is Verdict.ADMIT
 
     def on_connected(self, only: Container[int] | None = None) -> None:
-        self._acks.connected(self._of(only))
+        self._acks.connected(self._heard("connected", only))
 
     def on_disconnected(self, only: Container[int] | None = None) -> None:
-        homes = self._of(only)
+        homes = self._heard("disconnected", only)
         self._acks.disconnected(homes)
         for home in homes:
             home.disconnected()
         self._queue.drop(homes)
 
     def on_doubtful(self, only: Container[int] | None = None) -> None:
-        self._acks.doubtful(self._of(only))
+        self._acks.doubtful(self._heard("doubtful", only))
 
     def on_rewound(self, only: Container[int] | None = None) -> None:
-        homes = self._of(only)
+        homes = self._heard("rewound", only)
         for home in homes:
             home.reset()
         self._queue.drop(homes)
-
-    def _of(self, only: Container[int] | None) -> list[InFlight]:
-        homes = self._homes
-        return [homes[source] for source in homes if only is None or source in only]
 
     def on_failed(self, error: Exception) -> None:
         self._queue.fail(error)

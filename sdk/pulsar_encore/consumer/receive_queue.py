@@ -68,6 +68,7 @@ class ReceiveQueue:
 
     Attributes:
         handed_over: Called with (entry, index) at each hand-over, or None.
+        taken: Messages of the deliveries that are done with.
 
     Args:
         schema: Decodes `Message.value`.
@@ -90,6 +91,7 @@ class ReceiveQueue:
         self._failed = failed
         self._cursors: deque[_Cursor] = deque()
         self._head: Iterator[Message] = _NOTHING  # walks the first cursor; only that is in part
+        self.taken = 0
         self._count = 0  # messages of all cursors, those taken of the first included
         self._bytes: int | None = None  # the same in bytes, once somebody asked
         self._collecting = 0
@@ -153,6 +155,7 @@ class ReceiveQueue:
                 yield Message(raw, schema, entry, index, count, turn)
         self._cursors.popleft()
         self._count -= cursor.end
+        self.taken += cursor.end
         if self._bytes is not None:
             self._bytes -= cursor.weights[-1]
         if cursor.room:

@@ -152,8 +152,11 @@ class Redelivery:
         if not home.shared:
             self.redeliver_all(home)
             return
+        unsent = home.has_unsent_part(due)
         groups = home.release(due, now_ms(self._loop), self._lead_ms(home))
         if groups:
+            if unsent:  # or the broker would send what is acked of these along, and to anybody
+                self._acks.flush()
             self._link.redeliver(home.source, groups)
 
     # Rewinds
@@ -207,12 +210,15 @@ class Redelivery:
                 continue
             impatient = True
             patience = self._patience.setdefault(home.source, _Patience(self._loop.time()))
-            if patience.moved(home.rewind.came, self._loop.time()) or len(self._queue):
+            taken = self._queue.taken
+            if patience.moved(home.rewind.came, self._loop.time(), taken):
                 continue
+            if len(self._queue) and taken - patience.taken < self._behind():
+                continue  # it may come behind what the application has not taken yet
             if not patience.over(self._loop.time() - _PATIENCE_S):
                 continue
             if patience.tries < _REWINDS:
-                patience.again(self._loop.time())
+                patience.again(self._loop.time(), taken)
                 self.rewind_again(home)
             else:
                 self._patience.pop(home.source)
@@ -227,6 +233,10 @@ class Redelivery:
         if impatient and self._watch is None:
             self._watch = self._loop.call_later(_PATIENCE_S, self._look)
 
+    def _behind(self) -> int:
+        """Messages of other sources that may come before what a rewind brings."""
+        return 2 * self._options.receiver_queue_size * len(self._homes)
+
     def close(self) -> None:
         self._alarm.cancel()
         if self._watch is not None:
@@ -236,23 +246,24 @@ class Redelivery:
 class _Patience:
     """How long a source has been silent, and how often it was asked again for that."""
 
-    __slots__ = ("came", "since", "tries")
+    __slots__ = ("came", "since", "taken", "tries")
 
     def __init__(self, now: float) -> None:
         self.came = -1
         self.since = now
+        self.taken = 0  # messages that the application had taken by then, of any source
         self.tries = 0
 
-    def moved(self, came: int, now: float) -> bool:
+    def moved(self, came: int, now: float, taken: int) -> bool:
         """Whether more came than at the last look."""
         if came == self.came:
             return False
-        self.came, self.since, self.tries = came, now, 0
+        self.came, self.since, self.taken, self.tries = came, now, taken, 0
         return True
 
     def over(self, now: float) -> bool:
         return now - self.since >= _PATIENCE_S * ((1 << self.tries) - 1)
 
-    def again(self, now: float) -> None:
-        self.since = now
+    def again(self, now: float, taken: int) -> None:
+        self.since, self.taken = now, taken
         self.tries += 1

@@ -114,7 +114,7 @@ class Settlement:
             if entry_here is not None and index >= 0:
                 self._check_index(entry_here, message_id)
                 size = entry_here.size
-            if index >= max(size, 1):
+            if index >= size:  # -1, the whole entry, needs none
                 raise MessageNotHeldError(
                     f"batch index {index} needs the batch's size: use an id from a received message"
                 )

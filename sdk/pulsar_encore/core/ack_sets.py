@@ -10,6 +10,7 @@ entry's set of remaining indexes, never as an id alone, so an ack cannot cover a
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable
 from itertools import islice
@@ -56,6 +57,7 @@ class AckTracker:
         "_sent_count",
         "_sent_parts",
         "_stale_echoes",
+        "_suspect_parts",
         "_suspecting",
         "_suspects",
         "_whole",
@@ -72,6 +74,7 @@ class AckTracker:
         self._sent_count = 0
         self._sent_parts: deque[tuple[int, list[EntryKey]]] = deque()
         self._suspects: dict[EntryKey, None] = {}
+        self._suspect_parts: dict[EntryKey, None] = {}
         self._suspecting = False
         self._lost = False
         self._mixed = False
@@ -171,35 +174,38 @@ class AckTracker:
         last = self._doubtful_position(key)
         return last.mask if last is not None and last.key == key else -1
 
-    def take(self, now_ms: int) -> Unsent:
-        """All there is to send; what the transport then refuses goes back by `put_back`."""
+    def take(self, now_ms: int, most: int = sys.maxsize) -> Unsent:
+        """What there is to send, `most` entries of it; what the transport then refuses goes back by
+        `put_back`."""
         cumulative = self._cumulative if self._cumulative_due else None
-        whole = list(self._whole)
-        parts = list(self._dirty)
+        whole = list(islice(self._whole, most))
+        parts = list(islice(self._dirty, most - len(whole)))
+        if len(whole) + len(parts) == len(self._whole) + len(self._dirty):
+            self._whole.clear()
+            self._dirty.clear()
+        for key in whole if self._whole else ():
+            del self._whole[key]
+        for entry in parts if self._dirty else ():
+            del self._dirty[entry]
         for entry in parts:
             entry.dirty = False
         self._cumulative_due = False
-        self._whole.clear()
-        self._dirty.clear()
         if self._lost:  # connected again, though not told yet: these may be on their way here
-            self._suspect(whole)
+            _add(self._suspects, whole)
+            _add(self._suspect_parts, [entry.key for entry in parts])
         if whole:
             self._remember(now_ms, whole)
-        if parts:
+        if parts and not self._lost:
             sent = self._sent_parts
             sent.append((now_ms, [entry.key for entry in parts]))
             while sent[0][0] < now_ms - UNCERTAIN_MS:
                 sent.popleft()
         if cumulative is not None:
             self._grow_certain(now_ms)
+            if self._lost:  # all that is sent until the reconnect is sent once more by the last
+                self._positions.clear()
             self._positions.append((now_ms, cumulative))
         return Unsent(cumulative, whole, parts)
-
-    def _suspect(self, keys: Iterable[EntryKey]) -> None:
-        suspects = self._suspects
-        suspects.update(dict.fromkeys(keys))
-        for oldest in list(islice(suspects, max(0, len(suspects) - _MAX_UNCERTAIN))):
-            del suspects[oldest]
 
     def _grow_certain(self, now_ms: int) -> None:
         """Positions sent long enough ago, with the connection still there, have arrived."""
@@ -228,7 +234,10 @@ class AckTracker:
         self._suspecting = self._lost = True
         for at, keys in self._sent:
             if at >= now_ms - UNCERTAIN_MS:
-                self._suspect(keys)
+                _add(self._suspects, keys)
+        for _, keys in self._sent_parts:
+            _add(self._suspect_parts, keys)
+        self._sent_parts.clear()
         self._sent.clear()
         self._sent_count = 0
 
@@ -239,7 +248,8 @@ class AckTracker:
 
     def pop_uncertain_parts(self) -> list[EntryKey]:
         """Entries of which a part was acked in the last moments before a loss, or since."""
-        keys = [key for _, sent in self._sent_parts for key in sent]
+        keys = [*self._suspect_parts, *(key for _, sent in self._sent_parts for key in sent)]
+        self._suspect_parts.clear()
         self._sent_parts.clear()
         return keys
 
@@ -252,9 +262,9 @@ class AckTracker:
         self._suspecting, self._lost = True, False
         self._expecting = 2  # a copy that is queued somewhere may come beside the new one
         for _, keys in self._sent:
-            self._suspect(keys)
+            _add(self._suspects, keys)
         self._whole.update(self._suspects)
-        self._suspect(self._whole)
+        _add(self._suspects, self._whole)
         if self._positions:
             self._cumulative_due = True
             self._positions.clear()
@@ -262,10 +272,21 @@ class AckTracker:
             if entry.unacked < entry.size:
                 self.add_part(entry)
 
+    @property
+    def in_doubt(self) -> int:
+        """Entries whose ack was sent and may be lost with the connection that is away now."""
+        if not self._lost:
+            return 0
+        return len(self._suspects) + len(self._suspect_parts) + len(self._positions)
+
     def trust(self) -> None:
-        """Long enough after the reconnect: what comes now is not a leftover of the loss."""
-        self._suspecting = self._mixed = False
-        self._suspects.clear()
+        """Long enough after a reconnect: what comes now is not a leftover of the loss.
+
+        Unless the connection is away again: then what is suspect has yet to be sent once more.
+        """
+        if not self._lost:
+            self._suspecting = self._mixed = False
+            self._suspects.clear()
 
     def expect_echoes(self) -> None:
         """A rewind is about to be asked for, and may overtake the acks of the last moments."""
@@ -295,4 +316,13 @@ class AckTracker:
         self._expecting = 0
         self._echoes.clear()
         self._stale_echoes.clear()
-        self.trust()
+        self._suspecting = self._mixed = False
+        self._suspects.clear()
+        self._suspect_parts.clear()
+
+
+def _add(suspects: dict[EntryKey, None], keys: Iterable[EntryKey]) -> None:
+    """Remember more, within bounds: the oldest are forgotten first."""
+    suspects.update(dict.fromkeys(keys))
+    for oldest in list(islice(suspects, max(0, len(suspects) - _MAX_UNCERTAIN))):
+        del suspects[oldest]

@@ -77,6 +77,8 @@ class InFlight:
         self.attempts: Attempts | None = None  # kept where a dead-letter policy needs them
         self.unacked = 0  # QUEUED, HELD, NACKED, LEAVING: what fills the broker's unacked window
         self._entries: dict[EntryKey, Entry] = {}
+        self._highest: EntryKey = (-1, -1)  # of those
+        self._rising = True  # they are in order
         self._away: dict[EntryKey, Entry] = {}
         self._parked = ParkedEntries()  # of other entries than `_entries`
         self._asleep: WeakValueDictionary[EntryKey, Entry] = WeakValueDictionary()  # theirs
@@ -121,7 +123,7 @@ class InFlight:
             if size == 1 and self.attempts:
                 base = max(base, self.attempts.count((*key, -1)))
             entry = Entry(self, key, size, batch_size > 0, base, first_chunk, self.era)
-            self._entries[key] = entry
+            self._keep(key, entry)
             if redelivery_count or self.acks.expects_echoes:
                 entry.doubled = True  # a copy of it may be on its way besides
             if self._asked.pop((*key, -1), None) is not None:
@@ -221,7 +223,8 @@ class InFlight:
         entry.active = 0
         entry.live = True
         entry.learn_acked(self.acks.remaining_of(entry.key))
-        self._entries[entry.key] = self._away[entry.key] = entry
+        self._keep(entry.key, entry)
+        self._away[entry.key] = entry
 
     # Settling
 
@@ -307,7 +310,7 @@ class InFlight:
         settled = recorded = 0
         # Before an entry that is acked in part: the last one that is acked whole.
         through = key if not partial else (key[0], key[1] - 1) if key[1] else (key[0] - 1, _LAST)
-        for entry in [each for at, each in self._entries.items() if at <= through]:
+        for entry in self._up_to(through):
             recorded += entry.state.count(NACKED)
             settled += self._settle_entry(entry)
         if self.rewind is not None:
@@ -382,6 +385,15 @@ class InFlight:
             self.unacked += 1
 
     # Giving back
+
+    def has_unsent_part(self, due: DueBatch) -> bool:
+        """Whether an ack waits to be sent of a batch that something is due of."""
+        entries = self._entries
+        for ledger, number, _ in due.indexes:
+            entry = entries.get((ledger, number))
+            if entry is not None and entry.dirty:
+                return True
+        return False
 
     def release(
         self, due: DueBatch, now_ms: int = 0, lead_ms: int = 0
@@ -529,7 +541,7 @@ class InFlight:
             entry.restore(parked)
         entry.live = True
         entry.doubled = True  # a reconnect may have been meanwhile, and sent it
-        self._entries[key] = entry
+        self._keep(key, entry)
         return entry
 
     def _unpark_all(self) -> None:
@@ -537,6 +549,26 @@ class InFlight:
         self._parked.clear()
         for key, parked in records:
             self._unpark(key, parked)
+
+    def _keep(self, key: EntryKey, entry: Entry) -> None:
+        if not self._entries:
+            self._rising = True
+        elif key < self._highest:
+            self._rising = False
+            self._entries[key] = entry
+            return
+        self._highest = key
+        self._entries[key] = entry
+
+    def _up_to(self, through: EntryKey) -> list[Entry]:
+        """The entries here, up to that one."""
+        found = []
+        for key, entry in self._entries.items():
+            if key <= through:
+                found.append(entry)
+            elif self._rising:
+                break
+        return found
 
     def _drop(self, entry: Entry) -> None:
         entry.live = False

@@ -8,7 +8,7 @@ back is remembered as owed, in order:
   from before: it is dropped, and owed as well;
 - a delivery that comes while an earlier owed one is missing means rewind again;
 - past everything seen so far entry ids follow each other; a hole is suspect for as long as the race
-  can reach (markers and compaction make holes too, so a source where a hole stays is trusted).
+  can reach (markers and compaction make holes too, so a source where some stay is trusted).
 What does not come in `_TRIES` more rewinds is gone from the topic (trimmed, expired, acked by
 somebody else) and no longer waited for. Pure: no clock; the shell asks again after a silence.
 """
@@ -27,6 +27,8 @@ from .entry import EntryKey
 _TRIES: Final = 2
 # The race reaches no further than a few reads of the broker (100 entries each) past what was sent.
 _REACH: Final = 5_000
+# After so many holes that no rewind filled, holes are what this topic has, and none is suspect.
+_HOLES: Final = 3
 
 
 class Verdict(Enum):
@@ -53,6 +55,7 @@ class Rewind:
         "_missing",
         "_owed",
         "_reach",
+        "_stayed",
         "_suspected",
         "_tries",
         "_waiting",
@@ -68,6 +71,7 @@ class Rewind:
         self._edge: EntryKey | None = None  # the highest entry that ever came
         self._reach = 0  # entries past the edge that are still to be watched for holes
         self._suspected: tuple[EntryKey, EntryKey] | None = None  # the last hole: first id, end
+        self._stayed = 0  # holes that no rewind filled
         self._missing: EntryKey | None = None
         self._instead: EntryKey = (0, 0)  # the lowest that came while that is missing
         self._tries = 0
@@ -194,7 +198,8 @@ class Rewind:
             return False
         hole = self._suspected
         if hole is not None and hole[0] <= missing < hole[1] and missing[0] == key[0]:
-            self.trust_holes()
+            self._stayed += 1
+            self._contiguous = self._contiguous and self._stayed < _HOLES
         self._forget_below(self._instead)
         head = self._owed.peekitem(0)[0] if self._owed else key
         return head >= key or self._is_gone(head, key)
