@@ -664,7 +664,7 @@ class World:
         self._fire(app, key)
 
     def _time_out(self, app: App, key: MessageKey) -> None:
-        app.timeouts.keys[key] = True
+        app.timeouts.keys[key] = app.home.timed = True
         self._fire(app, key)
 
     def _fire(self, app: App, key: MessageKey) -> None:

@@ -113,7 +113,7 @@ class Intake:
         now = now_ms(self._loop)
         self._acks.arrived(now)
         for each in deliveries:
-            home = self.home(each.source)
+            home = self._homes.get(each.source) or self.home(each.source)
             if home.rewind is not None and not self._in_order(home, home.rewind, each):
                 self._link.consumed(each.source, len(each.indexes))
                 continue

@@ -149,10 +149,11 @@ class ReceiveQueue:
                 entry.state[index] = HELD
                 if handed_over is not None:
                     handed_over(entry, index)
-                counted = entry.looks is not None or attempts
-                count = entry.redelivery_count(index) if counted else entry.base
-                turn = 0 if entry.turns is None else entry.turn(index)
-                yield Message(raw, schema, entry, index, count, turn)
+                if entry.looks is None and entry.turns is None and not attempts:  # nearly always
+                    yield Message(raw, schema, entry, index, entry.base)
+                else:
+                    count, turn = entry.redelivery_count(index), entry.turn(index)
+                    yield Message(raw, schema, entry, index, count, turn)
         self._cursors.popleft()
         self._count -= cursor.end
         self.taken += cursor.end

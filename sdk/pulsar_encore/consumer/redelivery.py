@@ -106,6 +106,7 @@ class Redelivery:
         if home.volatile:
             return  # nothing there can be redelivered, and acks never untrack (issue 26548)
         due = due_in_ms(self._loop, self._timeout_ms)
+        home.timed = True
         home.timeouts.move(entry.due_key(index), due, self._timeout_bits)
         self._alarm.at(self._next_due(home))
 

@@ -141,6 +141,8 @@ class AckTracker:
             return True
         if self._suspecting and key in self._suspects:
             return True
+        if self._cumulative is None:
+            return False
         last = self._doubtful_position(key)
         return last is not None and (key < last.key or last.mask == -1)
 

@@ -70,6 +70,7 @@ class InFlight:
         self.acks = AckTracker()
         self.nacks: DueIndex = TimeBucketIndex()
         self.timeouts: DueIndex = TimeBucketIndex()
+        self.timed = False  # there are ack timeouts at all; asked for each message
         self.era = 0  # seeks so far: records of an earlier one say nothing any more
         self.rewind: Rewind | None = None
         if not (shared or self.volatile):
@@ -117,7 +118,9 @@ class InFlight:
                 return None, ()
             if batch_size <= 1 and self._still_waits((*key, -1), now_ms):
                 return None, ()
-            self.acks.retract(key)
+            if not self.shared:
+                self.acks.retract(key)
+                ack_set &= self.acks.remaining_of(key)
             size = batch_size or 1
             base = redelivery_count if size == 1 else 0
             if size == 1 and self.attempts:
@@ -126,9 +129,8 @@ class InFlight:
             self._keep(key, entry)
             if redelivery_count or self.acks.expects_echoes:
                 entry.doubled = True  # a copy of it may be on its way besides
-            if self._asked.pop((*key, -1), None) is not None:
+            if self._asked and self._asked.pop((*key, -1), None) is not None:
                 entry.doubled = True  # perhaps a reconnect's copy, with the one asked for to come
-            ack_set &= self.acks.remaining_of(key)
             if ack_set != -1:
                 entry.learn_acked(ack_set)
             count = len(indexes)
@@ -165,7 +167,7 @@ class InFlight:
         On Exclusive and Failover too, where Java's comes at once: with it the rewind would be off
         that brings what the application let go behind it.
         """
-        if self._came_early(due_key, now_ms):
+        if self._asked and self._came_early(due_key, now_ms):
             return True
         if self._asked and due_key in self._asked:  # what was asked for
             self.unacked -= self.nacks.discard(due_key)
@@ -178,7 +180,7 @@ class InFlight:
         What was asked for comes as well. Should it not, it is asked for once more: then it may come
         whenever it comes.
         """
-        earliest = self._asked.get(due_key, 0) if self._asked else 0
+        earliest = self._asked.get(due_key, 0)
         if now_ms >= earliest:
             return False
         if not self.nacks.move(due_key, earliest + _ANSWER_MS + self._lead_ms, 0):
@@ -199,11 +201,12 @@ class InFlight:
                 now = AWAY
             if now == AWAY:
                 entry.active += 1
-                if self._came_early(entry.due_key(index), now_ms):
-                    state[index] = NACKED
-                    continue
                 if self._asked:
-                    self._asked.pop(entry.due_key(index), None)
+                    due_key = entry.due_key(index)
+                    if self._came_early(due_key, now_ms):
+                        state[index] = NACKED
+                        continue
+                    self._asked.pop(due_key, None)
                 self.unacked += 1
                 state[index] = QUEUED
                 wanted.append(position)
@@ -253,7 +256,7 @@ class InFlight:
             return 0
         if before == NACKED:
             self.nacks.discard(entry.due_key(index))
-        elif len(self.timeouts):
+        elif self.timed:
             self.timeouts.discard(entry.due_key(index))
         state[index] = ACKED
         if before == AWAY:
