@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from ..backoff import to_ms
 from ..core.in_flight import InFlight
 from ..errors import ClosedError, ConfigurationError
+from ..evidence import check_error
 from ..ids import MessageId
 from ..message import Message
 from ..options import BatchReceivePolicy, ConsumerOptions
@@ -235,10 +236,11 @@ class Consumer:
             error: Why; kept as evidence for the day the message is dead-lettered.
 
         Raises:
-            ConfigurationError: A delay below 0.
+            ConfigurationError: A delay below 0, or an `error` of another kind; nothing was done.
             MessageNotHeldError: Another consumer's, or of no topic read here.
         """
         self._check_open()
+        check_error(error)
         self._settlement.nack(message, delay, error)
         self._window.watch()
         await self._end_turn()
@@ -276,6 +278,7 @@ class Consumer:
             ExceptionGroup: For a list, with the error of every message that failed.
         """
         forwarder = self._need_retry()
+        check_error(error)
         if isinstance(message, Message):
             await forwarder.reconsume(message, delay, properties, error)
             return
@@ -299,6 +302,7 @@ class Consumer:
         Raises as that does, and ConfigurationError on Shared and Key_Shared.
         """
         forwarder = self._need_retry()
+        check_error(error)
         self._check_cumulative("reconsume_later_cumulative")
         await forwarder.reconsume(message, delay, properties, error, cumulative=True)
 
