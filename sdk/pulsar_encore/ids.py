@@ -2,7 +2,7 @@
 
 Owns `MessageId`, an immutable value. It holds no native object, so it can be hashed, pickled,
 stored and rebuilt, and an id rebuilt from bytes knows its place in its batch: it can never stand
-for its siblings (the stock client acks the whole batch, stock-client notes section 3).
+for its siblings (the stock client acks the whole batch).
 Bytes are protobuf `MessageIdData`, as every Pulsar client writes them.
 """
 
