@@ -62,6 +62,14 @@ class MessageId:
         topic: str = "",
         first_chunk: MessageId | None = None,
     ) -> None:
+        kind = type(ledger_id)
+        if not (kind is int is type(entry_id) is type(partition) is type(batch_index)):
+            _check_numbers(
+                partition=partition,
+                ledger_id=ledger_id,
+                entry_id=entry_id,
+                batch_index=batch_index,
+            )
         self._partition = partition
         self._ledger = ledger_id
         self._entry = entry_id
@@ -192,6 +200,15 @@ class MessageId:
 
     def __hash__(self) -> int:
         return hash(self._identity())
+
+
+def _check_numbers(**numbers: Any) -> None:
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ConfigurationError(
+                f"MessageId's {name} must be an int, got {type(value).__name__}; "
+                "MessageId.deserialize reads an id from bytes"
+            )
 
 
 MessageId.earliest = MessageId(-1, -1, -1)

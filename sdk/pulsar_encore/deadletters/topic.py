@@ -15,7 +15,7 @@ from ..client import Client
 from ..errors import ConfigurationError, ReceiveTimeout, TransportError
 from ..ids import MessageId
 from ..options import ConsumerCryptoFailureAction
-from ..options.checks import boolean, text
+from ..options.checks import boolean, text, topic_name
 from ..options.producer import check_crypto_key_reader
 from ..reader import Reader
 from ..topics import base_name, full_name
@@ -51,7 +51,7 @@ class DeadLetters:
             (`DeadLetterPolicy.text_keys`).
 
     Raises:
-        ConfigurationError: A name is blank.
+        ConfigurationError: A name is blank, or is no topic's.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class DeadLetters:
         text_keys: bool = False,
     ) -> None:
         self._client = client
-        self.topic = full_name(text(topic, "topic"))
+        self.topic = full_name(topic_name(topic, "topic"))
         self.subscription = text(subscription, "subscription")
         self._schema = schema
         check_crypto_key_reader(crypto_key_reader)
@@ -191,7 +191,7 @@ class DeadLetters:
             raise ConfigurationError(
                 f"selection must be a Selection, got {type(selection).__name__}"
             )
-        home = None if target is None else full_name(text(target, "target"))
+        home = None if target is None else full_name(topic_name(target, "target"))
         if home is not None and base_name(home) == base_name(self.topic):
             raise ConfigurationError(
                 "target is the dead-letter topic itself: letters would go round in circles"
