@@ -54,6 +54,7 @@ EXPECTED = {
     "testing_a_consumer.py": (
         r"received one\nthe connection breaks\nreceived two\nboth were acknowledged\n"
     ),
+    "virtual_time.py": r"put off\ndone after 60 minutes\n1 redelivery was asked for\n",
     "typed_schema.py": r"Order 7 of Ada\nrefused before sending: ContentError\n",
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from itertools import pairwise
+from typing import Any
 
 import _pulsar
 import pytest
@@ -170,3 +171,10 @@ def test_what_is_no_id(item: object) -> None:
 def test_what_is_no_bytes(item: object) -> None:
     with pytest.raises(ConfigurationError, match="bytes"):
         MessageId.deserialize(item)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["partition", "ledger_id", "entry_id", "batch_index"])
+@pytest.mark.parametrize("value", ["a", 1.0, True, None])
+def test_an_id_is_of_numbers(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} must be an int"):
+        MessageId(**{name: value})

@@ -1,4 +1,8 @@
-"""`python -m integration.histories --seeds 1-500 --broker real|dev`: run on, and report."""
+"""`python -m integration.histories --seeds 1-500 --broker real|dev`: run on, and report.
+
+Owns the command line. What is wrong with it, or with the broker, is said in one line with exit code
+2 before anything runs: no broker is no finding.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,15 @@ import argparse
 import asyncio
 import contextlib
 import os
+import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Final
+from urllib.parse import urlsplit
 
-from ..pulsar_server import Server, running_server
+from ..admin import Admin, AdminError
+from ..pulsar_server import NoBrokerError, Server, running_server
 from .brokers import Brokers
 from .clients import can
 from .fixed import FIXED
@@ -20,10 +28,17 @@ from .running import Outcome, Runner
 from .shrink import shrink
 from .workload import Workload, loads
 
+_ANSWER_S: Final = 10.0  # of a broker that somebody else started
+_EPILOG: Final = (
+    "The broker is the one in PULSAR_URL, whose admin API is at PULSAR_ADMIN_URL (port 8080 of the "
+    "same host when unset); else one is started for the run: a container or, without an engine, a "
+    "process (docker/README.md). Histories that stop a broker start one of their own."
+)
 
-def main() -> int:
-    """Returns the exit code: 1 when a history has a finding."""
-    parser = argparse.ArgumentParser(prog="python -m integration.histories")
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 1 when a history has a finding, 2 when none could be run."""
+    parser = argparse.ArgumentParser(prog="python -m integration.histories", epilog=_EPILOG)
     parser.add_argument("--seeds", default="1-20", help="such as 7, 1-500 or 3,9,20-30")
     parser.add_argument("--broker", choices=("real", "dev"), default="real")
     parser.add_argument("--only", help=f"a family ({', '.join(FAMILIES)})")
@@ -36,9 +51,18 @@ def main() -> int:
     parser.add_argument("--shrink", type=int, default=0, help="runs to spend on a failing one")
     parser.add_argument("--message", type=int, help="print all that happened to this one, too")
     parser.add_argument("--quiet", action="store_true", help="failing ones only as lines")
-    options = parser.parse_args()
-    with _server(options.broker) as server:
-        return asyncio.run(_run(options, server))
+    options = parser.parse_args(arguments)
+    try:
+        workloads = [each for each in _workloads(options) for _ in range(options.repeat)]
+        with _server(options.broker) as server:
+            return asyncio.run(_run(options, server, workloads))
+    except (_CommandError, NoBrokerError) as error:
+        sys.stderr.write(f"{parser.prog}: {error}\n")
+        return 2
+
+
+class _CommandError(Exception):
+    """What was asked for cannot be done; the message says what to change."""
 
 
 @contextlib.contextmanager
@@ -47,27 +71,61 @@ def _server(broker: str) -> Iterator[Server | None]:
         yield None
         return
     with running_server() as server:
+        _reach(server)
+        _say(f"on {server.service_url} ({server.origin}), admin API at {server.admin_url}")
         yield server
+
+
+def _reach(server: Server) -> None:
+    """Both addresses answer; only the ones that the environment names can be wrong."""
+    where = urlsplit(server.service_url)
+    try:
+        socket.create_connection((where.hostname, where.port or 6650), _ANSWER_S).close()
+    except (OSError, ValueError) as error:
+        raise _CommandError(
+            f"no broker answers at {server.service_url}: {error}; PULSAR_URL names it"
+        ) from error
+    try:
+        Admin(server.admin_url, timeout=_ANSWER_S).topics()
+    except (AdminError, OSError, ValueError) as error:
+        raise _CommandError(
+            f"no admin API of a broker at {server.admin_url}: {error}; PULSAR_ADMIN_URL names it"
+        ) from error
 
 
 def _workloads(options: argparse.Namespace) -> list[Workload]:
     if options.workload:
-        return [loads(options.workload)]
+        try:
+            return [loads(options.workload)]
+        except (ValueError, KeyError, TypeError) as error:
+            raise _CommandError(f"--workload is not a workload's JSON: {error!r}") from error
+    if options.fixed == "all":
+        return list(FIXED.values())
     if options.fixed:
-        return list(FIXED.values()) if options.fixed == "all" else [FIXED[options.fixed]]
+        if options.fixed not in FIXED:
+            raise _CommandError(f"--fixed {options.fixed}: there are all, {', '.join(FIXED)}")
+        return [FIXED[options.fixed]]
+    if options.only is not None and options.only not in FAMILIES:
+        raise _CommandError(f"--only {options.only}: the families are {', '.join(FAMILIES)}")
     return [generate(seed, options.only) for seed in _numbers(options.seeds)]
 
 
 def _numbers(text: str) -> list[int]:
     found: list[int] = []
     for part in text.split(","):
-        low, dash, high = part.partition("-")
-        found += range(int(low), int(high or low) + 1) if dash else [int(low)]
+        low, dash, high = part.strip().partition("-")
+        if not (low.isdecimal() and (high.isdecimal() if dash else True)):
+            raise _CommandError(f"--seeds {text}: {part!r} is no seed; write 7, 1-500 or 3,9,20-30")
+        numbers = range(int(low), int(high or low) + 1)
+        if not numbers:
+            raise _CommandError(f"--seeds {text}: {part!r} is no range; the lower number is first")
+        found += numbers
     return found
 
 
-async def _run(options: argparse.Namespace, server: Server | None) -> int:
-    workloads = [each for each in _workloads(options) for _ in range(options.repeat)]
+async def _run(
+    options: argparse.Namespace, server: Server | None, workloads: Sequence[Workload]
+) -> int:
     clients = ("encore", "stock") if options.client == "both" else (options.client,)
     began = time.monotonic()
     of_seed = not (options.workload or options.fixed)

@@ -16,7 +16,7 @@ from .backoff import Backoff
 from .closing import CloseOnce, warn_unless_closed
 from .consumer import Consumer
 from .consumer.opening import make_consumer, open_link
-from .errors import ClosedError
+from .errors import ClosedError, ConfigurationError
 from .ids import MessageId
 from .options import (
     DEFAULT_UNACKED_WINDOW,
@@ -35,7 +35,7 @@ from .options import (
     RegexSubscriptionMode,
     parse_topics,
 )
-from .options.checks import boolean, text
+from .options.checks import boolean, topic_name
 from .producer import Producer
 from .reader import Reader
 from .transport.base import ConsumerLink, ProducerLink, ReaderLink, Transport
@@ -111,6 +111,11 @@ class Client:
             tls_private_key_file_path=tls_private_key_file_path,
             tls_certificate_file_path=tls_certificate_file_path,
         )
+        if transport is not None and not hasattr(transport, "create_reader"):
+            raise ConfigurationError(
+                "transport must be a Transport, such as testing.MemoryTransport(), got "
+                f"{type(transport).__name__}"
+            )
         self._transport = transport or _default_transport(options)
         # What it made keeps it, by `_forget`, until closed: dropping the client ends nothing.
         self._open: dict[Producer | Consumer | Reader, finalize[[str], object]] = {}
@@ -354,7 +359,7 @@ class Client:
             TransportError: The broker refused, or could not be reached.
         """
         self._check_open()
-        return await self._transport.topic_partitions(text(topic, "topic"))
+        return await self._transport.topic_partitions(topic_name(topic, "topic"))
 
     def shutdown(self) -> None:
         """Drop everything at once: nothing is waited for and nothing is flushed.

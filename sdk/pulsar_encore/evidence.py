@@ -11,9 +11,10 @@ import re
 import traceback
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from . import letters
+from .errors import ConfigurationError
 
 _MAX_CLASS: Final = 200
 _MAX_MESSAGE: Final = 1_000
@@ -53,6 +54,21 @@ class Evidence:
             letters.FINGERPRINT: self.fingerprint,
         }
         return {name: value for name, value in named.items() if value}
+
+
+def check_error(error: Any) -> None:
+    """What callers give as `error`: an exception, a text, or None.
+
+    Raises:
+        ConfigurationError: Something else.
+    """
+    if error is None or isinstance(error, (BaseException, str)):
+        return
+    if isinstance(error, type) and issubclass(error, BaseException):
+        raise ConfigurationError(
+            f"error must be the exception that was raised, not its class {error.__name__}"
+        )
+    raise ConfigurationError(f"error must be an exception or a str, got {type(error).__name__}")
 
 
 def evidence_of(error: BaseException | str | None, reason: str) -> Evidence:

@@ -2,7 +2,7 @@
 
 Owns `MessageId`, an immutable value. It holds no native object, so it can be hashed, pickled,
 stored and rebuilt, and an id rebuilt from bytes knows its place in its batch: it can never stand
-for its siblings (the stock client acks the whole batch, stock-client notes section 3).
+for its siblings (the stock client acks the whole batch).
 Bytes are protobuf `MessageIdData`, as every Pulsar client writes them.
 """
 
@@ -62,6 +62,14 @@ class MessageId:
         topic: str = "",
         first_chunk: MessageId | None = None,
     ) -> None:
+        kind = type(ledger_id)
+        if not (kind is int is type(entry_id) is type(partition) is type(batch_index)):
+            _check_numbers(
+                partition=partition,
+                ledger_id=ledger_id,
+                entry_id=entry_id,
+                batch_index=batch_index,
+            )
         self._partition = partition
         self._ledger = ledger_id
         self._entry = entry_id
@@ -192,6 +200,15 @@ class MessageId:
 
     def __hash__(self) -> int:
         return hash(self._identity())
+
+
+def _check_numbers(**numbers: Any) -> None:
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ConfigurationError(
+                f"MessageId's {name} must be an int, got {type(value).__name__}; "
+                "MessageId.deserialize reads an id from bytes"
+            )
 
 
 MessageId.earliest = MessageId(-1, -1, -1)

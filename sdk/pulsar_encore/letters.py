@@ -1,7 +1,7 @@
 """The properties of retry and dead letters: one place for their names, shared with the Spark code.
 
 The first group is Java's, byte for byte, so that Java, Go and this client understand each other's
-letters (consumer-semantics notes 11 and 20). The second is the evidence that a letter of this
+letters. The second is the evidence that a letter of this
 package carries, and what a replay leaves behind.
 """
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
+from .backoff import to_ms
 from .closing import CloseOnce
 from .errors import ClosedError, ConfigurationError, ReceiveTimeout
 from .ids import MessageId
@@ -37,11 +39,14 @@ class Reader:
         self._closed = False
         self._close_once = CloseOnce(self._close)
 
-    async def read_next(self, timeout_millis: int | None = None) -> Message:
+    async def read_next(
+        self, timeout_millis: int | None = None, *, timeout: float | timedelta | None = None
+    ) -> Message:
         """The next message.
 
         Args:
             timeout_millis: Longest wait in ms; None waits as long as it takes.
+            timeout: Longest wait in seconds or as a timedelta, as `Consumer.receive` has it.
 
         Raises:
             ReceiveTimeout: Nothing came in time; no message was taken.
@@ -49,7 +54,11 @@ class Reader:
             TransportError: The broker refused.
         """
         self._check_open()
-        if timeout_millis is not None:
+        if timeout is not None:
+            if timeout_millis is not None:
+                raise ConfigurationError("give timeout or timeout_millis, not both")
+            timeout_millis = to_ms(timeout, "timeout")
+        elif timeout_millis is not None:
             integer(timeout_millis, "timeout_millis", low=0, unit="ms")
         if self._turn.clock() >= self._turn.ends:
             await self._turn.end()
@@ -106,8 +115,8 @@ class Reader:
                 position = MessageId.wrap(messageid)
             except ConfigurationError as error:
                 raise ConfigurationError(
-                    "messageid must be a MessageId or a publish time in ms, "
-                    f"got {type(messageid).__name__}"
+                    "messageid must be a MessageId, or a publish time in ms since the epoch as an "
+                    f"int, got {type(messageid).__name__}"
                 ) from error
         await self._link.seek(position)
 

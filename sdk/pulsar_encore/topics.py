@@ -1,7 +1,7 @@
 """Topic names: short and full, and those of letter topics. Values; no I/O.
 
 The retry-letter and dead-letter topics of a consumer are named after the first of its topics, in
-the order of the strings as given (Java's rule, consumer-semantics notes 10).
+the order of the strings as given (Java's rule).
 """
 
 from __future__ import annotations

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any
 
 import pulsar
 import pytest
 
 import pulsar_encore as encore
+from pulsar_encore import testing
 from pulsar_encore.options import ClientOptions, ProducerOptions, ReaderOptions
 
 NOWHERE = "pulsar://127.0.0.1:1"
@@ -21,6 +24,15 @@ NOWHERE = "pulsar://127.0.0.1:1"
         ("service_url", "pulsar://"),
         ("service_url", "ftp://host:1"),
         ("service_url", ""),
+        ("service_url", "pulsar://host:port"),
+        ("service_url", "pulsar://host:99999"),
+        ("service_url", "pulsar://host:0"),
+        ("service_url", "pulsar://one:6650,two:x"),
+        ("service_url", "pulsar://:6650"),
+        ("tls_trust_certs_file_path", "/no/such"),
+        ("tls_private_key_file_path", "/no/such"),
+        ("tls_certificate_file_path", "/"),
+        ("transport", "x"),
         ("service_url", None),
         ("authentication", "token"),
         ("operation_timeout_seconds", 0),
@@ -40,6 +52,69 @@ NOWHERE = "pulsar://127.0.0.1:1"
 def test_a_wrong_client_option_is_named(name: str, value: Any) -> None:
     with pytest.raises(encore.ConfigurationError, match=name):
         encore.Client(**{"service_url": NOWHERE, name: value})
+
+
+def test_what_is_wrong_with_an_address_or_a_file_is_said(tmp_path: Path) -> None:
+    for options, said in (
+        ({"service_url": "pulsar://host:port"}, "port 'port' must be a number from 1 to 65535"),
+        ({"service_url": "pulsar://a:1,b:99999"}, "port '99999' must be a number"),
+        ({"tls_trust_certs_file_path": "/no/such"}, "cannot read '/no/such': No such file"),
+        ({"tls_private_key_file_path": str(tmp_path)}, "is no file"),
+    ):
+        with pytest.raises(encore.ConfigurationError, match=said):
+            ClientOptions(**{"service_url": NOWHERE, **options})  # type: ignore[arg-type]
+    here = tmp_path / "certificates.pem"
+    here.touch()
+    for url in ("pulsar://[::1]:6650", "pulsar://[::1]", "pulsar+ssl://a,b:6651/", "http://h:8080"):
+        ClientOptions(service_url=url, tls_trust_certs_file_path=str(here))
+
+
+WRONG_TOPICS = (
+    *("a//b", "a/b", "/x", "x/", "a/b/c/d", "kafka://a/b/c", "PERSISTENT://a/b/c", "a://b"),
+    *("persistent://", "persistent://x", "persistent://x/y", "persistent://a/b/", "a/b/"),
+    *("persistent://a//c", "persistent://a b/c/d", "non-persistent://a/b%/c"),
+)
+RIGHT_TOPICS = (
+    *("a", "a:b", "a b", "ä", "t/n/a", "persistent://t/n/a", "non-persistent://t/n/a b"),
+    *("persistent://t/cluster/n/a", "persistent://t/cluster/n/a/b", "t-1/n_1.x=/a"),
+)
+
+
+@pytest.mark.parametrize("topic", WRONG_TOPICS)
+async def test_what_is_no_topic_is_refused_before_anything_connects(topic: str) -> None:
+    async with encore.Client(NOWHERE) as client:
+        calls: list[Awaitable[Any]] = [
+            client.create_producer(topic),
+            client.create_reader(topic, encore.MessageId.earliest),
+            client.subscribe(topic, "s"),
+            client.subscribe(["fine", topic], "s"),
+            client.get_topic_partitions(topic),
+        ]
+        for call in calls:
+            with pytest.raises(encore.ConfigurationError, match="topic must be a name"):
+                await call
+    for name in ("dead_letter_topic", "retry_letter_topic"):
+        with pytest.raises(encore.ConfigurationError, match=f"{name} must be a name"):
+            encore.DeadLetterPolicy(1, **{name: topic})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("topic", RIGHT_TOPICS)
+def test_what_the_engine_takes_for_a_topic_is_one(topic: str) -> None:
+    assert ProducerOptions(topic=topic).topic == topic
+
+
+def test_a_class_that_is_no_schema_is_not_advised() -> None:
+    with pytest.raises(encore.ConfigurationError, match="got the class dict, which is no schema"):
+        ProducerOptions(topic="t", schema=dict)
+    with pytest.raises(encore.ConfigurationError, match="write StringSchema"):
+        ProducerOptions(topic="t", schema=encore.schema.StringSchema)
+
+
+@pytest.mark.parametrize("name", ["max_num_message", "max_num_bytes", "timeout_ms"])
+@pytest.mark.parametrize("value", ["5", 1.5, True, None])
+def test_a_batch_receive_policy_is_of_numbers(name: str, value: Any) -> None:
+    with pytest.raises(encore.ConfigurationError, match=f"{name} must be an int"):
+        encore.BatchReceivePolicy(**{name: value})
 
 
 def test_authentication_beside_a_failover_url_is_refused() -> None:
@@ -155,3 +230,11 @@ def test_stocks_enum_members_and_ids_are_taken() -> None:
     for start in (pulsar.MessageId.latest, pulsar.MessageId(3, 4, 5, 6)):
         reader = ReaderOptions(topic="t", start_message_id=start)
         assert reader.start_message_id == encore.MessageId.wrap(start)
+
+
+async def test_the_last_id_of_several_partitions_is_refused_by_name() -> None:
+    async with testing.broker() as url, encore.Client(url) as client:
+        url.broker.create_partitioned_topic("several", 2)
+        consumer = await client.subscribe("several", "s")
+        with pytest.raises(encore.NotSupportedError, match="one topic without partitions"):
+            await consumer.get_last_message_id()

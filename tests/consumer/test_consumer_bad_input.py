@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from consumer_kit import REDELIVER, TOPIC, Subscribe, put_numbers, receive_n
+from consumer_kit import REDELIVER, TOPIC, Subscribe, now_s, put_numbers, receive_n
 
+import pulsar_encore as encore
 from pulsar_encore import (
     ConfigurationError,
     Consumer,
@@ -36,6 +38,46 @@ async def test_a_timeout_is_seconds(subscribe: Subscribe, timeout: Any) -> None:
         await asyncio.wait_for(consumer.receive(timeout=timeout), 10)
     with pytest.raises(ConfigurationError, match="timeout_millis"):
         await asyncio.wait_for(consumer.receive("5"), 10)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("call", ["acknowledge", "negative_acknowledge", "acknowledge_cumulative"])
+async def test_what_can_be_settled_is_said(subscribe: Subscribe, call: str) -> None:
+    consumer = await subscribe(consumer_type=ConsumerType.Exclusive)
+    for item in (5, "id", None, b"x", *([[5]] if call != "acknowledge" else [])):
+        with pytest.raises(ConfigurationError, match=r"a Message or a MessageId, got .* list"):
+            await getattr(consumer, call)(item)
+
+
+@pytest.mark.parametrize("position", [1.5, datetime(2026, 1, 31)])
+async def test_a_seek_by_time_is_an_int(
+    transport: MemoryTransport, subscribe: Subscribe, position: Any
+) -> None:
+    consumer = await subscribe()
+    with pytest.raises(ConfigurationError, match="ms since the epoch as an int, got"):
+        await consumer.seek(position)
+    async with encore.Client("memory://", transport=transport) as client:
+        async with await client.create_reader(TOPIC, MessageId.earliest) as reader:
+            with pytest.raises(ConfigurationError, match="ms since the epoch as an int, got"):
+                await reader.seek(position)
+
+
+async def test_a_reader_s_timeout_is_seconds_too(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    await subscribe()
+    async with (
+        encore.Client("memory://", transport=transport) as client,
+        await client.create_reader(TOPIC, MessageId.earliest) as reader,
+    ):
+        begun = now_s()
+        for timeout in (3, timedelta(seconds=3)):
+            with pytest.raises(encore.ReceiveTimeout):
+                await reader.read_next(timeout=timeout)
+        assert now_s() - begun == pytest.approx(6)
+        with pytest.raises(ConfigurationError, match="not both"):
+            await reader.read_next(5, timeout=3)
+        with pytest.raises(ConfigurationError, match="timeout"):
+            await reader.read_next(timeout=-1)
 
 
 @pytest.mark.parametrize("position", [None, "x", -1, True, 1.5, 2**70])

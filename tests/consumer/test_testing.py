@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import pydoc
 import time
 from typing import Any
 
 import pytest
-from consumer_kit import TOPIC, now_s
+from consumer_kit import TOPIC, Subscribe, now_s
 
 import pulsar_encore as encore
+from pulsar_encore import testing
 from pulsar_encore.options import ConsumerOptions
 from pulsar_encore.testing import (
     Deadlock,
@@ -49,6 +51,48 @@ def test_another_thread_is_waited_for() -> None:
         return await asyncio.to_thread(lambda: "done")
 
     assert run(main()) == "done"
+
+
+def test_what_help_says_of_this_module_can_be_read() -> None:
+    """Every name it refers to is one of its own, and it is no book."""
+    help_text = pydoc.plain(pydoc.render_doc(testing))
+    assert len(help_text.splitlines()) < 900
+    for name in ("Rules", "Broker", "FaultPlan", "BrokerThread", "VirtualClockLoop", "BrokerUrl"):
+        if f"`{name}`" in help_text:
+            assert hasattr(testing, name)
+    assert "notes" not in help_text
+    assert "See `" not in help_text.replace("See `BrokerSettings`", "")
+
+
+async def test_what_is_put_is_bytes_and_text(transport: MemoryTransport) -> None:
+    for payload, options, said in (
+        ("text", {}, "a payload must be bytes or None, got str"),
+        (5, {}, "a payload must be bytes or None, got int"),
+        (b"x", {"properties": {"a": 1}}, "properties"),
+        (b"x", {"key": b"k"}, "key must be a str"),
+    ):
+        with pytest.raises(encore.ConfigurationError, match=said):
+            transport.put(TOPIC, payload, **options)  # type: ignore[arg-type]
+    assert not transport.catalogue.topics
+
+
+async def test_a_question_with_a_wrong_name_is_no_answer(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    """An empty list, or 0, would let a test pass that asks for the wrong thing."""
+    transport.put(TOPIC, b"x")
+    await subscribe()
+    async with broker() as url:
+        url.broker.create_topic(TOPIC)
+        for asked in (transport, url.broker):
+            with pytest.raises(encore.ConfigurationError, match=r"'ACKS' is no.* is ACK"):
+                asked.recorded("ACKS")
+            with pytest.raises(encore.ConfigurationError, match="nope"):
+                asked.backlog("nope", "s")
+            with pytest.raises(encore.ConfigurationError, match="no subscription 'other'"):
+                asked.backlog(TOPIC, "other")
+        with pytest.raises(encore.ConfigurationError, match="direction"):
+            url.broker.recorded("ACK", "inwards")
 
 
 def test_time_goes_forward_only() -> None:

@@ -62,12 +62,19 @@ def bodies(messages: list[encore.Message]) -> list[bytes]:
 
 async def bury_on(url: str, payloads: list[bytes], **of: Any) -> None:
     """Write letters to a broker, an entry each."""
+    await publish_on(url, DEAD, payloads, properties_of(**of))
+
+
+async def publish_on(
+    url: str, topic: str, payloads: list[bytes], properties: dict[str, str] | None = None
+) -> None:
+    """Write to a topic of a broker, an entry each."""
     async with (
         encore.Client(url, logger=QUIET) as client,
-        await client.create_producer(DEAD, batching_enabled=False) as producer,
+        await client.create_producer(topic, batching_enabled=False) as producer,
     ):
-        given = properties_of(**of)
-        await asyncio.gather(*(producer.send(each, properties=given) for each in payloads))
+        sends = (producer.send(each, properties=properties) for each in payloads)
+        await asyncio.gather(*sends)
 
 
 async def read_from(url: str, topic: str = HOME) -> list[encore.Message]:

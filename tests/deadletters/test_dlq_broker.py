@@ -6,13 +6,14 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
 import pytest
-from letters_kit import DEAD, HOME, QUIET, bodies, bury_on, read_from
+from letters_kit import DEAD, HOME, QUIET, bodies, bury_on, publish_on, read_from
 
 import pulsar_encore as encore
 from pulsar_encore import cli, letters
@@ -202,6 +203,79 @@ async def test_somebody_at_a_terminal_is_asked(
     assert bodies(await read_from(broker.url, ELSEWHERE)) == [b"2"][: sent - 1]
 
 
+async def test_a_topic_without_letters_is_named_and_gets_no_subscription(
+    broker: BrokerThread,
+) -> None:
+    """The engine cannot ask for a topic without making it; nothing else is left behind."""
+    for words in (("ls",), ("ls", "--json"), ("show", "1:2"), ("replay", "--all")):
+        code, out, problems = await said(broker, words[0], "orders-DLO", *words[1:])
+        assert (code, out) == (3, "[]\n" if "--json" in words else "")
+        assert "orders-DLO holds no letters: check the name" in problems
+    await publish_on(broker.url, HOME, [b"1", b"2"])
+    for dry in ((), ("--dry-run",)):
+        code, out, problems = await said(broker, "replay", HOME, "--all", *dry)
+        assert (code, out) == (3, "")
+        assert problems.count("\n") == 1
+        assert "none of the 2 messages" in problems
+        assert "is this the dead-letter topic?" in problems
+    await bury_on(broker.url, [b"1"])
+    code, out, _ = await said(broker, "replay", DEAD, "--all", "--dry-run")
+    assert (code, out.startswith("1 letters would be sent")) == (0, True)
+    topics = broker.call(lambda running: dict(running.hub.catalogue.topics))
+    assert not [
+        (name, topic.subscriptions) for name, topic in topics.items() if topic.subscriptions
+    ]
+    code, _, problems = await said(broker, "ls", DEAD, "--fingerprint", "bbbbbbbbbbbb")
+    assert (code, "none of the letters" in problems) == (0, True)
+
+
+async def test_a_broker_that_makes_no_topics_says_which_is_missing() -> None:
+    with run_in_thread(BrokerSettings(auto_create=False)) as broker:
+        for words in (("ls",), ("show", "1:2"), ("replay", "--all")):
+            code, out, problems = await said(broker, words[0], "orders-DLO", *words[1:])
+            assert (code, out) == (3, "")
+            assert "there is no dead-letter topic" in problems
+        assert not broker.call(lambda running: list(running.hub.catalogue.topics))
+
+
+async def test_a_replay_says_where_it_stopped_what_it_missed_and_why(
+    broker: BrokerThread,
+) -> None:
+    await bury_on(broker.url, [b"1", b"2", b"3"])
+    await bury_on(broker.url, [b"%d" % number for number in range(7)], real_topic=ELSEWHERE)
+    await bury_on(broker.url, [b"lost"], real_topic=None)
+    code, out, _ = await said(broker, "replay", DEAD, "--all", "--limit", "2")
+    assert (code, "stopped at the limit of 2" in out) == (0, True)
+    code, out, _ = await said(broker, "replay", DEAD, "--all", "--limit", "50")
+    assert (code, "stopped at the limit" in out) == (1, False)
+    assert "8 letters cannot be sent and stay:\n  7: its REAL_TOPIC" in out
+    assert out.count("payroll") == 1
+    assert "\n  1: the letter has no REAL_TOPIC" in out
+    _, listed, _ = await said(broker, "ls", DEAD, "--json", "--real-topic", "payroll")
+    (group,) = json.loads(listed)
+    words = ("--id", group["sample_id"], "--id", "987654:1:-1", "--target", "payroll")
+    code, out, _ = await said(broker, "replay", DEAD, *words)
+    assert (code, "1 letters sent" in out, "no letter 987654:1:-1" in out) == (0, True, True)
+    code, _, problems = await said(broker, "replay", DEAD, "--id", "987654:1:-1")
+    assert (code, "has no letter 987654:1:-1" in problems) == (2, True)
+
+
+async def test_no_broker_is_said_in_words_of_the_command() -> None:
+    with socket.socket() as taken:  # nobody listens
+        taken.bind(("127.0.0.1", 0))
+        url = f"pulsar://127.0.0.1:{taken.getsockname()[1]}"
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "pulsar_encore.cli", "dlq", "ls", DEAD, "--url", url),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, problems = await asyncio.wait_for(process.communicate(), 50)
+    assert (process.returncode, out) == (2, b"")
+    assert problems.startswith(f"pulsar-encore: no answer from {url}: check --url".encode())
+    assert b"_seconds" not in problems + out
+    assert problems.count(b"\n") == 1
+
+
 def test_a_wrong_command_is_one_line_before_anything_is_connected(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -214,6 +288,7 @@ def test_a_wrong_command_is_one_line_before_anything_is_connected(
         (["ls", "t", "--since", "foo"], "since"),
         (["ls", " "], "topic"),
         (["show", "t", "1:2", "--bytes", "-1"], "bytes"),
+        (["show", "t"], "An id or a fingerprint, as `pulsar-encore dlq ls t` lists them"),
     ):
         assert cli.main(["dlq", *words]) == 2
         captured = capsys.readouterr()

@@ -164,6 +164,7 @@ async def test_a_dry_run_counts_and_sends_nothing(
     assert (report.selected, report.replayed) == (3, 0)
     assert report.targets == {HOME: 2, OTHER: 1}
     assert not await read_out(client)
+    assert not transport.recorded("SUBSCRIBE")
     assert (await dead.replay(both)).replayed == 3
 
 

@@ -197,6 +197,39 @@ async def test_cumulative_of_a_retry_letter(
     assert transport.backlog(RETRY, "s") == 0
 
 
+@pytest.mark.parametrize("policy", [True, False])
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (5, "error must be an exception or a str, got int"),
+        (b"why", "error must be an exception or a str, got bytes"),
+        ({"code": 3}, "error must be an exception or a str, got dict"),
+        (dict, "error must be an exception or a str, got type"),
+        (KeyError, "error must be the exception that was raised, not its class KeyError"),
+    ],
+)
+async def test_errors(
+    client: encore.Client, transport: MemoryTransport, error: Any, said: str, policy: bool
+) -> None:
+    """Refused in the same words with and without a policy, and the message is as it was."""
+    transport.put(TOPIC, b"a")
+    options: dict[str, Any] = {} if policy else {"most": None, "retry_enable": False}
+    async with await open_consumer(client, **options) as consumer:
+        message = await consumer.receive(timeout=5)
+        with pytest.raises(encore.ConfigurationError) as caught:
+            await consumer.negative_acknowledge(message, error=error)
+        assert str(caught.value) == said
+        if policy:
+            for item in (message, [message]):
+                with pytest.raises(encore.ConfigurationError) as caught:
+                    await consumer.reconsume_later(item, error=error)
+                assert str(caught.value) == said
+        nothing_sent(transport)
+        assert consumer.statistics().in_flight == 1
+        await consumer.acknowledge(message)
+    assert transport.backlog(TOPIC, "s") == 0
+
+
 # Stock's policy
 
 

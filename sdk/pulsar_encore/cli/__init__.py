@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0, 1 when something could not be measured or missed its bar, 2 when the
-        command itself is wrong.
+        command itself is wrong, 3 when `dlq` finds no letters at all, or no such topic.
     """
     try:
         from .app import run

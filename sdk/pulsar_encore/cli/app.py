@@ -1,7 +1,7 @@
 """The commands and their options; what each does is its own module.
 
 Owns the command line's shape. A wrong option and an error of this package end with one line on
-stderr and exit code 2, never with a traceback.
+stderr and exit code 2, never with a traceback; 3 says that there are no letters to speak of.
 """
 
 from __future__ import annotations
@@ -105,6 +105,12 @@ def bench(
     return run_bench(only, url, json)
 
 
+def _nothing_there(error: EncoreError) -> bool:
+    from ..deadletters import NoLettersError
+
+    return isinstance(error, NoLettersError) or getattr(error, "result", "") == "TopicNotFound"
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     try:
@@ -117,7 +123,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return 2  # printed already, with the usage
     except EncoreError as error:
         sys.stderr.write(f"pulsar-encore: {error}\n")
-        return 2
+        return 3 if _nothing_there(error) else 2
     except KeyboardInterrupt:
         return 130
     return result if isinstance(result, int) else 0

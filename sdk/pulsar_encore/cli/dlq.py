@@ -2,7 +2,8 @@
 
 Owns how letters are asked for and printed; what happens is `pulsar_encore.deadletters`'. Texts of
 letters are strangers' texts and are printed escaped. `ls` and `show` change nothing; `replay`
-without a choice of letters wants `--all`, so that a forgotten option sends nothing.
+without a choice of letters wants `--all`, so that a forgotten option sends nothing. A topic without
+a letter, or that is not there, ends with exit code 3.
 """
 
 from __future__ import annotations
@@ -21,9 +22,16 @@ from typing import Annotated, Any, Final, TypeVar
 from cyclopts import App, Parameter
 
 from ..client import Client
-from ..deadletters import DeadLetters, ReplayReport, ReplayStoppedError, Selection, printable
+from ..deadletters import (
+    DeadLetters,
+    LetterGroup,
+    ReplayReport,
+    ReplayStoppedError,
+    Selection,
+    printable,
+)
 from ..deadletters.topic import SUBSCRIPTION
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, TransportError
 from . import dlq_output as output
 
 app = App(name="dlq", help="Dead letters: list them, look at one, send them home again.")
@@ -33,11 +41,13 @@ _TIMEOUT_S: Final = 10  # somebody waits at a prompt
 _AGO: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
+_NO_ANSWER: Final = frozenset({"Timeout", "ConnectError"})
+
 T = TypeVar("T")
 Several = Annotated[list[str] | None, Parameter(negative="")]
 # "-" stands for letters without a fingerprint.
 Fingerprints = Annotated[list[str] | None, Parameter(negative="", allow_leading_hyphen=True)]
-Which = Annotated[str, Parameter(allow_leading_hyphen=True)]
+Which = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
 
 
 @app.command
@@ -53,6 +63,10 @@ def ls(
 ) -> int:
     """Count the letters by fingerprint and by the topic they died on.
 
+    The column "again" says how many of them had been replayed before and died again. Exit code 3:
+    the topic holds no letters at all, or there is none of that name. Most brokers make a topic of
+    any name that is asked for, and then look the same for both.
+
     Args:
         topic: The dead-letter topic.
         url: The broker.
@@ -63,16 +77,25 @@ def ls(
         json: Print a JSON list instead of a table.
     """
     selection = _selection(fingerprint, real_topic, since, until, None)
-    groups = _run(url, topic, SUBSCRIPTION, lambda dead: dead.list(selection))
+
+    async def work(dead: DeadLetters) -> list[LetterGroup]:
+        groups = await dead.list(selection)
+        if not groups:
+            if json:
+                sys.stdout.write(output.groups_json(groups))
+            await dead.check()
+        return groups
+
+    groups = _run(url, topic, SUBSCRIPTION, work)
     if json:
-        sys.stdout.write(output.groups_json(groups))
+        sys.stdout.write(output.groups_json(groups) if groups else "")
     else:
         output.print_groups(groups, topic)
     return 0
 
 
 @app.command
-def show(topic: str, which: Which, *, url: str = _URL, bytes: int = 2000) -> int:
+def show(topic: str, which: Which = None, *, url: str = _URL, bytes: int = 2000) -> int:
     """Print one letter: payload, keys, properties and the evidence of its end.
 
     Args:
@@ -81,6 +104,11 @@ def show(topic: str, which: Which, *, url: str = _URL, bytes: int = 2000) -> int
         url: The broker.
         bytes: Print so much of the payload.
     """
+    if which is None:
+        raise ConfigurationError(
+            f"show which letter? An id or a fingerprint, as `pulsar-encore dlq ls "
+            f"{printable(topic, 200)}` lists them"
+        )
     if bytes < 0:
         raise ConfigurationError(f"bytes must be 0 or more, got {bytes}")
     letter = _run(url, topic, SUBSCRIPTION, lambda dead: dead.show(which))
@@ -125,9 +153,10 @@ def replay(
         until: Only letters written before.
         id: Only these letters. May be repeated.
         all: Every letter, where nothing of the above is given.
-        dry_run: Count, and send nothing.
+        dry_run: Count, send nothing, and leave no subscription behind. What was replayed before
+            is counted too: only the subscription of a replay knows that.
         rate: Most letters a second.
-        limit: Stop after so many letters.
+        limit: Stop after so many letters; says so when there may be more.
         keep_counters: Keep attempt counts and evidence on the messages.
         replay_id: Written on every message; made up when left out.
         target: Send them all to this topic instead.
@@ -182,7 +211,18 @@ def _run(
     async def main() -> T:
         engine = output.quiet_engine()
         async with Client(url, operation_timeout_seconds=_TIMEOUT_S, logger=engine) as client:
-            return await work(DeadLetters(client, topic, subscription=subscription, **options))
+            try:
+                return await work(DeadLetters(client, topic, subscription=subscription, **options))
+            except TransportError as error:
+                if error.result not in _NO_ANSWER:
+                    raise
+                # The engine's advice names options that this command does not have.
+                raise TransportError(
+                    f"no answer from {url}: check --url, and that the broker is up and lets "
+                    "clients in that do not log in",
+                    result=error.result,
+                    retryable=True,
+                ) from error
 
     return asyncio.run(main())
 

@@ -18,6 +18,7 @@ from ..deadletters import Letter, LetterGroup, ReplayReport, printable
 
 _MOST_TEXT: Final = 500
 _MOST_ASKED: Final = 50
+_MOST_IDS: Final = 5  # named for each reason of refusals
 _NOTHING: Final = "(no REAL_TOPIC)"
 
 
@@ -41,14 +42,14 @@ def groups_json(groups: Iterable[LetterGroup]) -> str:
 
 
 def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
-    """A table; a line on stderr when there is nothing to put into it."""
+    """A table; a line on stderr when no letter of the topic was selected."""
     from rich.table import Table
     from rich.text import Text
 
     from .console import wide_console
 
     if not groups:
-        sys.stderr.write(f"no letters on {printable(topic, _MOST_TEXT)}\n")
+        sys.stderr.write(f"none of the letters of {printable(topic, _MOST_TEXT)} matches\n")
         return
     table = Table()
     names = ("letters", "again", "fingerprint", "died on", "first", "last", "why", "a letter")
@@ -141,7 +142,7 @@ def agrees(dead_topic: str, strange: Mapping[str, int]) -> bool:
     """Ask whether letters may go to topics that the dead-letter topic is not named after."""
     sys.stderr.write(
         f"Letters name topics that {printable(dead_topic, _MOST_TEXT)} is not named after; whoever "
-        "published their messages may have written that:\n"
+        "published their messages may have written that. With those replayed before, there are:\n"
     )
     for topic, number in sorted(strange.items())[:_MOST_ASKED]:
         sys.stderr.write(f"  {number} to {printable(topic, _MOST_TEXT)}\n")
@@ -159,11 +160,25 @@ def report_text(report: ReplayReport) -> str:
     lines = [f"{count} letters {verb}, {report.passed} not selected; replay {report.replay_id}"]
     for target, number in sorted(report.targets.items()):
         lines.append(f"  {number} to {printable(target, _MOST_TEXT)}")
+    if report.at_limit:
+        lines.append(f"stopped at the limit of {report.selected}: there may be more, run it again")
+    if report.missing:
+        named = ", ".join(map(printable, report.missing[:_MOST_ASKED]))
+        more = len(report.missing) - _MOST_ASKED
+        lines.append(
+            f"no letter {named}{f' and {more} more' if more > 0 else ''}: there is none, or it was "
+            "replayed before"
+        )
     if report.refused:
         lines.append(f"{report.refused} letters cannot be sent and stay:")
-        lines += [f"  {each.letter_id}: {printable(each.reason)}" for each in report.refusals]
-        if report.refused > len(report.refusals):
-            lines.append(f"  and {report.refused - len(report.refusals)} more")
+        for reason, number in report.reasons.items():
+            ids = [each.letter_id for each in report.refusals if each.reason == reason]
+            dots = ", ..." if number > len(ids[:_MOST_IDS]) else ""
+            lines.append(f"  {number}: {printable(reason)}")
+            if ids:
+                lines.append(f"    {', '.join(ids[:_MOST_IDS])}{dots}")
+        if (rest := report.refused - sum(report.reasons.values())) > 0:
+            lines.append(f"  {rest}: for other reasons")
     return "\n".join(lines) + "\n"
 
 

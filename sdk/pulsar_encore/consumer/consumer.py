@@ -17,7 +17,8 @@ from typing import Any, Final, TypeVar
 
 from ..backoff import to_ms
 from ..core.in_flight import InFlight
-from ..errors import ClosedError, ConfigurationError
+from ..errors import ClosedError, ConfigurationError, NotSupportedError, TransportError
+from ..evidence import check_error
 from ..ids import MessageId
 from ..message import Message
 from ..options import BatchReceivePolicy, ConsumerOptions
@@ -197,7 +198,7 @@ class Consumer:
             for each in message:
                 self._settlement.ack(each)
         else:
-            self._settlement.ack(message)
+            self._settlement.ack(message)  # type: ignore[arg-type]  # refuses other sequences
         await self._end_turn()
 
     async def _acknowledge_all(self, messages: Sequence[Settleable]) -> None:
@@ -245,10 +246,11 @@ class Consumer:
             error: Why; kept as evidence for the day the message is dead-lettered.
 
         Raises:
-            ConfigurationError: A delay below 0.
+            ConfigurationError: A delay below 0, or an `error` of another kind; nothing was done.
             MessageNotHeldError: Another consumer's, or of no topic read here.
         """
         self._check_open()
+        check_error(error)
         self._settlement.nack(message, delay, error)
         self._window.watch()
         await self._end_turn()
@@ -286,6 +288,7 @@ class Consumer:
             ExceptionGroup: For a list, with the error of every message that failed.
         """
         forwarder = self._need_retry()
+        check_error(error)
         if isinstance(message, Message):
             await forwarder.reconsume(message, delay, properties, error)
             return
@@ -309,6 +312,7 @@ class Consumer:
         Raises as that does, and ConfigurationError on Shared and Key_Shared.
         """
         forwarder = self._need_retry()
+        check_error(error)
         self._check_cumulative("reconsume_later_cumulative")
         await forwarder.reconsume(message, delay, properties, error, cumulative=True)
 
@@ -337,14 +341,26 @@ class Consumer:
         if isinstance(messageid, int):
             position: MessageId | int = integer(messageid, "seek's time", low=0, high=2**63 - 1)
         else:
-            position = MessageId.wrap(messageid)
+            position = _position(messageid)
         self._acks.flush()
         await self._finish(self._link.seek(position))
 
     async def get_last_message_id(self) -> MessageId:
-        """Id of the last message in the topic. Not for several topics or partitions on stock."""
+        """Id of the last message in the topic.
+
+        Raises:
+            NotSupportedError: Of several topics or partitions, on the stock transport.
+        """
         self._check_open()
-        return await self._link.last_message_id()
+        try:
+            return await self._link.last_message_id()
+        except TransportError as error:
+            if error.result != "OperationNotSupported":
+                raise
+            raise NotSupportedError(
+                "get_last_message_id is for one topic without partitions on this transport: ask "
+                "a consumer of each topic or partition"
+            ) from error
 
     async def unsubscribe(self) -> None:
         """Delete the subscription, with what it holds, and close."""
@@ -481,6 +497,16 @@ class Consumer:
         self._background.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.debug("background call failed: %r", task.exception())
+
+
+def _position(messageid: Any) -> MessageId:
+    try:
+        return MessageId.wrap(messageid)
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            "seek needs a MessageId, or a publish time in ms since the epoch as an int, got "
+            f"{type(messageid).__name__}"
+        ) from error
 
 
 def _closed() -> ClosedError:

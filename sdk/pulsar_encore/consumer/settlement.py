@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final, Protocol
 
 from ..backoff import to_ms
 from ..core.entry import HELD, NACKED, Entry, EntryKey
@@ -24,8 +24,15 @@ from .redelivery import Redelivery
 
 _NO_ID: Final = (1 << 63) - 1  # the ledger and entry of MessageId.latest
 
-Settleable = Message | MessageId | Any
-"""A received message, an id of one, or the stock client's object for either."""
+
+class AnyId(Protocol):
+    """An id of this package, or the stock client's."""
+
+    def serialize(self) -> bytes: ...
+
+
+Settleable = Message | AnyId
+"""A received message, or an id of one; the stock client's id too."""
 
 
 class Settlement:
@@ -254,6 +261,11 @@ class Settlement:
             raise MessageNotHeldError(
                 f"{type(item).__module__}.{type(item).__name__} was not received here; "
                 "pass a message of this consumer, or an id"
+            )
+        if not hasattr(item, "serialize"):
+            raise ConfigurationError(
+                f"expected a Message or a MessageId, got {type(item).__name__}: acknowledge also "
+                "takes a list of them, the other calls one at a time"
             )
         message_id = MessageId.wrap(item)
         ledger, number = message_id.ledger_id(), message_id.entry_id()

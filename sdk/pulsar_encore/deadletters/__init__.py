@@ -4,7 +4,12 @@
 other clients work too, they only have no evidence to show.
 """
 
-from .errors import LetterNotFoundError, NothingSelectedError, ReplayStoppedError
+from .errors import (
+    LetterNotFoundError,
+    NoLettersError,
+    NothingSelectedError,
+    ReplayStoppedError,
+)
 from .groups import NO_FINGERPRINT, LetterGroup
 from .letter import Letter
 from .printing import printable
@@ -18,6 +23,7 @@ __all__ = [
     "Letter",
     "LetterGroup",
     "LetterNotFoundError",
+    "NoLettersError",
     "NothingSelectedError",
     "Refusal",
     "ReplayReport",

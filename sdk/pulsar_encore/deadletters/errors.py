@@ -14,6 +14,14 @@ class NothingSelectedError(ConfigurationError):
     """No letter that the subscription still holds was selected; nothing was sent."""
 
 
+class NoLettersError(NothingSelectedError, LetterNotFoundError):
+    """The topic holds no letters at all: it is empty, another topic, or was not there.
+
+    A broker that makes topics by itself makes one of any name that is asked for, and the engine
+    has no way to ask without that; so these three cannot be told apart.
+    """
+
+
 class ReplayStoppedError(EncoreError):
     """The client was closed while letters were replayed; what failed is the `__cause__`.
 

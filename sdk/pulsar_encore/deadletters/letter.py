@@ -43,6 +43,7 @@ class Letter:
     """
 
     __slots__ = (
+        "_readable",
         "error_class",
         "error_message",
         "fingerprint",
@@ -59,8 +60,10 @@ class Letter:
         self.id = id_text(message.message_id())
         try:
             self.properties = message.properties()
+            self._readable = True
         except UnicodeDecodeError:
             self.properties = {}
+            self._readable = False
         said = self.properties.get
         topic = said(letters.REAL_TOPIC, "").strip()
         self.real_topic = base_name(full_name(topic)) if topic else ""
@@ -79,6 +82,11 @@ class Letter:
         return {
             name: value for name, value in self.properties.items() if name not in letters.RESERVED
         }
+
+    @property
+    def marked(self) -> bool:
+        """Whether its properties are a letter's; also where they cannot be read."""
+        return not self.properties.keys().isdisjoint(_MARKS) or not self._readable
 
     def named_by(self, dead_topic: str) -> bool:
         """Whether a dead-letter topic is named after the topic and subscription, as Java does it.
@@ -148,6 +156,7 @@ class Letter:
         return Outgoing(properties=properties, **fields)
 
 
+_MARKS: Final = frozenset({letters.REAL_TOPIC, letters.ORIGIN_MESSAGE_ID})
 _RESET: Final = letters.COUNTERS | letters.EVIDENCE
 _TOLD: Final = (
     letters.REAL_TOPIC,

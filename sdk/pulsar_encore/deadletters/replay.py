@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -90,6 +90,7 @@ class Replay:
         real_topics = options.selection.real_topics
         assert isinstance(real_topics, frozenset)
         self._allowed = real_topics
+        self._missing = {each for each in options.selection.ids if isinstance(each, str)}
         self._producers: dict[Way, ProducerLink] = {}
         self._failures: dict[Way, int] = {}  # in a row
         self._blocked: dict[Way, EncoreError] = {}
@@ -117,7 +118,23 @@ class Replay:
             if not isinstance(self._failure, EncoreError):
                 raise self._failure
             raise self._stopped(self._failure) from self._failure
-        self._report.reached_end = len(ended) == len(partitions) and all(ended)
+        self._end_report(len(ended) == len(partitions) and all(ended))
+
+    async def count(self, found: AsyncIterator[Letter]) -> None:
+        """A dry run: what would become of these letters."""
+        async for letter in found:
+            if self._full:
+                return self._end_report(False)
+            judged = self._judge(letter)
+            if judged is not None:
+                self._report.select(judged[0][0])
+        self._end_report(True)
+
+    def _end_report(self, reached_end: bool) -> None:
+        report = self._report
+        report.reached_end = reached_end
+        report.at_limit = self._full and not reached_end
+        report.missing = [] if report.at_limit else sorted(self._missing)
 
     @property
     def _full(self) -> bool:
@@ -183,28 +200,12 @@ class Replay:
             ) from error
 
     async def _look(self, consumer: Consumer, message: Message) -> None:
-        options, report = self._options, self._report
         letter = Letter(message)
-        if not options.selection.takes(letter):
-            report.passed += 1
+        judged = self._judge(letter)
+        if judged is None:
             return
-        try:
-            target = letter.target(options.dead_topic, options.target, self._allowed)
-            way = (target, form_of(message))
-            copy = letter.copy(
-                report.replay_id,
-                keep_counters=options.keep_counters,
-                refuse_bytes=self._refuse_bytes,
-            )
-            if way in self._blocked:
-                raise self._blocked[way]
-        except EncoreError as error:
-            report.refuse(letter.id, str(error))
-            return
-        if report.dry_run:
-            report.select(target)
-            return
-        await options.pace.step()
+        way, copy = judged
+        await self._options.pace.step()
         await self._room.acquire()
         if self._failure is not None:
             self._room.release()
@@ -219,11 +220,33 @@ class Replay:
                 self._blocked[way] = error
             self._refuse(letter, error)
             return
-        report.select(target)
+        self._report.select(way[0])
         work = self._send(consumer, letter, way, producer, copy)
         task = asyncio.get_running_loop().create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
+
+    def _judge(self, letter: Letter) -> tuple[Way, Outgoing] | None:
+        """The copy to send, and its way; None for a letter that stays."""
+        options, report = self._options, self._report
+        if not options.selection.takes(letter):
+            report.passed += 1
+            return None
+        self._missing.discard(letter.id)
+        try:
+            target = letter.target(options.dead_topic, options.target, self._allowed)
+            way = (target, form_of(letter.message))
+            copy = letter.copy(
+                report.replay_id,
+                keep_counters=options.keep_counters,
+                refuse_bytes=self._refuse_bytes,
+            )
+            if way in self._blocked:
+                raise self._blocked[way]
+        except EncoreError as error:
+            report.refuse(letter.id, str(error))
+            return None
+        return way, copy
 
     async def _send(
         self,

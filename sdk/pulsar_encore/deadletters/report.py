@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MOST_REFUSALS: Final = 100  # kept with their reasons; all are counted
+_MOST_REASONS: Final = 100  # counted each
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,12 @@ class ReplayReport:
         refused: Letters that were chosen and not sent; they stay. Of one whose sending timed out
             the copy may be there all the same.
         refusals: The first 100 of those, with reasons.
+        reasons: How many were refused for each reason; the first 100 reasons.
         reached_end: The topic's last letter was seen. False when the limit came first, or when the
             last letters had been replayed before and nothing more came.
+        at_limit: It stopped at its `limit`; there may be more.
+        missing: Ids asked for of which no letter was met: there is none, or it was replayed before
+            under the subscription. Empty when the limit came first.
         doubtful: Selected letters whose sending had begun and whose outcome is not known.
     """
 
@@ -43,7 +48,10 @@ class ReplayReport:
     targets: dict[str, int] = field(default_factory=dict)
     refused: int = 0
     refusals: list[Refusal] = field(default_factory=list)
+    reasons: dict[str, int] = field(default_factory=dict)
     reached_end: bool = False
+    at_limit: bool = False
+    missing: list[str] = field(default_factory=list)
     doubtful: int = 0
 
     def refuse(self, letter_id: str, reason: str) -> None:
@@ -51,6 +59,8 @@ class ReplayReport:
         self.refused += 1
         if len(self.refusals) < MOST_REFUSALS:
             self.refusals.append(Refusal(letter_id, reason))
+        if reason in self.reasons or len(self.reasons) < _MOST_REASONS:
+            self.reasons[reason] = self.reasons.get(reason, 0) + 1
 
     def select(self, target: str) -> None:
         """Count a letter that goes to `target`."""

@@ -15,11 +15,11 @@ from ..client import Client
 from ..errors import ConfigurationError, ReceiveTimeout, TransportError
 from ..ids import MessageId
 from ..options import ConsumerCryptoFailureAction
-from ..options.checks import boolean, text
+from ..options.checks import boolean, text, topic_name
 from ..options.producer import check_crypto_key_reader
 from ..reader import Reader
 from ..topics import base_name, full_name
-from .errors import LetterNotFoundError, NothingSelectedError
+from .errors import LetterNotFoundError, NoLettersError, NothingSelectedError
 from .groups import Grouping, LetterGroup
 from .letter import Letter, parse_id
 from .pacing import Pace
@@ -51,7 +51,7 @@ class DeadLetters:
             (`DeadLetterPolicy.text_keys`).
 
     Raises:
-        ConfigurationError: A name is blank.
+        ConfigurationError: A name is blank, or is no topic's.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class DeadLetters:
         text_keys: bool = False,
     ) -> None:
         self._client = client
-        self.topic = full_name(text(topic, "topic"))
+        self.topic = full_name(topic_name(topic, "topic"))
         self.subscription = text(subscription, "subscription")
         self._schema = schema
         check_crypto_key_reader(crypto_key_reader)
@@ -78,7 +78,8 @@ class DeadLetters:
         Now is when a partition's turn comes; letters that arrive from then on are not waited for.
 
         Raises:
-            TransportError: The topic is missing, or the broker refused.
+            TransportError: The broker refused. A topic that is missing looks empty where the
+                broker makes topics by itself, and is made by asking.
         """
         for partition in await self._partitions():
             async with aclosing(self._scan(partition, MessageId.earliest)) as scan:
@@ -93,8 +94,9 @@ class DeadLetters:
             which: Its id, as listed, or a fingerprint, for the last letter that has it.
 
         Raises:
-            LetterNotFoundError: There is none.
-            TransportError: The topic is missing, or the broker refused.
+            LetterNotFoundError: There is none; `NoLettersError` where there are none at all.
+            TransportError: The broker refused. A topic that is missing looks empty where the
+                broker makes topics by itself, and is made by asking.
         """
         if isinstance(which, str) and ":" not in which:
             return await self._last_of(which)
@@ -112,6 +114,7 @@ class DeadLetters:
                         return letter
                     if letter.message.message_id() > message_id:
                         break
+        await self.check()
         raise LetterNotFoundError(
             f"{self.topic} has no letter {wanted}: the broker has dropped it, or the id is of "
             "another topic; `letters()` and the listing name those there are"
@@ -127,6 +130,8 @@ class DeadLetters:
                 if selection.takes(letter):
                     found = letter
         if found is None:
+            if not known.result():
+                raise NoLettersError(self._empty())
             raise LetterNotFoundError(self._unknown(fingerprint, known.result()))
         return found
 
@@ -158,8 +163,8 @@ class DeadLetters:
 
         Args:
             selection: Which letters, and which other topics they may go to.
-            dry_run: Send and ack nothing; count what would be. Creates the subscription if missing,
-                as a replay does.
+            dry_run: Send and ack nothing; count what would be. Reads the topic and leaves no
+                subscription, so it cannot tell what was replayed before and counts that too.
             rate: Most letters a second; None for as fast as the targets take them.
             limit: Stop after so many letters.
             keep_counters: Keep attempt counts and evidence; they are dropped otherwise, and the
@@ -178,13 +183,15 @@ class DeadLetters:
             ConfigurationError: An argument is wrong; nothing was connected.
             NothingSelectedError: No letter left under the subscription is selected.
             ReplayStoppedError: The client was closed meanwhile; what was done before counts.
-            TransportError: The topic is missing, or another replay runs on the subscription.
+            NoLettersError: The topic holds none; it is not subscribed to then. A topic that is
+                missing looks so where the broker makes topics by itself.
+            TransportError: The broker refused, or another replay runs on the subscription.
         """
         if not isinstance(selection, Selection):
             raise ConfigurationError(
                 f"selection must be a Selection, got {type(selection).__name__}"
             )
-        home = None if target is None else full_name(text(target, "target"))
+        home = None if target is None else full_name(topic_name(target, "target"))
         if home is not None and base_name(home) == base_name(self.topic):
             raise ConfigurationError(
                 "target is the dead-letter topic itself: letters would go round in circles"
@@ -207,7 +214,14 @@ class DeadLetters:
         )
         report = ReplayReport(checked_replay_id(replay_id), dry_run=boolean(dry_run, "dry_run"))
         partitions = await self._partitions()
-        await Replay(self._client, options, report).run(partitions)
+        # Before the subscription is made: on a wrong topic it would keep messages for ever.
+        await self._check_letters(any_message=home is not None)
+        replay = Replay(self._client, options, report)
+        if dry_run:
+            async with aclosing(self.letters()) as scan:
+                await replay.count(scan)
+        else:
+            await replay.run(partitions)
         if not report.selected and not report.refused:
             raise NothingSelectedError(await self._why_nothing(selection))
         return report
@@ -216,7 +230,8 @@ class DeadLetters:
         """The letters selected, counted by fingerprint and topic; largest group first.
 
         Raises:
-            TransportError: The topic is missing, or the broker refused.
+            TransportError: The broker refused. A topic that is missing looks empty where the
+                broker makes topics by itself, and is made by asking.
         """
         grouping = Grouping()
         async with aclosing(self.letters(selection)) as scan:
@@ -282,6 +297,36 @@ class DeadLetters:
             result=error.result,
         )
 
+    async def _check_letters(self, *, any_message: bool) -> None:
+        """There is a letter; with `any_message` any message will do, as it is told where to go."""
+        messages = 0
+        async with aclosing(self.letters()) as scan:
+            async for letter in scan:
+                if any_message or letter.marked:
+                    return
+                messages += 1
+        if messages:
+            raise NoLettersError(
+                f"none of the {messages} messages of {self.topic} is a letter: is this the "
+                "dead-letter topic? (where its letters name no topic, give a target)"
+            )
+        raise NoLettersError(self._empty())
+
+    async def check(self) -> None:
+        """There is something on the topic.
+
+        Raises:
+            NoLettersError: There is not, or no such topic.
+            TransportError: The broker refused.
+        """
+        await self._check_letters(any_message=True)
+
+    def _empty(self) -> str:
+        return (
+            f"{self.topic} holds no letters: check the name; a broker that makes topics by "
+            "itself has made one of this name now"
+        )
+
     async def _why_nothing(self, selection: Selection) -> str:
         known, alike = Grouping(), 0
         async with aclosing(self.letters()) as scan:
@@ -289,11 +334,6 @@ class DeadLetters:
                 known.add(letter)
                 alike += selection.takes(letter)
         groups = known.result()
-        if not groups:
-            return (
-                f"{self.topic} holds no letters: check the name; a broker that makes topics by "
-                "itself has made one of this name now"
-            )
         if alike:
             return (
                 f"{alike} letters match, and all of them were replayed under the subscription "
@@ -303,6 +343,11 @@ class DeadLetters:
         for each in selection.fingerprints:
             if each not in fingerprints:
                 return self._unknown(each, groups)
+        if selection.ids:
+            missing = [str(each) for each in sorted(selection.ids, key=str)]
+            return f"{self.topic} has no letter {', '.join(missing[:_MOST_NAMED])}" + (
+                "" if len(missing) <= _MOST_NAMED else f" and {len(missing) - _MOST_NAMED} more"
+            )
         return f"none of the {sum(group.count for group in groups)} letters of {self.topic} matches"
 
     def _unknown(self, fingerprint: str, groups: Any) -> str:

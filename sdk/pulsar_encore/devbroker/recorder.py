@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
+from ..errors import ConfigurationError
 from ..wire import pulsar_pb2 as pb
 
 
@@ -35,6 +37,17 @@ class Recorded:
         if isinstance(self._content, bytes):
             self._content = pb.BaseCommand.FromString(self._content)
         return self._content
+
+
+def check_command(name: str) -> None:
+    """
+    Raises:
+        ConfigurationError: The protocol has no command of that name.
+    """
+    if name not in pb.BaseCommand.Type.keys():
+        near = ", ".join(get_close_matches(str(name).upper(), pb.BaseCommand.Type.keys()))
+        hint = f"; there is {near}" if near else ", such as ACK or FLOW"
+        raise ConfigurationError(f"{name!r} is no command of the protocol{hint}")
 
 
 class Recorder:

@@ -6,7 +6,9 @@ Pure rules raise `Refusal`; the connection turns it into the answer that belongs
 
 from __future__ import annotations
 
-from ..errors import EncoreError
+from collections.abc import Iterable
+
+from ..errors import ConfigurationError, EncoreError
 
 
 class Refusal(EncoreError):
@@ -21,3 +23,9 @@ class Refusal(EncoreError):
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = message
+
+
+def missing_subscription(topic: str, name: str, known: Iterable[str]) -> ConfigurationError:
+    """The error for a subscription that was asked about and does not exist."""
+    names = ", ".join(repr(each) for each in sorted(known)) or "none"
+    return ConfigurationError(f"{topic!r} has no subscription {name!r}; it has {names}")

@@ -10,11 +10,12 @@ import logging
 from types import TracebackType
 from typing import Self
 
-from ..errors import ClosedError, TransportError
+from ..errors import ClosedError, ConfigurationError, TransportError
 from .connection import Connection
 from .faults import FaultPlan
 from .hub import Hub
-from .recorder import Recorded
+from .recorder import Recorded, check_command
+from .refusal import Refusal, missing_subscription
 from .settings import BrokerSettings
 from .subscriptions import Subscription
 
@@ -192,9 +193,19 @@ class Broker:
         return self.hub.catalogue.topic(topic, create=False).subscriptions.get(name)
 
     def backlog(self, topic: str, subscription: str) -> int:
-        """Entries not acked, over all partitions."""
-        states = self.hub.catalogue.states(topic)
+        """Entries not acked, over all partitions.
+
+        Raises:
+            ConfigurationError: There is no such topic or subscription.
+        """
+        try:
+            states = self.hub.catalogue.states(topic)
+        except Refusal as refusal:
+            raise ConfigurationError(f"no backlog of {topic!r}: {refusal.message}") from refusal
         found = [s.subscriptions[subscription] for s in states if subscription in s.subscriptions]
+        if not found:
+            known = {name for state in states for name in state.subscriptions}
+            raise missing_subscription(topic, subscription, known)
         return sum(one.backlog for one in found)
 
     # The record
@@ -205,7 +216,15 @@ class Broker:
         return self.recorded()
 
     def recorded(self, name: str | None = None, direction: str | None = None) -> list[Recorded]:
-        """Commands on the wire, of one type (``"ACK"``) and direction (``"in"``, ``"out"``)."""
+        """Commands on the wire, of one type (``"ACK"``) and direction (``"in"``, ``"out"``).
+
+        Raises:
+            ConfigurationError: The protocol has no such command, or there is no such direction.
+        """
+        if name is not None:
+            check_command(name)
+        if direction not in (None, "in", "out"):
+            raise ConfigurationError(f'direction must be "in", "out" or None, got {direction!r}')
         recorder = self.hub.recorder
         return recorder.find(name, direction) if recorder is not None else []
 

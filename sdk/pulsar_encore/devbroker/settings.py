@@ -32,7 +32,18 @@ class BrokerSettings:
         record: Keep every command for tests to look at; turn it off to measure speed.
         record_limit: Oldest commands are forgotten beyond so many.
 
-    The other fields are described at `Rules`.
+        max_unacked_per_consumer: Shared and Key_Shared stop here and go on at half; 0 for no limit.
+        max_unacked_per_subscription: The same over all consumers.
+        batch_index_ack: Pulsar's `acknowledgmentAtBatchIndexLevelEnabled`.
+        reset_count_on_partial_ack: A partial ack makes the redelivery count 0, as Pulsar does.
+        delayed_delivery: Hold back entries with a delivery time.
+        delayed_tick_ms: Granularity of that.
+        delayed_strict: Never early, rather than up to a tick early.
+        failover_delay_ms: How long a new active Failover consumer waits for the old one's acks.
+        look_ahead: Key_Shared reads so many entries ahead that wait for their consumer.
+        rewind_overtaken: Share, 0 to 1, of the rewinds of Exclusive and Failover that a read under
+            way overtakes, so that a block of entries is skipped, as Pulsar does.
+        rewind_seed: Decides which ones.
 
     Raises:
         ConfigurationError: A value out of range; names the field.

@@ -24,7 +24,10 @@ JOIN_S = 10.0
 
 
 class BrokerThread:
-    """A `Broker` that other threads may use; a context manager, also for ``async with``.
+    """A development broker that any thread may use; a context manager, also for ``async with``.
+
+    What it refuses to do (a topic that is not there, say) raises `EncoreError` with the protocol's
+    name for it.
 
     Args:
         settings: See `BrokerSettings`.
@@ -136,52 +139,60 @@ class BrokerThread:
         self.call(lambda broker: setattr(broker, "faults", plan))
 
     def drop_connections(self) -> int:
-        """See `Broker.drop_connections`."""
+        """Abort every connection, as a network failure does; returns how many."""
         return self.call(lambda broker: broker.drop_connections())
 
     def outage(self, seconds: float | None = None) -> None:
-        """See `Broker.outage`; returns once connections are refused."""
+        """Refuse connections, for so many seconds or until `resume`; topics are kept."""
         self.call(lambda broker: broker.outage(seconds))
 
     def resume(self) -> None:
-        """See `Broker.resume`."""
+        """End an outage: listen again on the same port."""
         self._await(self.broker.resume())
 
     def create_topic(self, topic: str) -> None:
-        """See `Broker.create_topic`."""
+        """Create a topic without partitions."""
         self.call(lambda broker: broker.create_topic(topic))
 
     def create_partitioned_topic(self, topic: str, partitions: int) -> None:
-        """See `Broker.create_partitioned_topic`."""
+        """Create a partitioned topic, or let one grow."""
         self.call(lambda broker: broker.create_partitioned_topic(topic, partitions))
 
     def topics(self) -> list[str]:
-        """See `Broker.topics`."""
+        """Full names of all topics and partitions."""
         return self.call(lambda broker: broker.topics())
 
     def unload(self, topic: str) -> None:
-        """See `Broker.unload`."""
+        """Unload a topic: all its users are closed; counts and partial acks are lost."""
         self.call(lambda broker: broker.unload(topic))
 
     def terminate(self, topic: str) -> None:
-        """See `Broker.terminate`."""
+        """Accept no more messages on a topic."""
         self.call(lambda broker: broker.terminate(topic))
 
     def backlog(self, topic: str, subscription: str) -> int:
-        """See `Broker.backlog`."""
+        """Entries of a subscription not acked, over all partitions.
+
+        Raises:
+            ConfigurationError: There is no such topic or subscription.
+        """
         return self.call(lambda broker: broker.backlog(topic, subscription))
 
     @property
     def commands(self) -> list[Recorded]:
-        """See `Broker.commands`."""
+        """Every command on the wire, oldest first."""
         return self.recorded()
 
     def recorded(self, name: str | None = None, direction: str | None = None) -> list[Recorded]:
-        """See `Broker.recorded`."""
+        """Commands on the wire, of one type (``"ACK"``) and direction (``"in"``, ``"out"``).
+
+        Raises:
+            ConfigurationError: The protocol has no such command, or there is no such direction.
+        """
         return self.call(lambda broker: broker.recorded(name, direction))
 
     def forget_commands(self) -> None:
-        """See `Broker.forget_commands`."""
+        """Empty the record."""
         self.call(lambda broker: broker.forget_commands())
 
 

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import re
+from typing import Any, Final
 
 from ..errors import ConfigurationError
+
+_PART: Final = r"[-=:.A-Za-z0-9_]+"  # a tenant, a cluster, a namespace
+# As the engine reads them. The last form has a cluster in it, from before Pulsar 2.
+_TOPIC: Final = re.compile(
+    rf"[^/]+|{_PART}/{_PART}/[^/]+|"
+    rf"(?:non-)?persistent://{_PART}/{_PART}/(?:[^/]+|{_PART}/.+)",
+    re.DOTALL,
+)
 
 
 def integer(value: Any, name: str, *, low: int, high: int | None = None, unit: str = "") -> int:
@@ -46,3 +56,27 @@ def string_map(value: Any, name: str) -> dict[str, str]:
         if not isinstance(item, str):
             raise ConfigurationError(f"{name}[{key!r}] must be a string, got {item!r}")
     return dict(value)
+
+
+def topic_name(value: Any, name: str) -> str:
+    """The name of a topic: short, `tenant/namespace/name` or full."""
+    if not _TOPIC.fullmatch(text(value, name)):
+        raise ConfigurationError(
+            f"{name} must be a name, tenant/namespace/name, or persistent:// or non-persistent:// "
+            f"before that, got {value!r}"
+        )
+    return str(value)
+
+
+def readable_file(value: Any, name: str) -> str | None:
+    """Path of a file that can be opened, or None."""
+    path = optional_text(value, name)
+    if path is not None:
+        try:
+            os.close(os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise ConfigurationError(f"{name}: cannot read {path!r}: {why}") from error
+        if not os.path.isfile(path):
+            raise ConfigurationError(f"{name}: {path!r} is no file")
+    return path

@@ -1,7 +1,7 @@
 """Options of a client: stock's keywords and defaults, checked before anything connects.
 
-Owns `ClientOptions`. What only an engine can know (whether a token is valid, whether a certificate
-can be read) is left to the engine.
+Owns `ClientOptions`. What only an engine can know (whether a token is valid, what is in a
+certificate) is left to the engine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import ConfigurationError
-from .checks import boolean, integer, optional_text
+from .checks import boolean, integer, optional_text, readable_file
 
 _URL: Final = re.compile(r"(pulsar|pulsar\+ssl|http|https)://[^\s/,]+(,[^\s/,]+)*/?|memory://")
 
@@ -52,14 +52,15 @@ class ClientOptions:
         integer(self.stats_interval_in_seconds, "stats_interval_in_seconds", low=0, unit="s")
         for name in ("use_tls", "tls_allow_insecure_connection", "tls_validate_hostname"):
             boolean(getattr(self, name), name)
+        for name in ("log_conf_file_path", "listener_name"):
+            optional_text(getattr(self, name), name)
+        # The engine finds a missing one when it connects, and blames the authentication.
         for name in (
-            "log_conf_file_path",
             "tls_trust_certs_file_path",
-            "listener_name",
             "tls_private_key_file_path",
             "tls_certificate_file_path",
         ):
-            optional_text(getattr(self, name), name)
+            readable_file(getattr(self, name), name)
         if self.authentication is not None and not hasattr(self.authentication, "auth"):
             raise ConfigurationError(
                 "authentication must be one of the Authentication classes, such as "
@@ -73,6 +74,17 @@ class ClientOptions:
                 f"got {type(self.logger).__name__}"
             )
 
+    def _check_port(self, host: str) -> None:
+        name, colon, port = host.rpartition(":")
+        if not colon or host.endswith("]"):  # no port, or an IPv6 address in brackets
+            return
+        if not name:
+            raise ConfigurationError(f"service_url {self.service_url!r} lacks a host before {host}")
+        if not (port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= 65_535):
+            raise ConfigurationError(
+                f"service_url {self.service_url!r}: port {port!r} must be a number from 1 to 65535"
+            )
+
     def _check_url(self) -> None:
         url = self.service_url
         if isinstance(url, str):
@@ -81,6 +93,8 @@ class ClientOptions:
                     "service_url must look like pulsar://host:6650 or pulsar+ssl://host:6651 "
                     f"(several hosts separated by commas), got {url!r}"
                 )
+            for host in url.partition("://")[2].rstrip("/").split(","):
+                self._check_port(host)
             return
         # The stock package's AutoClusterFailover, or a provider with these methods.
         if not (hasattr(url, "primary") or hasattr(url, "initial_service_info")):

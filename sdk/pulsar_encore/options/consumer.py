@@ -15,7 +15,7 @@ from typing import Any, Final
 from ..backoff import Backoff, to_ms
 from ..errors import ConfigurationError
 from ..topics import base_name, full_name, retry_topic_of
-from .checks import boolean, integer, optional_text, string_map, text
+from .checks import boolean, integer, optional_text, string_map, text, topic_name
 from .enums import (
     ConsumerCryptoFailureAction,
     ConsumerType,
@@ -39,6 +39,9 @@ class BatchReceivePolicy:
         max_num_message: Most messages in a result; 0 or less for no such limit.
         max_num_bytes: Most payload bytes, but always at least one message; 0 or less for none.
         timeout_ms: Longest wait in ms; 0 or less to wait until a limit is reached.
+
+    Raises:
+        ConfigurationError: One of them is no int, or none is above 0.
     """
 
     max_num_message: int = -1
@@ -46,6 +49,8 @@ class BatchReceivePolicy:
     timeout_ms: int = 100
 
     def __post_init__(self) -> None:
+        for name in ("max_num_message", "max_num_bytes", "timeout_ms"):
+            integer(getattr(self, name), name, low=-(2**63))
         if self.max_num_message <= 0 and self.max_num_bytes <= 0 and self.timeout_ms <= 0:
             raise ConfigurationError(
                 "BatchReceivePolicy needs max_num_message, max_num_bytes or timeout_ms above 0"
@@ -150,7 +155,7 @@ class ConsumerOptions:
         if self.pattern is None and not self.topics:
             raise ConfigurationError("topic must name at least one topic")
         for topic in self.topics:
-            text(topic, "topic")
+            topic_name(topic, "topic")
         if self.pattern is not None:
             try:
                 re.compile(self.pattern)

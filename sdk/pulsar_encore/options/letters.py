@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ..errors import ConfigurationError
 from ..topics import full_name
-from .checks import boolean, integer, optional_text
+from .checks import boolean, integer, optional_text, topic_name
 
 DEFAULT_MAX_RECONSUME: Final = 16  # Java's MAX_RECONSUMETIMES
 
@@ -40,8 +40,10 @@ class DeadLetterPolicy:
 
     def __post_init__(self) -> None:
         integer(self.max_redeliver_count, "max_redeliver_count", low=1, high=2**31 - 1)
-        for name in ("dead_letter_topic", "retry_letter_topic", "initial_subscription_name"):
-            optional_text(getattr(self, name), name)
+        for name in ("dead_letter_topic", "retry_letter_topic"):
+            if getattr(self, name) is not None:
+                topic_name(getattr(self, name), name)
+        optional_text(self.initial_subscription_name, "initial_subscription_name")
         boolean(self.text_keys, "text_keys")
         dead, retry = self.dead_letter_topic, self.retry_letter_topic
         if dead is not None and retry is not None and full_name(dead) == full_name(retry):

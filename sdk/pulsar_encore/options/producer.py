@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConfigurationError
-from .checks import boolean, integer, optional_text, string_map, text
+from .checks import boolean, integer, optional_text, string_map, topic_name
 from .enums import (
     BatchingType,
     CompressionType,
@@ -48,7 +48,7 @@ class ProducerOptions:
     message_router: Callable[[Any, int], int] | None = None
 
     def __post_init__(self) -> None:
-        text(self.topic, "topic")
+        topic_name(self.topic, "topic")
         optional_text(self.producer_name, "producer_name")
         keys = self.encryption_key
         for key in keys if isinstance(keys, tuple) else (keys,):
@@ -107,11 +107,17 @@ def check_schema(schema: Any) -> None:
     """
     if schema is None:
         return
-    if isinstance(schema, type):
+    methods = ("encode", "decode_message", "schema_info")
+    if isinstance(schema, type) and all(hasattr(schema, each) for each in methods):
         raise ConfigurationError(
             f"schema must be an instance: write {schema.__name__}(...), not {schema.__name__}"
         )
-    for method in ("encode", "decode_message", "schema_info"):
+    if isinstance(schema, type):
+        raise ConfigurationError(
+            "schema must be a schema object such as StringSchema() or JsonSchema(Order), "
+            f"got the class {schema.__name__}, which is no schema"
+        )
+    for method in methods:
         if not callable(getattr(schema, method, None)):
             raise ConfigurationError(
                 "schema must be a schema object such as StringSchema() or JsonSchema(Order); "

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import ConfigurationError
 from ..ids import MessageId
-from .checks import boolean, integer, optional_text, text
+from .checks import boolean, integer, optional_text, topic_name
 from .enums import ConsumerCryptoFailureAction, coerce
 from .producer import check_crypto_key_reader, check_schema
 
@@ -31,7 +31,7 @@ class ReaderOptions:
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
 
     def __post_init__(self) -> None:
-        text(self.topic, "topic")
+        topic_name(self.topic, "topic")
         try:
             start = MessageId.wrap(self.start_message_id)
         except ConfigurationError as error:

@@ -1,24 +1,46 @@
 """What users test with: a broker on loopback, a transport in memory, and virtual time.
 
-`broker()` starts the development broker for a test; `MemoryTransport` needs no sockets and runs
-under `VirtualClockLoop`, where an hour's delay takes milliseconds.
+Without a network, in virtual time (an hour's delay takes milliseconds)::
+
+    async def main() -> None:
+        transport = testing.MemoryTransport()
+        async with encore.Client("memory://", transport=transport) as client:
+            consumer = await client.subscribe("jobs", "worker")
+            transport.put("jobs", b"one")
+            await consumer.acknowledge(await consumer.receive())
+        assert transport.backlog("jobs", "worker") == 0
+
+    testing.run(main())
+
+`run` is `asyncio.run` on a `VirtualClockLoop`; give that loop to a plug-in of pytest, too.
+Code that uses threads or sockets, the stock transport among it, needs real time and `broker()`::
+
+    async with testing.broker() as url, encore.Client(url) as client:
+        ...
+        url.broker.drop_connections()  # see `BrokerThread`
+
+`FaultPlan` says what goes wrong at which command, for both. The address that `broker()` gives is a
+`BrokerUrl`, a str that has the running broker in its attribute `broker`.
 """
 
-from ..devbroker import BrokerSettings, Fault, FaultPlan
-from .clock import Deadlock, VirtualClockLoop, run
+from ..devbroker import BrokerSettings, BrokerThread, Fault, FaultPlan
+from .clock import Deadlock, run
+from .clock import VirtualClockLoop as VirtualClockLoop
 from .commands import Command
 from .memory import MemoryTransport
-from .running import BrokerUrl, broker
+from .running import BrokerUrl as BrokerUrl
+from .running import broker
 
+# Not here: `BrokerUrl` and `VirtualClockLoop`. With all that they inherit from str and from
+# asyncio's loop, help() of this module would be ten times as long.
 __all__ = [
     "BrokerSettings",
-    "BrokerUrl",
+    "BrokerThread",
     "Command",
     "Deadlock",
     "Fault",
     "FaultPlan",
     "MemoryTransport",
-    "VirtualClockLoop",
     "broker",
     "run",
 ]

@@ -19,11 +19,13 @@ from ..devbroker.catalogue import Catalogue, TopicState
 from ..devbroker.consumers import SubscriptionType
 from ..devbroker.faults import Direction, Fault, FaultPlan
 from ..devbroker.names import parse
-from ..devbroker.refusal import Refusal
+from ..devbroker.recorder import check_command
+from ..devbroker.refusal import Refusal, missing_subscription
 from ..devbroker.settings import BrokerSettings
 from ..devbroker.subscriptions import Subscription
 from ..errors import ClosedError, ConfigurationError, NotSupportedError, TransportError
 from ..ids import MessageId
+from ..options.checks import string_map
 from ..timer import now_ms, wall_now_ms
 from ..transport.base import Capabilities
 from .commands import Command, MemoryMessage, StoredEntry
@@ -51,8 +53,12 @@ class MemoryTransport:
     Args:
         settings: The broker rules to obey; when None Pulsar's defaults, with rewinds that nothing
             overtakes (`rewind_overtaken`).
-        faults: What goes wrong at which command; kinds and names are the development broker's.
-            Closed connections come back after 0.1 s.
+        faults: What goes wrong at which command. Closed connections come back after 0.1 s.
+
+    Attributes:
+        commands: Every `Command` so far, oldest first; `recorded` has those of one type.
+        connected: False between `disconnect` and `reconnect`.
+        catalogue: The topics; `create_partitioned(topic, count)` makes one with partitions.
     """
 
     capabilities = CAPABILITIES
@@ -98,11 +104,23 @@ class MemoryTransport:
             properties: Of all of them.
             event_ms: Event time of all of them, ms since the epoch.
             deliver_at_ms: Not before, ms since the epoch (Shared and Key_Shared).
+
+        Raises:
+            ConfigurationError: No payload, or one that is not bytes; properties that are not text.
         """
         if not payloads:
             raise ConfigurationError("put needs at least one payload")
+        for payload in payloads:
+            if payload is not None and not isinstance(payload, bytes):
+                raise ConfigurationError(
+                    f"a payload must be bytes or None, got {type(payload).__name__}: encode it, as "
+                    "a producer does with its schema"
+                )
+        if not isinstance(key, str):
+            raise ConfigurationError(f"key must be a str, got {type(key).__name__}")
+        given = string_map(properties, "properties")
         messages = [
-            MemoryMessage(payload, key=key, attributes=dict(properties or {}), event_ms=event_ms)
+            MemoryMessage(payload, key=key, attributes=dict(given), event_ms=event_ms)
             for payload in payloads
         ]
         batched = len(messages) > 1 if batch is None else batch
@@ -181,8 +199,18 @@ class MemoryTransport:
         return self.catalogue.topic(name, create=create)
 
     def backlog(self, topic: str, subscription: str) -> int:
-        """Entries of a subscription that are not wholly acked."""
-        return self.state(topic, create=False).subscriptions[subscription].backlog
+        """Entries of a subscription of one topic or partition that are not wholly acked.
+
+        Raises:
+            ConfigurationError: There is no such topic or subscription.
+        """
+        try:
+            known = self.state(topic, create=False).subscriptions
+        except Refusal as refusal:
+            raise ConfigurationError(f"no backlog of {topic!r}: {refusal.message}") from refusal
+        if subscription not in known:
+            raise missing_subscription(topic, subscription, known)
+        return known[subscription].backlog
 
     # Connections
 
@@ -203,7 +231,7 @@ class MemoryTransport:
 
         Args:
             keep_ack_sets: False for what an unload or an orderly stop of a broker does: partial
-                acks are forgotten (consumer-semantics notes 6.8).
+                acks are forgotten.
         """
         if self.connected:
             return
@@ -279,7 +307,12 @@ class MemoryTransport:
             asyncio.get_running_loop().call_later(seconds, self.reconnect)
 
     def recorded(self, name: str) -> list[Command]:
-        """The commands of one type, oldest first."""
+        """The commands of one type, such as ``"ACK"``, oldest first.
+
+        Raises:
+            ConfigurationError: The protocol has no such command.
+        """
+        check_command(name)
         return [command for command in self.commands if command.name == name]
 
     # Delivering

@@ -1,0 +1,57 @@
+"""The command that runs histories: what is wrong is one line, and no broker is no finding."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from integration.histories.__main__ import main
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--seeds", "abc"], "'abc' is no seed; write 7, 1-500"),
+        (["--seeds", "1,,2"], "'' is no seed"),
+        (["--seeds", "-3"], "'-3' is no seed"),
+        (["--seeds", "3-"], "'3-' is no seed"),
+        (["--seeds", "5-1"], "the lower number is first"),
+        (["--only", "nope"], "the families are "),
+        (["--fixed", "nope"], "there are all, "),
+        (["--workload", "{}"], "is not a workload's JSON"),
+        (["--workload", "nope"], "is not a workload's JSON"),
+    ],
+)
+def test_a_wrong_option_is_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As one word each: argparse takes "-3" for an option otherwise.
+    assert main(["--broker", "dev", "=".join(words)]) == 2
+    out, problems = capsys.readouterr()
+    assert out == ""
+    assert said in problems
+    assert problems.count("\n") == 1
+
+
+def test_help_names_both_variables(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = capsys.readouterr().out
+    assert "PULSAR_URL" in said
+    assert "PULSAR_ADMIN_URL" in said
+
+
+def test_a_broker_that_is_not_there_is_no_finding(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # nobody listens there
+        there, gone = listening.getsockname()[1], silent.getsockname()[1]
+        for port, said in ((gone, "PULSAR_URL names it"), (there, "PULSAR_ADMIN_URL names it")):
+            monkeypatch.setenv("PULSAR_URL", f"pulsar://127.0.0.1:{port}")
+            monkeypatch.setenv("PULSAR_ADMIN_URL", f"http://127.0.0.1:{gone}")
+            assert main(["--seeds", "1"]) == 2
+            out, problems = capsys.readouterr()
+            assert out == ""
+            assert said in problems
+            assert problems.count("\n") == 1
