@@ -88,6 +88,29 @@ async def test_cumulative_and_single_acks_together(client: encore.Client, topic:
     assert data(await take(reopened, 4)) == [sent[at] for at in (4, 5, 7, 9)]
 
 
+async def test_a_chunked_message_is_acked_whole_or_refused(
+    client: encore.Client, topic: str
+) -> None:
+    """By id, where another consumer holds it: the other chunks would be nobody's."""
+    payload = bytes(6 * 2**20)
+    async with await client.create_producer(
+        topic, batching_enabled=False, chunking_enabled=True
+    ) as producer:
+        await producer.send(payload)
+    holder = await subscribe(client, topic)
+    [message] = await take(holder, 1)
+    rebuilt = MessageId.deserialize(message.message_id().serialize(), topic)
+    stranger = await subscribe(client, topic)
+    with pytest.raises(encore.MessageNotHeldError, match="all its chunks"):
+        await stranger.acknowledge(rebuilt)
+    await holder.close()
+    [again] = await take(stranger, 1, timeout=10)
+    assert again.data() == payload
+    await stranger.acknowledge(rebuilt)
+    await stranger.close()
+    assert await before_marker(client, topic, await subscribe(client, topic)) == []
+
+
 @pytest.mark.parametrize("kind", [Exclusive, Failover])
 @pytest.mark.parametrize("first", [0, 5])
 async def test_a_cumulative_ack_up_to_what_was_acked_singly(
