@@ -88,6 +88,63 @@ async def test_cumulative_and_single_acks_together(client: encore.Client, topic:
     assert data(await take(reopened, 4)) == [sent[at] for at in (4, 5, 7, 9)]
 
 
+async def test_a_chunked_message_is_acked_whole_or_refused(
+    client: encore.Client, topic: str
+) -> None:
+    """By id, where another consumer holds it: the other chunks would be nobody's."""
+    payload = bytes(6 * 2**20)
+    async with await client.create_producer(
+        topic, batching_enabled=False, chunking_enabled=True
+    ) as producer:
+        await producer.send(payload)
+    holder = await subscribe(client, topic)
+    [message] = await take(holder, 1)
+    rebuilt = MessageId.deserialize(message.message_id().serialize(), topic)
+    stranger = await subscribe(client, topic)
+    with pytest.raises(encore.MessageNotHeldError, match="all its chunks"):
+        await stranger.acknowledge(rebuilt)
+    await holder.close()
+    [again] = await take(stranger, 1, timeout=10)
+    assert again.data() == payload
+    await stranger.acknowledge(rebuilt)
+    await stranger.close()
+    assert await before_marker(client, topic, await subscribe(client, topic)) == []
+
+
+@pytest.mark.parametrize("kind", [Exclusive, Failover])
+@pytest.mark.parametrize("first", [0, 5])
+async def test_a_cumulative_ack_up_to_what_was_acked_singly(
+    client: encore.Client, topic: str, kind: encore.ConsumerType, first: int
+) -> None:
+    """In the topic's first entry, and in a later one; what is acked above it stays acked."""
+    sent = bodies(10)
+    await publish(client, topic, sent, batch=5)
+    async with await subscribe(client, topic, kind) as consumer:
+        got = await take(consumer, 10)
+        await consumer.acknowledge([got[first + 2], got[first + 4]])
+        await asyncio.sleep(0.3)  # they have left
+        await consumer.acknowledge_cumulative(got[first + 2])
+    async with await subscribe(client, topic, kind) as reopened:
+        left = [first + 3, *range(first + 5, 10)]
+        assert data(await take(reopened, len(left))) == [sent[at] for at in left]
+        assert await before_marker(client, topic, reopened) == []
+
+
+async def test_a_cumulative_ack_undoes_no_single_ack_of_another_life(
+    client: encore.Client, topic: str
+) -> None:
+    sent = bodies(5)
+    await publish(client, topic, sent, batch=5)
+    async with await subscribe(client, topic, Exclusive) as consumer:
+        await consumer.acknowledge((await take(consumer, 5))[3])
+    async with await subscribe(client, topic, Exclusive) as consumer:
+        got = await take(consumer, 4)
+        await consumer.acknowledge_cumulative(got[1])
+    reopened = await subscribe(client, topic, Exclusive)
+    assert data(await take(reopened, 2)) == [sent[2], sent[4]]
+    assert await before_marker(client, topic, reopened) == []
+
+
 @pytest.mark.parametrize("batch", [0, 50])
 async def test_acks_survive_an_immediate_close(
     client: encore.Client, topic: str, batch: int

@@ -112,6 +112,44 @@ async def test_a_chunked_message_that_is_not_held_cannot_be_nacked_by_id(
     assert transport.recorded(REDELIVER) == []
 
 
+async def test_a_chunked_message_that_is_not_held_cannot_be_acked_by_id(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    """All its id tells is the last chunk: acked alone, it would leave the others with nobody."""
+    message_id = transport.put_chunked(TOPIC, b"large", 3)
+    consumer = await subscribe(consumer_type=ConsumerType.Shared)
+    with pytest.raises(MessageNotHeldError, match="all its chunks"):
+        await consumer.acknowledge(message_id)
+    message = await consumer.receive(timeout=1)
+    await consumer.negative_acknowledge(message, delay=5)
+    await consumer.acknowledge(message_id)  # what waits here is held
+    await consumer.acknowledge(message_id)  # and acked a moment ago
+    await asyncio.sleep(20)
+    assert consumer.statistics().unacked == 0
+    assert transport.recorded(REDELIVER) == []
+
+
+async def test_a_chunked_message_of_before_a_seek_is_acked_when_it_comes_again(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    transport.put_chunked(TOPIC, b"first", 3)
+    transport.put_chunked(TOPIC, b"large", 3)
+    consumer = await subscribe(consumer_type=ConsumerType.Shared)
+    settled, old = [await consumer.receive(timeout=1) for _ in range(2)]
+    await consumer.acknowledge(settled)
+    await consumer.seek(MessageId.latest)
+    await consumer.acknowledge(settled)
+    with pytest.raises(MessageNotHeldError, match="comes again"):
+        await consumer.acknowledge(old)
+    await consumer.seek(MessageId.earliest)
+    again = [await consumer.receive(timeout=1) for _ in range(2)]
+    assert [each.data() for each in again] == [b"first", b"large"]
+    await consumer.acknowledge(old)
+    await consumer.acknowledge(again[0])
+    await asyncio.sleep(1)
+    assert consumer.statistics().unacked == 0
+
+
 async def test_a_listener_paused_while_it_waits_gets_nothing(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:

@@ -78,6 +78,8 @@ class Settlement:
         if entry_here is not None and entry_here.batched and index >= 0:
             self._check_index(entry_here, message_id)
             self._acks.added(home, home.ack(entry_here, index))
+        elif entry_here is None and message_id.first_chunk is not None:
+            self._ack_chunked(home, key, message_id)
         elif index < 0 or message_id.batch_size == 1 or entry_here is not None:
             self._acks.added(home, home.ack_entry(key))
         elif not home.acks.covers(key):
@@ -88,11 +90,24 @@ class Settlement:
         current = home.find(entry.key)
         if current is not None and current.size == entry.size:
             self._acks.added(home, home.ack(current, index))
+        elif entry.first_chunk is not None and entry.era != home.era:
+            if entry.unacked:
+                raise _not_held(f"entry {entry.key}", "ack")
         elif entry.size == 1:
             self._acks.added(home, home.ack_entry(entry.key))
         elif entry.unacked and entry.era == home.era:
             home.adopt(entry)  # it comes again: known to be acked, and the broker is told then
             self._acks.added(home, home.ack(entry, index))
+
+    def _ack_chunked(self, home: InFlight, key: EntryKey, message_id: MessageId) -> None:
+        """A chunked message without a record: nacked, acked a moment ago, or not here.
+
+        An ack of its last chunk, all that its id tells, would leave the others with nobody.
+        """
+        if (*key, -1) in home.nacks:
+            self._acks.added(home, home.ack_entry(key))
+        elif not home.acks.covers(key):
+            raise _not_held(repr(message_id), "ack")
 
     def _ack_part(self, home: InFlight, entry: Entry, index: int) -> None:
         """One index of a batch that no record is kept of."""
@@ -159,10 +174,7 @@ class Settlement:
         entry_here = home.find(key)
         if entry_here is None:
             if message_id.first_chunk is not None and (*key, -1) not in home.nacks:
-                raise MessageNotHeldError(
-                    f"{message_id!r} is a chunked message that this consumer does not hold: only "
-                    "who holds all its chunks can ask for them again"
-                )
+                raise _not_held(repr(message_id), "nack")
             due, bits = self._redelivery.nack_due(0, delay_ms)
             home.nack_unseen(key, due, bits)
             self._redelivery.nacked(home)
@@ -285,3 +297,11 @@ class Settlement:
             raise ConfigurationError(
                 f"{message_id!r}: the entry holds {entry.size} messages, there is no such index"
             )
+
+
+def _not_held(what: str, do: str) -> MessageNotHeldError:
+    return MessageNotHeldError(
+        f"{what} is a chunked message that this consumer does not hold (settled, sought over, or "
+        f"received elsewhere): only who holds it knows all its chunks; {do} it there, or when it "
+        "comes again"
+    )

@@ -43,6 +43,7 @@ _NATIVE_GROUP_S: Final = 0.2  # the native client groups acks for 100 ms; and ti
 # A chunked message that a reconnect cut in two is not put together when its chunks come again: the
 # library still has the first ones, and drops all. With the next redelivery it is.
 _CHUNKS_AGAIN_S: Final = 1.0
+_TIDY_S: Final = 0.02  # at least so long between two looks at what is kept
 _CLOSE_S: Final = 5.0
 # With a read of the broker's under way, a rewind makes it skip a block (wire notes 5.5). Nothing is
 # taken for so long, so that the permits are used up; 0 of 12 rewinds skipped then, 9 of 12 without.
@@ -94,6 +95,7 @@ class StockConsumer:
         self._leaving = False  # the subscription is being deleted, and the native end with it
         self._connected = self._told_connected = True
         self._burst_timer: asyncio.TimerHandle | None = None
+        self._tidy_timer: asyncio.TimerHandle | None = None
         self._sink: Sink | None = None
         self._closed = False
         self._close_once = CloseOnce(self._close)
@@ -156,10 +158,26 @@ class StockConsumer:
             return
         now = self._loop.time()
         for delivery in deliveries:
-            self._originals.keep(delivery, now)
+            if not self._sources.volatile(delivery.source):
+                self._originals.keep(delivery, now)
             self._chunked = self._chunked or delivery.first_chunk is not None
-        self._originals.compact(now)
+        self._keep_tidy()
         self._sink.on_deliveries(deliveries)
+
+    def _keep_tidy(self) -> None:
+        if self._tidy_timer is None:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """What is kept for a time only is let go after it, whether more arrives or not."""
+        self._tidy_timer = None
+        wait = self._originals.compact(self._loop.time())
+        if wait is not None and not self._closed:
+            self._tidy_timer = self._loop.call_later(max(wait, _TIDY_S), _weakly(self._tidy))
+
+    def _asked_all(self) -> None:
+        self._originals.asked_all(self._loop.time())
+        self._keep_tidy()
 
     def _connection(self, connected: bool) -> None:
         self._connected = connected
@@ -173,6 +191,8 @@ class StockConsumer:
             return
         self._told_connected = self._connected
         if self._connected:
+            if not self._several:
+                self._asked_all()  # by the reconnect
             self._sink.on_connected()
             if self._chunked and self._options.shared:
                 self._loop.call_later(_CHUNKS_AGAIN_S, self._ask_for_all)
@@ -209,17 +229,17 @@ class StockConsumer:
         if plan.cumulative is not None:
             self._ack_cumulative(plan.source, *plan.cumulative)
         for ledger, entry in plan.entries:
-            kept = self._originals.find(plan.source, (ledger, entry))
-            chunked = kept is not None and kept.is_chunked
-            native_id = kept.id_of(0) if kept is not None and chunked else None
+            native_id = self._originals.chunked_id(plan.source, (ledger, entry))
             self._acknowledge(native_id or self._native_id(plan.source, ledger, entry))
-            if kept is not None:
-                self._originals.pop(plan.source, (ledger, entry))
+            self._originals.pop(plan.source, (ledger, entry))
         for ledger, entry, _, remaining in plan.partial:
-            kept = self._originals.find(plan.source, (ledger, entry))
-            # None from before a seek, or long ago: what is unacked there comes again.
-            for each in kept.take_acked(remaining) if kept is not None else ():
-                self._acknowledge(each)
+            self._ack_part(plan.source, (ledger, entry), remaining)
+
+    def _ack_part(self, source: int, key: tuple[int, int], remaining: int) -> None:
+        # None where it was given back: what is unacked comes again, here or elsewhere, and what
+        # comes here is acked then.
+        for each in self._originals.take_acked(source, key, remaining):
+            self._acknowledge(each)
 
     def _acknowledge(self, native_id: _pulsar.MessageId, *, cumulative: bool = False) -> None:
         native = self._native
@@ -234,17 +254,23 @@ class StockConsumer:
     def _ack_cumulative(
         self, source: int, ledger: int, entry: int, size: int, remaining: int
     ) -> None:
-        kept = self._originals.find(source, (ledger, entry))
-        native_id = self._native_id(source, ledger, entry)
-        if remaining != -1:
-            last = (remaining & -remaining).bit_length() - 2
-            native_id = kept.id_of(last) if kept is not None else None
-            if native_id is None:
-                return
-        elif kept is not None and kept.is_chunked:
-            native_id = kept.id_of(0)
-        self._acknowledge(native_id, cumulative=True)
-        self._originals.pop_through(source, (ledger, entry if remaining == -1 else entry - 1))
+        key = (ledger, entry)
+        if remaining == -1:
+            native_id = self._originals.chunked_id(source, key)
+            self._acknowledge(native_id or self._native_id(source, *key), cumulative=True)
+            self._originals.pop_through(source, key)
+            return
+        last = (remaining & -remaining).bit_length() - 2
+        kept = self._originals.find(source, key)
+        if kept is not None and len(kept) == size:
+            self._acknowledge(kept.id_of(last), cumulative=True)
+        else:
+            # Of the indexes above it such an id says what the library knows of this delivery, and
+            # would undo single acks; and it is not here if it was acked singly itself.
+            previous = self._native_id(source, ledger, entry - 1)
+            self._acknowledge(previous, cumulative=True)
+            self._ack_part(source, key, remaining)
+        self._originals.pop_through(source, (ledger, entry - 1))
 
     def _native_id(self, source: int, ledger: int, entry: int) -> _pulsar.MessageId:
         topic, partition = self._sources.name(source)
@@ -256,26 +282,33 @@ class StockConsumer:
     # Redelivery
 
     def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
+        lost = False
         for ledger, entries in groups:
             for entry in entries:
-                kept = self._originals.find(source, (ledger, entry))
-                if kept is not None and kept.is_chunked:
-                    self._redeliver_chunked(kept)
-                else:
+                if self._originals.chunked_id(source, (ledger, entry)) is None:
                     self._due.append((source, ledger, entry))
+                else:
+                    lost = self._redeliver_chunked(source, (ledger, entry)) or lost
+        if lost:
+            self._ask_for_all()
         self._schedule_burst()
 
-    def _redeliver_chunked(self, kept: Original) -> None:
-        """A chunked message comes again from here: the library asks for its last chunk only."""
-        if kept.chunked is not None:
+    def _redeliver_chunked(self, source: int, key: tuple[int, int]) -> bool:
+        """A chunked message comes again from here: the library asks for its last chunk only.
+
+        Returns:
+            True when it is not here any more, and nobody else brings it.
+        """
+        kept = self._originals.find(source, key)
+        if kept is not None and kept.chunked is not None:
             lead_s = (_LEAD_MS + 1) / 1000  # a loop's timer may ring a tick early
             self._loop.call_later(lead_s, self._bring_again, kept, kept.chunked)
-        elif kept.crowded_out:
-            self._ask_for_all()
+        return kept is None or kept.crowded_out
 
     def _ask_for_all(self) -> None:
         """Everything this consumer has at the broker; what is held here is filtered."""
         if not self._closed:
+            self._asked_all()
             self._pump.call(self._native.redeliver_unacknowledged_messages)
 
     def _bring_again(self, kept: Original, delivery: Delivery) -> None:
@@ -306,7 +339,9 @@ class StockConsumer:
             return
         for source, ledger, entry in burst[at : at + _SLICE]:
             self._native.negative_acknowledge(self._native_id(source, ledger, entry))
+            self._originals.asked(source, (ledger, entry), self._loop.time())
         self._last_burst = self._loop.time()
+        self._keep_tidy()
         if at + _SLICE < len(burst):
             self._burst_timer = self._loop.call_later(0, self._send_slice, burst, at + _SLICE)
         else:
@@ -317,6 +352,7 @@ class StockConsumer:
         self._due.clear()
         if self._options.shared:
             self._draining += 1
+            self._asked_all()
             self._pump.call(self._drain_and_ask)
         else:
             self._pump.call(self._rewind)
@@ -396,6 +432,8 @@ class StockConsumer:
         self._closed = True
         if self._burst_timer is not None:
             self._burst_timer.cancel()
+        if self._tidy_timer is not None:
+            self._tidy_timer.cancel()
         self._pump.stop()
 
 

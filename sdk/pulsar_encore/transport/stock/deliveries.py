@@ -25,6 +25,7 @@ class Sources:
         self._by_topic: dict[str, int] = {}
         self._names: list[tuple[str, int]] = []
         self._by_ledger: dict[int, int] = {}
+        self._volatile: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._names)
@@ -44,7 +45,13 @@ class Sources:
         if source is None:
             source = self._by_topic[topic] = len(self._names)
             self._names.append((topic, partition))
+            if topic.startswith("non-persistent://"):
+                self._volatile.add(source)
         return source
+
+    def volatile(self, source: int) -> bool:
+        """Nothing of it is stored at the broker: neither acked nor redelivered."""
+        return source in self._volatile
 
     def name(self, source: int) -> tuple[str, int]:
         return self._names[source]

@@ -1,15 +1,17 @@
 """Native messages and ids that the stock library needs back: to ack parts, and for chunked ones.
 
 Owns `Originals`. The library acks part of a batch only through the ids it delivered, and all chunks
-of a message only through the id of the whole (stock-client notes, section 3). Invariant: a payload
-is kept for a second only, so that a long wait does not pin it, but for chunked messages: the
-library cannot ask for all their chunks again, so they come again from here. Ids that were acked are
-let go.
+of a message only through the id of the whole (stock-client notes, section 3). What is acked is let
+go at once; and so, in a while, is what was asked for again and did not come: another consumer has
+it. Should it come later, its new ids are kept. Invariant: a payload is kept for a second only, so
+that a long wait does not pin it, but for chunked messages: the library cannot ask for all their
+chunks again, so they come again from here. Their ids outlive them: an ack without, of the last
+chunk alone, would leave the others with nobody.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterator
 from copy import copy
 from typing import Any, Final
@@ -20,16 +22,29 @@ from sortedcontainers import SortedDict
 from ..base import Delivery
 
 _PAYLOAD_S: Final = 1.0
+_AWAY_S: Final = 10.0  # what was asked for comes again sooner, or to another consumer
 _MAX_ENTRIES: Final = 50_000  # the broker's unacked window; forgetting one costs a duplicate
 _MAX_CHUNKED_BYTES: Final = 256 * 1024 * 1024
+_MAX_SPARE: Final = 10_000
+_STEP: Final = 3_000  # messages compacted in one go, 0.5 us each
 
 
 class Original:
     """What is kept of one entry."""
 
-    __slots__ = ("_natives", "chunked", "crowded_out", "is_chunked", "kept_at")
+    __slots__ = (
+        "_natives",
+        "chunked",
+        "crowded_out",
+        "is_chunked",
+        "kept_at",
+        "key",
+        "source",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, source: int, key: tuple[int, int]) -> None:
+        self.source = source
+        self.key = key
         self._natives: dict[int, Any] = {}
         self.is_chunked = False
         self.chunked: Delivery | None = None  # the delivery, with its payload, of a chunked message
@@ -44,13 +59,15 @@ class Original:
             # A copy: who gets the delivery may dress its messages.
             self.is_chunked, self.chunked, self.crowded_out = True, copy(delivery), False
 
+    def __len__(self) -> int:
+        return len(self._natives)
+
     def id_of(self, index: int) -> Any | None:
         """The `_pulsar.MessageId` of a batch index (0 for a chunked message), if it is here."""
         native = self._natives.get(index)
         return native.message_id() if isinstance(native, _pulsar.Message) else native
 
     def take_acked(self, remaining: int) -> Iterator[Any]:
-        """Ids of all indexes that are not in the mask `remaining`; each is given once."""
         for index in [each for each in self._natives if not remaining >> each & 1]:
             yield self.id_of(index)
             del self._natives[index]
@@ -60,19 +77,36 @@ class Original:
         self._natives = {index: self.id_of(index) for index in self._natives}
         self.chunked = None
 
+    def release(self) -> None:
+        """Keep nothing: whoever still has this record must not pin what it held."""
+        self._natives = {}
+        self.chunked = None
+
 
 class Originals:
     """What is kept of all unfinished batches and chunked messages of one consumer."""
 
     def __init__(self) -> None:
         self._by_source: dict[int, SortedDict[tuple[int, int], Original]] = {}
-        self._count = 0
-        self._fresh: deque[Original] = deque()
-        self._chunked: dict[Original, int] = {}  # payload bytes, oldest first
+        self._order: OrderedDict[Original, None] = OrderedDict()  # by `kept_at`
+        self._fresh: OrderedDict[Original, None] = OrderedDict()  # those with payloads, alike
+        self._asked: OrderedDict[Original, float] = OrderedDict()  # when, oldest first
+        self._all_asked_at: float | None = None
+        self._chunked: OrderedDict[Original, int] = OrderedDict()  # payload bytes, oldest first
         self._chunked_bytes = 0
+        # Ids of chunked messages without a record: acked, and perhaps once more after a loss of the
+        # connection; or perhaps with another consumer, and perhaps still held here.
+        self._spare: OrderedDict[tuple[int, tuple[int, int]], Any] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._order)
 
     def keep(self, delivery: Delivery, now: float) -> None:
-        """Keep what a delivery brought, if it is part of a batch or chunked."""
+        """Keep what a delivery brought, if it is part of a batch or chunked.
+
+        Beyond the bound the oldest of all is let go: what is acked of it leaves with the whole
+        entry, or when it comes again.
+        """
         chunked = delivery.first_chunk is not None
         if delivery.batch_size <= 1 and not chunked:
             return
@@ -80,15 +114,18 @@ class Originals:
         key = (delivery.ledger, delivery.entry)
         kept = entries.get(key)
         if kept is None:
-            if self._count >= _MAX_ENTRIES:
-                self.pop(delivery.source, entries.peekitem(0)[0])
-            kept = entries[key] = Original()
-            self._count += 1
+            if len(self._order) >= _MAX_ENTRIES:
+                self._let_go(next(iter(self._order)))
+            kept = entries[key] = Original(delivery.source, key)
         kept.put(delivery, now)
+        self._asked.pop(kept, None)
+        self._order[kept] = None
+        self._order.move_to_end(kept)
         if chunked:
             self._keep_payload(kept, delivery.messages[0].length())
         else:
-            self._fresh.append(kept)
+            self._fresh[kept] = None
+            self._fresh.move_to_end(kept)
 
     def _keep_payload(self, kept: Original, size: int) -> None:
         self._drop_payload(kept)
@@ -108,27 +145,98 @@ class Originals:
         entries = self._by_source.get(source)
         return None if entries is None else entries.get(key)
 
-    def pop(self, source: int, key: tuple[int, int]) -> Original | None:
-        """`find`, and let go: the entry is acked as a whole."""
-        entries = self._by_source.get(source)
-        kept = None if entries is None else entries.pop(key, None)
+    def chunked_id(self, source: int, key: tuple[int, int]) -> Any | None:
+        """The id that acks all chunks of a message; None of an entry that is no chunked message."""
+        kept = self.find(source, key)
+        if kept is None:
+            return self._spare.get((source, key))
+        return kept.id_of(0) if kept.is_chunked else None
+
+    def take_acked(self, source: int, key: tuple[int, int], remaining: int) -> Iterator[Any]:
+        """Ids of all indexes of a batch that are not in the mask `remaining`; each is given once.
+
+        With the last one the record goes: what else the batch has was acked by others.
+        """
+        kept = self.find(source, key)
         if kept is not None:
-            self._count -= 1
-            self._drop_payload(kept)
-            kept.chunked = None
-        return kept
+            yield from kept.take_acked(remaining)
+            if not len(kept):
+                self._let_go(kept)
+
+    def pop(self, source: int, key: tuple[int, int]) -> None:
+        """Let go of an entry: it is acked as a whole."""
+        kept = self.find(source, key)
+        if kept is not None:
+            self._let_go(kept)
 
     def pop_through(self, source: int, key: tuple[int, int]) -> None:
         """Let go of everything up to an entry: it is acked cumulatively."""
-        entries = self._by_source.get(source)
-        while entries and entries.peekitem(0)[0] <= key:
-            self.pop(source, entries.peekitem(0)[0])
+        for each in list(self._by_source.get(source, SortedDict()).irange(maximum=key)):
+            self.pop(source, each)
 
-    def compact(self, now: float) -> None:
-        """Let go of payloads that have been here for long enough."""
-        fresh = self._fresh
-        while fresh and fresh[0].kept_at < now - _PAYLOAD_S:
-            fresh.popleft().compact()
+    def _let_go(self, kept: Original) -> None:
+        del self._by_source[kept.source][kept.key]
+        del self._order[kept]
+        self._fresh.pop(kept, None)
+        self._asked.pop(kept, None)
+        self._drop_payload(kept)
+        if kept.is_chunked:
+            place = (kept.source, kept.key)
+            self._spare[place] = kept.id_of(0)
+            self._spare.move_to_end(place)
+            if len(self._spare) > _MAX_SPARE:
+                self._spare.popitem(last=False)
+        kept.release()
+
+    def asked(self, source: int, key: tuple[int, int], now: float) -> None:
+        """An entry was asked for again, and may go to another consumer."""
+        kept = self.find(source, key)
+        if kept is not None:
+            self._asked[kept] = now
+            self._asked.move_to_end(kept)
+
+    def asked_all(self, now: float) -> None:
+        """As `asked`, of all that is here."""
+        self._all_asked_at = now
+
+    def compact(self, now: float) -> float | None:
+        """Let go of payloads that have been here for long enough, and of what did not come again.
+
+        Returns:
+            Seconds until it should be called again; None when there is nothing left to do.
+        """
+        fresh, left = self._fresh, _STEP
+        while left > 0 and fresh and self._payload_s(now) <= 0:
+            oldest, _ = fresh.popitem(last=False)
+            left -= 1 + len(oldest)
+            oldest.compact()
+        while left > 0 and self._asked and self._asked_s(now) <= 0:
+            left -= 1
+            self._let_go(next(iter(self._asked)))
+        while left > 0 and self._all_asked_s(now) <= 0:
+            if not self._let_go_older_than(self._all_asked_at or 0.0):
+                self._all_asked_at = None
+            left -= 1
+        soonest = min(self._payload_s(now), self._asked_s(now), self._all_asked_s(now))
+        return None if soonest == float("inf") else min(max(0.0, soonest), _PAYLOAD_S)
+
+    def _let_go_older_than(self, time: float) -> bool:
+        """The oldest of all; False when none is older."""
+        oldest = next(iter(self._order), None)
+        if oldest is None or oldest.kept_at > time:
+            return False
+        self._let_go(oldest)
+        return True
+
+    def _payload_s(self, now: float) -> float:
+        oldest = next(iter(self._fresh), None)
+        return float("inf") if oldest is None else oldest.kept_at + _PAYLOAD_S - now
+
+    def _asked_s(self, now: float) -> float:
+        return next(iter(self._asked.values()), float("inf")) + _AWAY_S - now
+
+    def _all_asked_s(self, now: float) -> float:
+        return float("inf") if self._all_asked_at is None else self._all_asked_at + _AWAY_S - now
 
     def lose_payloads(self) -> None:
         """The connection is gone: chunked messages come again from the broker."""
@@ -138,8 +246,14 @@ class Originals:
         self._chunked_bytes = 0
 
     def clear(self) -> None:
-        """After a seek nothing from before is acked any more."""
+        """After a seek nothing from before is acked any more, or comes from here."""
+        for kept in self._chunked:
+            kept.chunked = None
         self._by_source.clear()
+        self._order.clear()
         self._fresh.clear()
+        self._asked.clear()
+        self._all_asked_at = None
         self._chunked.clear()
-        self._count = self._chunked_bytes = 0
+        self._chunked_bytes = 0
+        self._spare.clear()

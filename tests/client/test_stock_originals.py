@@ -1,0 +1,167 @@
+"""What the stock engine keeps of batches and chunked messages, and when it lets go."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import pytest
+
+from pulsar_encore.transport.base import Delivery
+from pulsar_encore.transport.stock import originals as module
+from pulsar_encore.transport.stock.originals import Originals
+
+
+class Native:
+    """Stands for a native message; its id too, because only real ones are told apart."""
+
+    def length(self) -> int:
+        return 10
+
+
+def batch(source: int, entry: int, size: int = 2) -> Delivery:
+    return Delivery(source, 1, entry, size, 0, range(size), [Native() for _ in range(size)])
+
+
+def chunked(source: int, entry: int) -> Delivery:
+    return Delivery(source, 1, entry, 0, 0, (0,), [Native()], first_chunk=(1, entry - 2))
+
+
+def here(originals: Originals) -> list[tuple[int, int]]:
+    """(source, entry) of what is kept."""
+    return [
+        (source, entry)
+        for source in range(3)
+        for entry in range(200)
+        if originals.find(source, (1, entry)) is not None
+    ]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_when_full_the_oldest_of_all_goes(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MAX_ENTRIES", 3)
+    originals = Originals()
+    if known:
+        originals.keep(batch(1, 0), 0.0)
+        originals.pop(1, (1, 0))
+    for entry in (5, 4, 6):
+        originals.keep(batch(0, entry), 0.0)
+    originals.keep(batch(0, 5), 1.0)  # came again: not the oldest any more
+    originals.keep(batch(1, 1), 2.0)
+    assert here(originals) == [(0, 5), (0, 6), (1, 1)]
+    originals.keep(batch(2, 1), 2.0)
+    assert here(originals) == [(0, 5), (1, 1), (2, 1)]
+    assert len(originals) == 3
+
+
+def test_what_did_not_come_again_is_let_go() -> None:
+    """Another consumer got it, and acked it; this one hears nothing of it."""
+    originals = Originals()
+    for entry in range(4):
+        originals.keep(batch(0, entry), 0.0)
+    for entry in (0, 1):
+        originals.asked(0, (1, entry), 1.0)
+    originals.keep(batch(0, 1), 2.0)
+    originals.compact(10.0)
+    assert here(originals) == [(0, 0), (0, 1), (0, 2), (0, 3)]
+    originals.compact(11.5)
+    assert here(originals) == [(0, 1), (0, 2), (0, 3)]
+
+
+def test_after_a_reconnect_what_does_not_come_again_is_let_go() -> None:
+    originals = Originals()
+    for entry in range(4):
+        originals.keep(batch(0, entry), 0.0)
+    originals.asked_all(1.0)
+    originals.keep(batch(0, 2), 2.0)
+    originals.keep(batch(0, 9), 2.0)
+    originals.compact(10.0)
+    assert len(originals) == 5
+    originals.compact(11.5)
+    assert here(originals) == [(0, 2), (0, 9)]
+    originals.compact(100.0)
+    assert len(originals) == 2
+    assert originals.compact(100.0) is None
+
+
+def test_a_batch_of_which_every_index_that_came_is_acked_needs_no_record() -> None:
+    originals = Originals()
+    delivery = Delivery(0, 1, 7, 4, 1, (1, 3), [Native(), Native()])
+    originals.keep(delivery, 0.0)
+    assert len(list(originals.take_acked(0, (1, 7), 0b1101))) == 1
+    assert here(originals) == [(0, 7)]
+    assert len(list(originals.take_acked(0, (1, 7), 0b0101))) == 1
+    assert here(originals) == []
+    assert list(originals.take_acked(0, (1, 7), 0)) == []
+
+
+def test_an_acked_batch_pins_nothing_while_nothing_arrives() -> None:
+    originals = Originals()
+    delivery = batch(0, 1)
+    originals.keep(delivery, 0.0)
+    payload = weakref.ref(delivery.messages[0])
+    del delivery
+    assert payload() is not None
+    originals.pop(0, (1, 1))
+    assert payload() is None
+
+
+def test_compaction_says_when_it_is_needed_and_ends_after_a_few_ms(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_STEP", 10)
+    originals = Originals()
+    assert originals.compact(0.0) is None
+    for entry in range(12):
+        originals.keep(batch(0, entry), 0.0)
+    assert originals.compact(0.25) == pytest.approx(0.75)
+    steps = 0
+    while originals.compact(5.0) is not None:
+        steps += 1
+    assert steps == 2  # and the third found the end
+    assert len(originals) == 12
+
+
+def test_a_chunked_message_is_acked_with_all_its_chunks_also_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An ack that was perhaps lost with the connection is sent again: of the last chunk alone it
+    would leave the others with nobody."""
+    monkeypatch.setattr(module, "_MAX_SPARE", 2)
+    originals = Originals()
+    for entry in (3, 6, 9):
+        delivery = chunked(0, entry)
+        originals.keep(delivery, 0.0)
+    originals.keep(batch(0, 10), 0.0)
+    assert originals.chunked_id(0, (1, 10)) is None
+    known = originals.chunked_id(0, (1, 3))
+    assert known is not None
+    originals.pop(0, (1, 3))
+    assert originals.chunked_id(0, (1, 3)) is known
+    originals.asked_all(1.0)
+    originals.compact(20.0)
+    assert len(originals) == 0
+    assert originals.chunked_id(0, (1, 3)) is None  # bounded
+    assert originals.chunked_id(0, (1, 9)) is delivery.messages[0]
+
+
+def test_a_seek_takes_the_payloads_of_chunked_messages() -> None:
+    """One that was nacked just before would else be handed out after it."""
+    originals = Originals()
+    originals.keep(chunked(0, 3), 0.0)
+    kept: Any = originals.find(0, (1, 3))
+    assert kept.chunked is not None
+    originals.clear()
+    assert kept.chunked is None
+    assert originals.chunked_id(0, (1, 3)) is None
+    assert originals.compact(100.0) is None
+
+
+def test_a_cumulative_ack_lets_go_of_what_is_before_it() -> None:
+    originals = Originals()
+    for source in (0, 1):
+        for entry in range(4):
+            originals.keep(batch(source, entry), 0.0)
+    originals.pop_through(0, (1, 2))
+    originals.pop_through(2, (1, 2))
+    assert here(originals) == [(0, 3), (1, 0), (1, 1), (1, 2), (1, 3)]
