@@ -128,3 +128,37 @@ def test_what_a_process_leaves_open_is_named_at_its_end(broker: BrokerThread, ho
     )
     expected = ["the client", "the consumer", "the producer", "the reader"]
     assert (ended.returncode, named) == (0, expected if how == "left" else []), ended.stderr
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_loop_that_ends_without_close_leaves_no_consumer_behind(
+    make_client: MakeClient, broker: BrokerThread, topic: str
+) -> None:
+    """It would hold messages for as long as the process lives."""
+    waiting = 2000
+
+    async def rude() -> encore.Client:
+        client = make_client()
+        await client.subscribe(topic, "s", encore.ConsumerType.Shared, receiver_queue_size=100)
+        async with await client.create_producer(
+            topic, max_pending_messages=2000, block_if_queue_full=True
+        ) as producer:
+            await asyncio.gather(*(producer.send(b"x") for _ in range(waiting)))
+        return client
+
+    client = asyncio.run(rude())
+
+    async def others() -> None:
+        async with (
+            make_client() as another,
+            asyncio.timeout(20),
+            await another.subscribe(topic, "s", encore.ConsumerType.Shared) as consumer,
+        ):
+            for _ in range(waiting):
+                await consumer.acknowledge(await consumer.receive())
+
+    asyncio.run(others())
+    assert broker.backlog(topic, "s") == 0
+    client.shutdown()
+    del client
+    gc.collect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -120,3 +121,29 @@ async def test_a_listener_of_a_client_that_is_shut_down_says_so(
     with pytest.raises(encore.EncoreError):
         await consumer.acknowledge(held[0])
     await consumer.close()
+
+
+async def test_what_was_acked_before_a_redeliver_all_goes_to_nobody(
+    client: encore.Client, topic: str
+) -> None:
+    """The library keeps acks for a tenth of a second: what is asked for must not overtake them."""
+    one = await subscribe(client, topic)
+    other = await subscribe(client, topic)
+    async with await client.create_producer(topic) as producer:
+        for number in range(100):
+            await producer.send(b"%d" % number)
+    acked = set()
+    for _ in range(25):
+        message = await one.receive(timeout=5)
+        await one.acknowledge(message)
+        acked.add(message.data())
+    one.redeliver_unacknowledged_messages()
+    again = set()
+    for consumer in (one, other, one):
+        with contextlib.suppress(encore.ReceiveTimeout):
+            while True:
+                message = await consumer.receive(timeout=0.5)
+                again.add(message.data())
+                await consumer.acknowledge(message)
+    assert not again & acked
+    assert len(again | acked) == 100

@@ -353,13 +353,16 @@ class StockConsumer:
         if self._options.shared:
             self._draining += 1
             self._asked_all()
-            self._pump.call(self._drain_and_ask)
+            unsent_s = self._last_ack + _NATIVE_GROUP_S - self._loop.time()
+            self._pump.call(lambda: self._drain_and_ask(unsent_s))
         else:
             self._pump.call(self._rewind)
 
-    def _drain_and_ask(self) -> None:
-        """On the pump's thread: empty the native queue first, it all comes again."""
+    def _drain_and_ask(self, unsent_s: float) -> None:
+        """On the pump's thread: empty the native queue first, it all comes again; and let acks that
+        the library still holds go before, or what they say comes again as well."""
         self._pump.drain(self._options.receiver_queue_size)
+        self._pump.rest(unsent_s)
         self._native.redeliver_unacknowledged_messages()
         self._mailbox.post(self._drained)
 

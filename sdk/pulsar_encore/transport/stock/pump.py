@@ -275,6 +275,8 @@ class Pump:
         try:
             while not self._stopping and self._step():
                 pass
+            if not self._stopping:  # the loop is closed
+                self.forsake()
         except pulsar.AlreadyClosed:
             pass
         except Exception as unexpected:
@@ -287,10 +289,10 @@ class Pump:
         """Wait until a receive that is under way is answered, as it is when the native consumer is
         closed: to be destroyed with one ends the process. Two closes at once are no better, they
         may leave the subscription at the broker, so only what nobody else closes is closed here."""
-        if not self._asked:
-            return
         if self._forsaken:
             self._native.close_async(ignore)
+        if not self._asked:
+            return
         deadline = time.monotonic() + _WITHDRAW_S
         while not self._inbox.arrived:
             self._wake.clear()
