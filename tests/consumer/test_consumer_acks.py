@@ -627,6 +627,23 @@ async def test_acks_made_while_away_leave_in_parts(
     assert transport.backlog(TOPIC, "s") == 0
 
 
+async def test_the_acks_of_every_topic_leave_after_a_reconnect(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    """Also where those of the first are just as many as one turn of the loop sends."""
+    topics = [f"{TOPIC}-{number}" for number in range(3)]
+    consumer = await subscribe(*topics, receiver_queue_size=4000, ack_group_max_size=10_000)
+    for topic in topics:
+        for number in range(1000):
+            transport.put(topic, b"%d" % number)
+    messages = await receive_n(consumer, 3000)
+    transport.disconnect()
+    await consumer.acknowledge(messages)
+    transport.reconnect()
+    await asyncio.sleep(0.05)
+    assert [transport.backlog(topic, "s") for topic in topics] == [0, 0, 0]
+
+
 async def test_a_source_that_was_refused_is_tried_again_beside_a_busy_one() -> None:
     """However often the other one sends."""
     loop = asyncio.get_running_loop()

@@ -110,16 +110,16 @@ class AckSender:
             self._timer.cancel()
             self._timer = None
         self._unsent = 0
+        left = 0
         for home in self._homes.values():
             waiting = len(home.acks)
             if not waiting or home.source in self._refused:
                 continue
-            if most <= 0:
-                break
-            if not self._flush(home, most):
+            if most > 0 and not self._flush(home, most):
                 self._refused.add(home.source)
-            most -= waiting
-        if most < 0:
+            left += max(0, waiting - most)
+            most = max(0, most - waiting)
+        if left:
             self._timer = self._loop.call_soon(self._flush_ready, _SLICE)
         self.watch_echoes()
         if self._refused and self._retry is None:
