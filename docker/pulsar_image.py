@@ -10,6 +10,7 @@ Java or Maven: it says what is missing.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import fcntl
 import hashlib
@@ -204,6 +205,10 @@ def _no_image(circumstance: str) -> Iterator[None]:
 
 def main() -> int:
     """Build our image; returns the exit code."""
+    argparse.ArgumentParser(
+        description="Build the project's own image of Pulsar and print its name; does nothing when "
+        "it is there already. As root, on Debian, with podman or docker and debootstrap."
+    ).parse_args()
 
     def say(line: str) -> None:
         sys.stderr.write(f"{line}\n")

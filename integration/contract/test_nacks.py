@@ -14,12 +14,12 @@ from .kit import before_marker, bodies, data, publish, subscribe, take
 Exclusive, Shared = encore.ConsumerType.Exclusive, encore.ConsumerType.Shared
 Failover, KeyShared = encore.ConsumerType.Failover, encore.ConsumerType.KeyShared
 
-# The stock client's nack timer may be a tick early; late allows for two busy cores.
-EARLY_S, LATE_S = 0.06, 0.7
+EARLY_S = 0.06  # the stock client's nack timer may be a tick early
 
 
-def on_time(waited: float, delay: float) -> bool:
-    return delay - EARLY_S <= waited <= delay + LATE_S
+def not_early(waited: float, delay: float) -> bool:
+    """How late is a busy machine's to say; `take` gives up long before any default delay ends."""
+    return waited >= delay - EARLY_S
 
 
 @pytest.mark.parametrize("kind", [Shared, KeyShared])
@@ -34,7 +34,7 @@ async def test_nacked_messages_come_back_after_their_delay_and_are_counted(
         nacked = time.monotonic()
         await consumer.negative_acknowledge(second, delay=0.2)
         [again] = await take(consumer, 1)
-        assert on_time(time.monotonic() - nacked, 0.2)
+        assert not_early(time.monotonic() - nacked, 0.2)
         assert (again.data(), again.redelivery_count()) == (second.data(), count)
         second = again
     assert await before_marker(client, topic, consumer) == []
@@ -47,12 +47,13 @@ async def test_two_delays_in_one_batch(client: encore.Client, topic: str) -> Non
     got = await take(consumer, 4)
     await consumer.acknowledge(got[0])
     start = time.monotonic()
-    await consumer.negative_acknowledge(got[1], delay=0.9)
+    await consumer.negative_acknowledge(got[1], delay=2.5)
     await consumer.negative_acknowledge(got[2], delay=0.4)
-    for body, delay in ((sent[2], 0.4), (sent[1], 0.9)):
+    for body, delay, waiting in ((sent[2], 0.4, 1), (sent[1], 2.5, 0)):
         [again] = await take(consumer, 1)
         assert (again.data(), again.redelivery_count()) == (body, 1)
-        assert on_time(time.monotonic() - start, delay), (body, time.monotonic() - start)
+        assert consumer.statistics().nacked == waiting
+        assert not_early(time.monotonic() - start, delay), (body, time.monotonic() - start)
         await consumer.acknowledge(again)
     assert await before_marker(client, topic, consumer) == []
     await consumer.acknowledge(got[3])
@@ -93,7 +94,7 @@ async def test_a_second_nack_moves_and_an_ack_cancels(client: encore.Client, top
     await consumer.acknowledge(cancelled)
     [again] = await take(consumer, 1)
     assert again.data() == sent[0]
-    assert on_time(time.monotonic() - start, 0.5)
+    assert not_early(time.monotonic() - start, 0.5)
     assert await before_marker(client, topic, consumer) == []
     assert consumer.statistics().nacked == 0
 
@@ -103,19 +104,18 @@ async def test_a_stream_of_nacks_postpones_nothing(client: encore.Client, topic:
     consumer = await subscribe(client, topic)
     got = await take(consumer, 24)
     start = time.monotonic()
-    arrived: list[float] = []
-
-    async def watch() -> None:
-        for message in await take(consumer, 1):
-            arrived.append(time.monotonic() - start)
-            assert message.data() == b"00000"
-
-    watching = asyncio.create_task(watch())
-    for message in got:
-        await consumer.negative_acknowledge(message, delay=0.4)
+    watching = asyncio.create_task(take(consumer, 1))
+    await consumer.negative_acknowledge(got[0], delay=0.4)
+    turn, rest = 0, got[1:]
+    # The stream lasts for as long as the first is away, and at least until all were nacked once.
+    while turn < len(rest) or not watching.done():
+        if turn < len(rest) or not consumer.statistics().queued:
+            await consumer.negative_acknowledge(rest[turn % len(rest)], delay=0.4)
+        turn += 1
         await asyncio.sleep(0.025)
-    await watching
-    assert on_time(arrived[0], 0.4)
+    [first] = await watching
+    assert first.data() == b"00000"
+    assert not_early(time.monotonic() - start, 0.4)
     assert sorted(data(await take(consumer, 23))) == bodies(23, start=1)
 
 
@@ -128,7 +128,7 @@ async def test_backoff_grows_with_the_count(client: encore.Client, topic: str) -
         start = time.monotonic()
         await consumer.negative_acknowledge(message)
         [message] = await take(consumer, 1)
-        assert on_time(time.monotonic() - start, delay), (delay, time.monotonic() - start)
+        assert not_early(time.monotonic() - start, delay), (delay, time.monotonic() - start)
 
 
 @pytest.mark.parametrize("kind", [Exclusive, Failover])
@@ -170,7 +170,7 @@ async def test_ack_timeout_of_a_second(client: encore.Client, topic: str) -> Non
     await consumer.acknowledge([got[0], got[2]])
     [again] = await take(consumer, 1)
     assert (again.data(), again.redelivery_count()) == (b"00001", 1)
-    assert on_time(time.monotonic() - start, 1.0)
+    assert not_early(time.monotonic() - start, 1.0)
     await consumer.acknowledge(again)
     assert await before_marker(client, topic, consumer) == []
 

@@ -48,14 +48,18 @@ class Client:
         service_url: Such as ``pulsar://localhost:6650`` or ``pulsar+ssl://host:6651``, or an
             `AutoClusterFailover` or `ServiceInfoProvider`.
         authentication: One of the Authentication classes.
-        operation_timeout_seconds: Longest wait for the broker when creating and closing, in s.
+        operation_timeout_seconds: Longest wait for one answer of the broker, in s. Creating asks
+            several times (partitions, owner, the thing itself), and a connection that is accepted
+            and never answered ends after `connection_timeout_ms`: a call can take the sum.
         io_threads: Network threads of the engine.
         message_listener_threads: Delivery threads of the engine.
         concurrent_lookup_requests: Most lookups under way on one connection.
         log_conf_file_path: Accepted and without effect, as in stock.
         stats_interval_in_seconds: How often the engine logs statistics, in s; 0 for never.
         use_tls: Accepted and without effect, as in stock: the URL's scheme decides.
-        tls_trust_certs_file_path: Trusted certificates; certifi's when None.
+        tls_trust_certs_file_path: Trusted certificates; certifi's when None. This and the two
+            other files must be there and readable. (Those of `AuthenticationTLS` are the stock
+            library's to check: a missing one is an authentication error when it connects.)
         tls_allow_insecure_connection: Accept any certificate.
         tls_validate_hostname: Compare the certificate's name with the host's.
         logger: `ConsoleLogger`, `FileLogger` or a `logging.Logger` (slow: every line of the

@@ -7,9 +7,15 @@
       ClosedError           you, late: the object was closed
       ReceiveTimeout        nobody: nothing arrived in time (also a TimeoutError)
       TransportError        the broker or the network; `retryable`: trying again can help
+        StockError          the same, as the stock library says it (also its PulsarException)
         ProtocolError       the peer sent bytes that break the protocol
         SchemaVersionError  the schema a message was written with could not be fetched
-      StoreError            a local store failed; what it held is still in memory
+      StoreError            a local store failed; what it held is still in memory (kept for
+                            stores to come: nothing here raises it yet)
+      Refusal               a `testing` broker or transport cannot do what a test asked of it
+
+`StockError` is `transport.stock.failures`', `Refusal` is `devbroker`'s; those of dead letters
+(`deadletters.NothingSelectedError` and kin) are ConfigurationErrors.
 
 Raised where the mistake is, before anything is sent, and always with what to change.
 """

@@ -113,7 +113,12 @@ class Message:
         return self._raw.topic_name()
 
     def redelivery_count(self) -> int:
-        """How often this message came back before this look; 0 the first time."""
+        """How often this message came back before this look; 0 the first time.
+
+        What `reconsume_later` sent on is a new message and counts from 0: how often it was sent on
+        is in its property `RECONSUMETIMES` (`letters.RECONSUME_TIMES`). A nack that was parked
+        counts on.
+        """
         return self._count
 
     def schema_version(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from pulsar_encore import cli
 from pulsar_encore.cli.demo import pending_memory, throughput, two_delays
 from pulsar_encore.cli.demo import run as demo
 from pulsar_encore.cli.demo.measuring import MeasurementError, measure
@@ -135,6 +137,57 @@ def test_a_missing_figure_is_said_and_is_the_exit_code(alone: bool) -> None:
     assert "Not measured (stock): which" in text
 
 
+@pytest.mark.parametrize(
+    ("side", "lost", "calls"), [("stock", 1, 2), ("stock", 2, 2), ("encore", 1, 1)]
+)
+def test_a_stock_process_that_dies_is_tried_again_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, side: str, lost: int, calls: int
+) -> None:
+    """Stock's only: a process of ours that dies is a defect, and stays in the table."""
+    asked: list[str] = []
+
+    async def measure_one(which: str, *_: Any, **__: Any) -> Figures:
+        asked.append(which)
+        if which == side and asked.count(side) <= lost:
+            raise MeasurementError("terminate called", lost=True)
+        return {"it": 7.0}
+
+    monkeypatch.setattr(demo, "measure", measure_one)
+    code, text = _run(_scenario())
+    assert asked.count(side) == calls
+    assert (code == 0) is (lost < calls)
+    assert "terminate called" in text
+    assert ("(in two tries; the first: terminate called)" in text) is (side == "stock")
+    assert ("could not be measured" in text) is (code == 1)
+
+
+def test_a_measurement_that_is_wrong_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def measure_one(which: str, *_: Any, **__: Any) -> Figures:
+        asked.append(which)
+        raise MeasurementError("no such option")
+
+    monkeypatch.setattr(demo, "measure", measure_one)
+    code, text = _run(_scenario())
+    assert (code, sorted(asked)) == (1, ["encore", "stock"])
+    assert "two tries" not in text
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1", "pulsar://127.0.0.1:port", None])
+def test_an_address_that_is_none_or_does_not_answer_is_one_line(
+    url: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # nobody listens there
+        address = url or f"pulsar://127.0.0.1:{silent.getsockname()[1]}"
+        assert cli.main(["demo", "--url", address]) == 2
+    out, problems = capsys.readouterr()
+    assert out == ""
+    assert address in problems
+    assert problems.count("\n") == 1
+
+
 def test_what_was_never_seen_is_not_a_number() -> None:
     assert seconds(None) == "not while we waited"
     assert seconds(1.26) == "1.3 s"
@@ -200,5 +253,6 @@ async def test_a_measurement_that_fails_says_why() -> None:
 
 
 async def test_a_measurement_that_hangs_is_ended() -> None:
-    with pytest.raises(MeasurementError, match=r"no result in 0\.01 s"):
+    with pytest.raises(MeasurementError, match=r"no result in 0\.01 s") as caught:
         await measure("encore", "pending_memory", "pulsar://nowhere", "t", within_s=0.01)
+    assert caught.value.lost

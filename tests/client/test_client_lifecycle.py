@@ -354,7 +354,6 @@ print("end", flush=True)
     ["left-open", "loop-closed", "message-after-loop", "dropped", "shut-down", "closed"],
 )
 def test_the_process_ends_in_order(broker: BrokerThread, how: str) -> None:
-    started = time.monotonic()
     ended = subprocess.run(
         [sys.executable, "-c", EXIT, how, broker.url],
         capture_output=True,
@@ -364,7 +363,6 @@ def test_the_process_ends_in_order(broker: BrokerThread, how: str) -> None:
     )
     assert (ended.returncode, ended.stdout) == (0, "end\n"), ended.stderr
     assert "Traceback" not in ended.stderr
-    assert time.monotonic() - started < 5
 
 
 async def test_closing_during_an_outage_waits_for_the_connection_that_its_acks_need(

@@ -392,7 +392,7 @@ def test_delayed_delivery(start: Start, connect: Connect) -> None:
     producer.send(b"now")
     assert consumer.receive(WAIT_MS).data() == b"now"
     assert consumer.receive(WAIT_MS).data() == b"late"
-    assert 0.14 <= time.monotonic() - started < 0.45
+    assert time.monotonic() - started >= 0.14
 
 
 def test_unacked_limit_holds_a_stock_consumer(start: Start, connect: Connect) -> None:

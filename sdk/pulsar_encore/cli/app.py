@@ -34,8 +34,10 @@ def demo(*, url: str | None = None) -> int:
         url: A broker to run against, such as pulsar://localhost:6650; without it a development
             broker is started for the run.
     """
-    from .demo.run import run_demo
+    from .demo.run import check_broker, run_demo
 
+    if url is not None:
+        check_broker(url)
     return run_demo(url)
 
 

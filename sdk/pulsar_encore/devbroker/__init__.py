@@ -2,6 +2,7 @@
 
 from .faults import Fault, FaultPlan, Fired
 from .recorder import Recorded
+from .refusal import Refusal
 from .server import Broker
 from .settings import BrokerSettings
 from .thread import BrokerThread, run_in_thread
@@ -14,5 +15,6 @@ __all__ = [
     "FaultPlan",
     "Fired",
     "Recorded",
+    "Refusal",
     "run_in_thread",
 ]

@@ -23,7 +23,16 @@ _MODULE: Final = "pulsar_encore.cli.demo.measuring"
 
 
 class MeasurementError(EncoreError):
-    """A measurement did not come to its end; the text says why."""
+    """A measurement did not come to its end; the text says why.
+
+    Args:
+        message: Why.
+        lost: The process died by a signal, or missed its time: another one may come to its end.
+    """
+
+    def __init__(self, message: str, *, lost: bool = False) -> None:
+        super().__init__(message)
+        self.lost = lost
 
 
 async def measure(
@@ -50,7 +59,7 @@ async def measure(
     try:
         out, problems = await asyncio.wait_for(process.communicate(), within_s)
     except TimeoutError:
-        raise MeasurementError(f"no result in {within_s:g} s") from None
+        raise MeasurementError(f"no result in {within_s:g} s", lost=True) from None
     finally:
         if process.returncode is None:
             process.kill()
@@ -58,7 +67,9 @@ async def measure(
     last = out.decode(errors="replace").strip().rpartition("\n")[2]
     if process.returncode != 0 or not last.startswith("{"):
         text = problems.decode(errors="replace").strip().rpartition("\n")[2]
-        raise MeasurementError(text or f"the process ended with code {process.returncode}")
+        code = process.returncode or 0
+        how = f"by signal {-code}" if code < 0 else f"with code {code}"
+        raise MeasurementError(text or f"the process ended {how}", lost=code < 0)
     figures: Figures = json.loads(last)
     return figures
 

@@ -7,16 +7,20 @@ about speed or memory run alone. Figures come from this run and nowhere else.
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from ... import Client, FileLogger, LoggerLevel
+from ...errors import TransportError
 from ..broker_process import broker_process
 from ..console import wide_console
 from . import (
@@ -27,7 +31,7 @@ from . import (
     timed_out_receives,
     two_delays,
 )
-from .measuring import measure
+from .measuring import MeasurementError, measure
 from .scenario import Row, Run, Scenario, row_of
 from .workload import Figures, Stopwatch
 
@@ -39,6 +43,32 @@ SCENARIOS: tuple[Scenario, ...] = (
     pending_memory.SCENARIO,
     throughput.SCENARIO,
 )
+
+
+_CONNECT_S: Final = 5
+
+
+def check_broker(url: str) -> None:
+    """One connection, before anything is measured.
+
+    Raises:
+        ConfigurationError: It is no address.
+        TransportError: No broker answers there, or not to everybody.
+    """
+
+    async def connect() -> None:
+        quiet = FileLogger(LoggerLevel.Error, os.devnull)
+        async with Client(url, operation_timeout_seconds=_CONNECT_S, logger=quiet) as client:
+            try:
+                await client.get_topic_partitions("encore-demo")
+            except TransportError as error:
+                raise TransportError(
+                    f"no answer from {url}: check --url, and that the broker is up and lets "
+                    f"clients in that do not log in ({error.result})",
+                    result=error.result,
+                ) from error
+
+    asyncio.run(connect())
 
 
 def run_demo(
@@ -90,7 +120,11 @@ async def _measure_all(url: str, scenarios: Sequence[Scenario], console: Console
             task = progress.add_task(scenario.title, total=scenario.seconds)
             ticking = asyncio.ensure_future(_tick(progress, task))
             try:
-                rows[scenario.title] = row_of(scenario, await scenario.measure(_runner(url)))
+                tries: list[str] = []
+                row = row_of(scenario, await scenario.measure(_runner(url, tries)))
+                if tries:
+                    row = replace(row, stock="\n".join((row.stock, *dict.fromkeys(tries))))
+                rows[scenario.title] = row
             finally:
                 ticking.cancel()
                 progress.update(task, completed=scenario.seconds)
@@ -108,12 +142,28 @@ async def _tick(progress: Progress, task: Any) -> None:
         progress.advance(task, 0.1)
 
 
-def _runner(url: str) -> Run:
-    def run(
+def _runner(url: str, tries: list[str]) -> Run:
+    """Measures on `url`. Stock aborts its process now and then, and is given a second try.
+
+    Args:
+        url: The broker.
+        tries: Where that is said, for the row.
+    """
+
+    async def run(
         side: str, name: str, *, within_s: float, topic: str = "", **parameters: Any
-    ) -> Awaitable[Figures]:
-        topic = topic or f"encore-demo-{uuid.uuid4().hex}"
-        return measure(side, name, url, topic, within_s=within_s, **parameters)
+    ) -> Figures:
+        async def once() -> Figures:
+            where = topic or f"encore-demo-{uuid.uuid4().hex}"
+            return await measure(side, name, url, where, within_s=within_s, **parameters)
+
+        try:
+            return await once()
+        except MeasurementError as error:
+            if side != "stock" or not error.lost:
+                raise
+            tries.append(f"(in two tries; the first: {error})")
+        return await once()
 
     return run
 
