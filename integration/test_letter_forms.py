@@ -315,6 +315,54 @@ async def test_looking_ends_while_letters_arrive(client: encore.Client, topic: s
     assert counts["first"] == 3
 
 
+@pytest.mark.parametrize("chunked", [True, False])
+async def test_looking_ends_at_a_chunked_letter_and_in_an_empty_topic(
+    client: encore.Client, topic: str, chunked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Letters that arrive from the first look at the end on are not listed."""
+    dead = DeadLetters(client, topic)
+    async with await client.create_producer(
+        topic, batching_enabled=False, chunking_enabled=True
+    ) as producer:
+        if chunked:
+            await producer.send(b"before")
+            await producer.send(bytes(6_000_000))
+
+        async def keep_dying() -> None:
+            while True:
+                await producer.send(b"x")
+                await asyncio.sleep(0.005)
+
+        dying: list[asyncio.Future[None]] = []
+        last, read = dead._last, dead._read
+
+        def begin() -> None:
+            dying.append(asyncio.ensure_future(keep_dying()))
+
+        async def last_looked_up(partition: str) -> Any:
+            found = await last(partition)
+            begin()
+            await asyncio.sleep(0.1)
+            return found
+
+        def reading(*args: Any) -> Any:
+            begin()
+            return read(*args)
+
+        if chunked:
+            monkeypatch.setattr(dead, "_read", reading)
+        else:
+            monkeypatch.setattr(dead, "_last", last_looked_up)
+        try:
+            async with asyncio.timeout(20):
+                lengths = [len(letter.message.data()) async for letter in dead.letters()]
+        finally:
+            for each in dying:
+                each.cancel()
+    assert dying
+    assert lengths == ([6, 6_000_000] if chunked else [])
+
+
 async def test_a_letter_that_cannot_be_sent_holds_up_no_other(
     client: encore.Client, admin: Admin, topic: str
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -141,6 +142,30 @@ async def test_many_posts_wake_the_loop_once(monkeypatch: pytest.MonkeyPatch) ->
     assert mail.post(got.append, 100)
     await asyncio.sleep(0)
     assert got[-1] == 100
+
+
+async def test_what_piled_up_lets_the_loop_run_and_stays_in_order() -> None:
+    loop = asyncio.get_running_loop()
+    mail = Mailbox(loop)
+    got: list[int] = []
+    turns = 0
+
+    def work(number: int) -> None:
+        got.append(number)
+        if number < 10:  # what comes while it is under way comes last
+            elsewhere(lambda: mail.post(got.append, 60 + number))
+        time.sleep(0.001)
+
+    for each in range(60):
+        mail.post(work, each)
+    while len(got) < 70:
+        turns += 1
+        await asyncio.sleep(0)
+    assert got == list(range(70))
+    assert turns > 15  # a pass is three of them long, or shorter where the machine is slow
+    assert mail.post(got.append, 70)
+    await asyncio.sleep(0)
+    assert got[-1] == 70
 
 
 async def test_one_bad_action_does_not_stop_the_next() -> None:

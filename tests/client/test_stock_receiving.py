@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import logging
 import time
+import weakref
 from collections.abc import Callable
 
 import pytest
 
 import pulsar_encore as encore
+from pulsar_encore.transport.stock import originals
 
 WORK_S = 0.002
 
@@ -147,3 +149,43 @@ async def test_what_was_acked_before_a_redeliver_all_goes_to_nobody(
                 await consumer.acknowledge(message)
     assert not again & acked
     assert len(again | acked) == 100
+
+
+async def test_a_payload_that_waits_for_its_ack_is_let_go_though_nothing_more_comes(
+    client: encore.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(originals, "_PAYLOAD_S", 0.1)
+    await fill(client, topic, 4, 2)
+    async with await subscribe(client, topic) as consumer:
+        got = [await consumer.receive(timeout=5) for _ in range(4)]
+        payloads = [weakref.ref(each._raw) for each in got[:2]]
+        await consumer.acknowledge(got[0])
+        stored = got[1].message_id()
+        await consumer.acknowledge(got[2:])
+        del got
+        until = time.monotonic() + 10
+        while any(payload() is not None for payload in payloads):
+            assert time.monotonic() < until
+            await asyncio.sleep(0.01)
+        await consumer.acknowledge(stored)
+    async with await subscribe(client, topic) as consumer:
+        with pytest.raises(encore.ReceiveTimeout):
+            await consumer.receive(timeout=0.3)
+
+
+async def test_seeks_are_done_one_after_the_other(client: encore.Client, topic: str) -> None:
+    await fill(client, topic, 20)
+    async with await subscribe(client, topic) as consumer:
+        got = [await consumer.receive(timeout=5) for _ in range(20)]
+        await consumer.acknowledge(got)
+        given_up = asyncio.ensure_future(consumer.seek(got[9].message_id()))
+        await asyncio.sleep(0.21)  # the library has it
+        given_up.cancel()
+        await asyncio.gather(
+            consumer.seek(got[14].message_id()), consumer.seek(encore.MessageId.earliest)
+        )
+        again = [await consumer.receive(timeout=5) for _ in range(20)]
+        assert [each.data() for each in again] == [each.data() for each in got]
+        await consumer.acknowledge(again)
+        with pytest.raises(encore.ReceiveTimeout):
+            await consumer.receive(timeout=0.3)

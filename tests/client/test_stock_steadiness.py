@@ -1,8 +1,16 @@
-"""When the stock engine believes that a connection is back."""
+"""When the stock engine believes that a connection is back, and that it always looks."""
 
 from __future__ import annotations
 
-from pulsar_encore.transport.stock.pump import Steadiness
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import _pulsar
+import pytest
+
+from pulsar_encore.transport.stock.pump import Pump, Steadiness
+from pulsar_encore.transport.stock.results import Mailbox
 
 
 def looks(*seen: tuple[float, bool]) -> list[bool]:
@@ -31,3 +39,63 @@ def test_it_is_counted_from_the_look_that_saw_it_not_from_the_last_that_did_not(
 def test_one_that_flaps_begins_anew() -> None:
     seen = looks((0.0, False), (0.01, True), (0.04, False), (0.05, True), (0.07, True))
     assert seen == [False] * 5
+
+
+class Native:
+    """A native consumer that gets nothing."""
+
+    def __init__(self, connected: Callable[[], bool]) -> None:
+        self.is_connected = connected
+        self._asked: list[Callable[..., None]] = []
+
+    def receive_async(self, answer: Callable[..., None]) -> None:
+        self._asked.append(answer)
+
+    def close(self) -> None:
+        while self._asked:
+            self._asked.pop()(_pulsar.Result.AlreadyClosed, None)
+
+
+async def test_a_look_that_fails_ends_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """One thread looks after all consumers: without it none would hear of its connection."""
+    up = True
+    looks = 0
+    told: list[bool] = []
+
+    def broken() -> bool:
+        nonlocal looks
+        looks += 1
+        raise RuntimeError("no state")
+
+    def begin(connected: Callable[[], bool]) -> tuple[Native, Pump, asyncio.Event]:
+        native, ended = Native(connected), asyncio.Event()
+
+        def end(_error: Any) -> None:
+            ended.set()
+
+        mail = Mailbox(asyncio.get_running_loop())
+        pump = Pump(native, mail, 10, list, ignore, told.append, end, rests=False)
+        pump.start()
+        return native, pump, ended
+
+    pumps = [begin(broken), begin(lambda: up)]
+    try:
+        async with asyncio.timeout(20):
+            while looks < 3:
+                await asyncio.sleep(0.01)
+            up = False
+            while not told:
+                await asyncio.sleep(0.01)
+    finally:
+        for native, pump, ended in pumps:
+            pump.stop()
+            native.close()
+            await ended.wait()
+    assert told == [False]
+    assert [each.message for each in caplog.records].count(
+        "whether a consumer is connected could not be found out"
+    ) == 1
+
+
+def ignore(_arrived: Any) -> None:
+    pass

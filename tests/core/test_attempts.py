@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tracemalloc
 
 import pytest
@@ -43,6 +44,21 @@ def test_the_oldest_message_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) 
     for entry in (1, 2, 3, 1, 4):
         attempts.failed((1, entry, -1), 0, None)
     assert [attempts.count((1, entry, -1)) for entry in (1, 2, 3, 4)] == [2, 0, 1, 1]
+
+
+def test_to_forget_the_oldest_costs_no_walk_over_what_was_forgotten() -> None:
+    attempts = Attempts()
+
+    def cost(first: int, count: int) -> float:
+        began = time.thread_time()
+        for entry in range(first, first + count):
+            attempts.failed((1, entry, -1), 0, None)
+        return (time.thread_time() - began) / count
+
+    below = cost(0, module.LIMIT)
+    full = max(cost(module.LIMIT + at * 10_000, 10_000) for at in range(7))
+    assert len(attempts) == module.LIMIT
+    assert full < 5 * below
 
 
 def test_what_failures_said_is_bounded_in_bytes_and_counts_stay() -> None:

@@ -97,6 +97,22 @@ async def test_looking_ends_where_the_topic_ended_when_it_began(
     assert found.message.data() == b"y"
 
 
+async def test_looking_at_an_empty_topic_ends_though_letters_arrive(
+    transport: MemoryTransport, dead: DeadLetters
+) -> None:
+    async def keep_dying() -> None:
+        while True:
+            await asyncio.sleep(0.01)
+            bury(transport, b"later")
+
+    dying = asyncio.ensure_future(keep_dying())
+    try:
+        async with asyncio.timeout(60):
+            assert await dead.list() == []
+    finally:
+        dying.cancel()
+
+
 async def test_looking_needs_no_subscription_and_leaves_none(
     transport: MemoryTransport, dead: DeadLetters
 ) -> None:

@@ -9,6 +9,7 @@ left, of the second our own.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from sys import getsizeof
 from typing import Final, NamedTuple
 
@@ -32,12 +33,14 @@ class Attempt(NamedTuple):
 class Attempts:
     """Failed looks by message key, oldest first.
 
-    About 300 bytes a message, so at most 30 MB, and `EVIDENCE_BYTES` more.
+    About 350 bytes a message, so at most 35 MB, and `EVIDENCE_BYTES` more.
     """
 
     def __init__(self) -> None:
-        self._attempts: dict[MessageKey, Attempt] = {}
-        self._weights: dict[MessageKey, int] = {}  # bytes of the evidence, where it has a text
+        # Plain dictionaries would walk over all that was forgotten to find the oldest.
+        self._attempts: OrderedDict[MessageKey, Attempt] = OrderedDict()
+        # Bytes of the evidence, where it has a text.
+        self._weights: OrderedDict[MessageKey, int] = OrderedDict()
         self._weight = 0
 
     def __len__(self) -> int:

@@ -8,7 +8,7 @@ any name asked for, so an empty answer may be a misspelt name; errors say so.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import Any, Final
 
 from ..client import Client
@@ -246,7 +246,26 @@ class DeadLetters:
             raise self._named(error) from error
 
     async def _scan(self, partition: str, start: MessageId) -> AsyncGenerator[Letter, None]:
-        end = await self._end(partition)
+        async with AsyncExitStack() as stack:
+            end: _KnownEnd | _UnknownEnd
+            try:
+                last = await self._last(partition)
+                if last is None:
+                    return
+                end = _KnownEnd(last)
+            except ReceiveTimeout:
+                later = await self._reader(partition, MessageId.latest, inclusive=False)
+                end = _UnknownEnd(await stack.enter_async_context(later))
+            letters = await stack.enter_async_context(aclosing(self._read(partition, start)))
+            async for letter in letters:
+                here = letter.message.message_id()
+                if await end.is_before(here):
+                    return
+                yield letter
+                if end.last == here:
+                    return
+
+    async def _read(self, partition: str, start: MessageId) -> AsyncGenerator[Letter, None]:
         async with await self._reader(partition, start) as reader:
             while True:
                 try:
@@ -254,34 +273,27 @@ class DeadLetters:
                 except ReceiveTimeout:
                     if not await reader.has_message_available():
                         return
-                    continue
-                here = letter.message.message_id()
-                if end is None or here <= end:
+                else:
                     yield letter
-                if end is not None and here >= end:
-                    return
 
-    async def _end(self, partition: str) -> MessageId | None:
-        """Id of the last letter there is; None when there is none, or it cannot be read alone.
+    async def _last(self, partition: str) -> MessageId | None:
+        """Id of the last letter there is; None when there is none.
 
-        A chunked one cannot; then the end is the first quiet moment.
+        Raises:
+            ReceiveTimeout: It is chunked, and a reader that begins with its last chunk gets none.
         """
         async with await self._reader(partition, MessageId.latest) as reader:
             if not await reader.has_message_available():
                 return None
-            try:
-                last = await reader.read_next(timeout_millis=_END_MS)
-            except ReceiveTimeout:
-                return None
-            return last.message_id()
+            return (await reader.read_next(timeout_millis=_END_MS)).message_id()
 
-    async def _reader(self, partition: str, start: MessageId) -> Reader:
+    async def _reader(self, partition: str, start: MessageId, *, inclusive: bool = True) -> Reader:
         try:
             return await self._client.create_reader(
                 partition,
                 start,
                 crypto_key_reader=self._crypto_key_reader,
-                start_message_id_inclusive=True,
+                start_message_id_inclusive=inclusive,
                 # What cannot be decrypted is a letter too; a reader that refuses it never ends.
                 crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
             )
@@ -356,6 +368,37 @@ class DeadLetters:
         names = ", ".join(repr(each) for each in known[:_MOST_NAMED]) or "none"
         more = "" if len(known) <= _MOST_NAMED else f" and {len(known) - _MOST_NAMED} more"
         return f"{self.topic} has no letter with fingerprint {fingerprint!r}; it has {names}{more}"
+
+
+class _KnownEnd:
+    """The last letter there was when a look began."""
+
+    def __init__(self, last: MessageId) -> None:
+        self.last: MessageId | None = last
+
+    async def is_before(self, here: MessageId) -> bool:
+        assert self.last is not None
+        return here > self.last
+
+
+class _UnknownEnd:
+    """The end when a look began, where its last letter cannot be read alone: before whatever a
+    reader gets that began there."""
+
+    last: MessageId | None = None
+
+    def __init__(self, later: Reader) -> None:
+        self._later = later
+        self._first: MessageId | None = None
+
+    async def is_before(self, here: MessageId) -> bool:
+        if self._first is None and await self._later.has_message_available():
+            try:
+                first = await self._later.read_next(timeout_millis=_END_MS)
+            except ReceiveTimeout:
+                return False  # a chunked one, of which only some chunks are there
+            self._first = first.message_id()
+        return self._first is not None and here >= self._first
 
 
 def _number(partition: str) -> int:

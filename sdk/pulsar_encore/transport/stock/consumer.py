@@ -91,7 +91,9 @@ class StockConsumer:
         self._last_ack = -_NATIVE_GROUP_S
         self._draining = 0
         self._chunked = False  # chunked messages have come
+        self._paused = False
         self._seeking = False
+        self._seeks = asyncio.Lock()  # the library refuses a second seek, and each reconnects
         self._leaving = False  # the subscription is being deleted, and the native end with it
         self._connected = self._told_connected = True
         self._burst_timer: asyncio.TimerHandle | None = None
@@ -145,10 +147,12 @@ class StockConsumer:
         self._pump.taken(messages)
 
     def pause(self) -> None:
+        self._paused = True
         self._pump.pause(True)
 
     def resume(self) -> None:
-        self._pump.pause(False)
+        self._paused = False
+        self._pump.pause(self._seeking)
 
     def _arrived(self, deliveries: list[Delivery]) -> None:
         if self._sink is None or self._closed:
@@ -379,6 +383,20 @@ class StockConsumer:
 
     async def seek(self, position: MessageId | int) -> None:
         target = position if isinstance(position, int) else to_native(position)
+        async with self._seeks:
+            await self._seek(target)
+
+    async def _seek(self, target: Any) -> None:
+        pump = self._pump
+
+        def start(done: Callable[..., None]) -> None:
+            def sought(result: Any) -> None:
+                if result == _pulsar.Result.Ok:
+                    pump.sought()
+                done(result)
+
+            self._native.seek_async(target, sought)
+
         parked = self._loop.create_future()
         self._seeking = True
         self._pump.pause(True)
@@ -387,14 +405,14 @@ class StockConsumer:
             await asyncio.wait((parked, self._ended), return_when=asyncio.FIRST_COMPLETED)
             # An ack that reached the broker after the seek would ack what the seek brings back.
             await asyncio.sleep(self._last_ack + _NATIVE_GROUP_S - self._loop.time())
-            await self._calls.run(lambda done: self._native.seek_async(target, done), "seek")
+            await self._calls.run(start, "seek")
             self._due.clear()
             self._originals.clear()
             if self._sink is not None:
                 self._sink.on_rewound()
         finally:
             self._seeking = False
-            self._pump.pause(False)
+            self._pump.pause(self._paused)
             self._tell_connection()  # as it is after the seek's own reconnect
 
     async def last_message_id(self) -> MessageId:

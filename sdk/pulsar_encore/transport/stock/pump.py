@@ -10,6 +10,7 @@ closed or the main thread is over, so it can neither hang the process nor abort 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -21,6 +22,8 @@ import pulsar
 
 from .failures import failure
 from .results import Mailbox, ignore
+
+logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.050  # how often a connection is looked at
 # While acks may be lost with it, this often: a reconnect takes the native client 90 ms or more, and
@@ -121,15 +124,16 @@ _unanswered: list[Any] = []  # native consumers that must not be destroyed
 class _Inbox:
     """What a native receive calls, on a native thread; keeps nothing of the pump's or native."""
 
-    __slots__ = ("arrived", "wake")
+    __slots__ = ("arrived", "epoch", "wake")
 
     def __init__(self, wake: threading.Event) -> None:
-        self.arrived: deque[tuple[Any, Any]] = deque()
+        self.arrived: deque[tuple[int, Any, Any]] = deque()
+        self.epoch = 0  # seeks so far
         self.wake = wake
 
     def __call__(self, result: Any, message: Any) -> None:
         try:
-            self.arrived.append((result, message))
+            self.arrived.append((self.epoch, result, message))
             self.wake.set()
         except BaseException:  # nothing may pass
             return
@@ -184,6 +188,7 @@ class Pump:
         self._connected = True  # as last looked at
         self._up = True  # as last told
         self._steadiness = Steadiness()
+        self._look_failed = False
         self._changes: deque[bool] = deque()  # of the connection, not yet told
         self.watchful_until = 0.0
         self._thick = False
@@ -233,10 +238,26 @@ class Pump:
             self._forsaken = True
             self.stop()
 
+    def sought(self) -> None:
+        """On a native thread, when a seek is done: a message that a receive under way took out of
+        the native queue before is outdated with all the others."""
+        self._inbox.epoch += 1
+
     # On the watcher's thread
 
     def look(self) -> None:
-        """Note a change of the connection; stop when there is nobody left to hand over to."""
+        """Note a change of the connection; stop when there is nobody left to hand over to.
+
+        Never raises: the thread looks after every other consumer too.
+        """
+        try:
+            self._look()
+        except Exception:
+            if not self._look_failed:  # once: it may fail at every look
+                logger.exception("whether a consumer is connected could not be found out")
+            self._look_failed = True
+
+    def _look(self) -> None:
         if self._mailbox.loop.is_closed():
             self.forsake()
             return
@@ -362,10 +383,10 @@ class Pump:
         """
         if not self._inbox.arrived:
             return []
-        result, message = self._inbox.arrived.popleft()
+        epoch, result, message = self._inbox.arrived.popleft()
         self._asked = False
         if result == _pulsar.Result.Ok:
-            return [message]
+            return [message] if epoch == self._inbox.epoch else []
         if result == _pulsar.Result.AlreadyClosed:
             raise pulsar.AlreadyClosed("closed")
         raise failure(result, "receive")

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import _pulsar
 
@@ -22,9 +23,15 @@ from .failures import failure, raised
 #: Begins a native operation: called with the callback to hand over.
 Start = Callable[[Callable[..., None]], Any]
 
+_PASS_S: Final = 0.002  # the longest that what has piled up keeps the loop
+
 
 class Mailbox:
-    """Hands work from any thread to one loop, with a single wake-up for all that waits."""
+    """Hands work from any thread to one loop, with a single wake-up for all that waits.
+
+    What has piled up behind a busy loop is done in passes of a few ms, in order; between two of
+    them the loop sees to everything else.
+    """
 
     __slots__ = ("_items", "_woken", "loop")
 
@@ -38,6 +45,9 @@ class Mailbox:
         self._items.append((action, args))
         if self._woken:  # the drain that is scheduled has not begun: it takes this one too
             return True
+        return self._schedule()
+
+    def _schedule(self) -> bool:
         self._woken = True
         try:
             self.loop.call_soon_threadsafe(self._drain)
@@ -47,7 +57,13 @@ class Mailbox:
 
     def _drain(self) -> None:
         self._woken = False
+        until = time.perf_counter() + _PASS_S
         for _ in range(len(self._items)):
+            if time.perf_counter() >= until:
+                # A post since the pass began has scheduled the next already; two do no harm.
+                if not self._woken:
+                    self._schedule()
+                return
             action, args = self._items.popleft()
             try:
                 action(*args)
