@@ -19,6 +19,7 @@ and returns what the shell has to do. Rules:
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Final
 from weakref import WeakValueDictionary
@@ -80,7 +81,8 @@ class InFlight:
         self._entries: dict[EntryKey, Entry] = {}
         self._highest: EntryKey = (-1, -1)  # of those
         self._rising = True  # they are in order
-        self._away: dict[EntryKey, Entry] = {}
+        # Ordered: a plain dict walks over all that was forgotten to find its first.
+        self._away: OrderedDict[EntryKey, Entry] = OrderedDict()
         self._parked = ParkedEntries()  # of other entries than `_entries`
         self._asleep: WeakValueDictionary[EntryKey, Entry] = WeakValueDictionary()  # theirs
         # Messages whose redelivery was asked for, and when it can be here at the earliest.
