@@ -41,8 +41,8 @@ async def test_the_losses_that_were_seen(pulsar: Server) -> None:
 
 def _of_family(family: str) -> list[Workload]:
     if family == "chunked":
-        # After a connection that is lost between the chunks of a message the broker may stop sending
-        # though it has permits, the stock client alike: a known finding (README), not one of these.
+        # After a connection is lost between the chunks of a message the broker may stop sending,
+        # though it has permits; the stock client alike: a known finding (README), not one of these.
         whole = (each for seed in range(1, 100) if not (each := generate(seed, family)).actions)
         return list(islice(whole, len(SEEDS)))
     return [generate(seed, family) for seed in (BREAKING_SEEDS if family == "broken" else SEEDS)]
