@@ -220,17 +220,27 @@ def _gone(rng: Random, seed: int) -> Workload:
 
 
 def _chunked(rng: Random, seed: int) -> Workload:
+    return _of_chunks(rng, seed, "chunked", ("pause",))
+
+
+def _torn(rng: Random, seed: int) -> Workload:
+    """A connection is lost between the chunks of a message. Only asked for by name: on Shared the
+    broker then stops sending though it has permits, to the stock client as well (README)."""
+    return _of_chunks(rng, seed, "torn", ("pause", "cut", "unload"))
+
+
+def _of_chunks(rng: Random, seed: int, name: str, kinds: tuple[Do, ...]) -> Workload:
     messages = rng.choice((10, 40, 100))
     return Workload(
         seed=seed,
-        name="chunked",
+        name=name,
         kind=rng.choice(("Shared", "Shared", "Exclusive")),
         segments=(Segment(messages=messages),),
         chunk=10_000,
         writers=rng.choice((1, 1, 2, 3)),
         queue=rng.choice((10, 100, 1000)),
         settling=Settling(nack=rng.choice((0.1, 0.5, 0.9)), looks=2, delays=_delays(rng)),
-        actions=_some(rng, ("pause", "cut", "unload"), messages, 1),
+        actions=_some(rng, kinds, messages, 1),
     )
 
 
@@ -427,6 +437,7 @@ FAMILIES: Final[dict[str, tuple[int, Callable[[Random, int], Workload]]]] = {
     "held": (10, _held),
     "gone": (5, _gone),
     "chunked": (6, _chunked),
+    "torn": (0, _torn),
     "batch-receive": (6, _batch_receive),
     "letters": (9, _letters),
     "keyed": (7, _keyed),

@@ -506,7 +506,8 @@ def test_a_seed_is_one_workload_and_one_plan() -> None:
 
     made = [generate(seed) for seed in range(300)]
     assert made == [generate(seed) for seed in range(300)]
-    assert {workload.name for workload in made} == set(FAMILIES)
+    often = {name for name, (weight, _) in FAMILIES.items() if weight}
+    assert {workload.name for workload in made} == often
     fewer = Workload(
         seed=made[0].seed, name="x", kind="Shared", segments=(), settling=Settling(nack=0.5)
     )
