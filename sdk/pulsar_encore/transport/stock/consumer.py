@@ -359,6 +359,10 @@ class StockConsumer:
             self._asked_all()
             unsent_s = self._last_ack + _NATIVE_GROUP_S - self._loop.time()
             self._pump.call(lambda: self._drain_and_ask(unsent_s))
+        elif self._chunked:
+            # Resting would stop the stream within a message, and the library drops that when its
+            # first chunks come again beside those it has.
+            self._loop.call_later(_QUIET_S, self._rewind_chunked)
         else:
             self._pump.call(self._rewind)
 
@@ -372,6 +376,10 @@ class StockConsumer:
 
     def _drained(self) -> None:
         self._draining -= 1
+
+    def _rewind_chunked(self) -> None:
+        if not self._closed:
+            self._pump.call(self._native.redeliver_unacknowledged_messages)
 
     def _rewind(self) -> None:
         """On the pump's thread. What the native queue holds is taken afterwards: taking it now
