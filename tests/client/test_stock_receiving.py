@@ -12,7 +12,9 @@ from collections.abc import Callable
 import pytest
 
 import pulsar_encore as encore
+from pulsar_encore.devbroker import BrokerThread
 from pulsar_encore.transport.stock import originals
+from pulsar_encore.transport.stock.pump import Pump
 
 WORK_S = 0.002
 
@@ -189,3 +191,49 @@ async def test_seeks_are_done_one_after_the_other(client: encore.Client, topic: 
         await consumer.acknowledge(again)
         with pytest.raises(encore.ReceiveTimeout):
             await consumer.receive(timeout=0.3)
+
+
+async def test_a_late_pump_drops_nothing_of_the_next_connection(
+    client: encore.Client, broker: BrokerThread, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The receive that was under way when the connection was lost is answered by the next one; on a
+    busy machine before anybody was told."""
+    tell = Pump._report
+
+    def late(self: Pump) -> bool:
+        if self._changes and not self._changes[0]:
+            time.sleep(0.5)
+        return tell(self)
+
+    monkeypatch.setattr(Pump, "_report", late)
+    async with (
+        await subscribe(client, topic) as consumer,
+        await client.create_producer(topic) as producer,
+    ):
+        await producer.send(b"0")
+        await consumer.acknowledge(await consumer.receive())
+        await asyncio.sleep(0.2)
+        broker.drop_connections()
+        numbers = [b"%d" % number for number in range(1, 40)]
+        for number in numbers:
+            await producer.send(number)
+            await asyncio.sleep(0.02)
+        got = set()
+        while got != set(numbers):
+            message = await consumer.receive(timeout=5)
+            got.add(message.data())
+            await consumer.acknowledge(message)
+
+
+@pytest.mark.parametrize("queue", [1, 2])
+async def test_seeks_by_id_with_the_smallest_queue(
+    client: encore.Client, topic: str, queue: int
+) -> None:
+    async with (
+        await subscribe(client, topic, receiver_queue_size=queue) as consumer,
+        await client.create_producer(topic, batching_enabled=False) as producer,
+    ):
+        ids = [await producer.send(b"%d" % number) for number in range(10)]
+        for at in (3, 0, 5):
+            await consumer.seek(ids[at])
+            assert (await consumer.receive(timeout=5)).data() == b"%d" % (at + 1)

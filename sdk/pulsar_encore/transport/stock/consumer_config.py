@@ -25,8 +25,11 @@ PUMP_TIMEOUT_MS: Final = 2
 
 
 def queue_share(asked: int) -> int:
-    """The library's part of a receiver queue; the consumer above buffers the other half."""
-    return max(1, asked - asked // 2)
+    """The library's part of a receiver queue; the consumer above buffers the other half.
+
+    Never 1: a seek by id costs the library a permit, and with the only one it stands still.
+    """
+    return max(2, asked - asked // 2)
 
 
 def consumer_configuration(options: ConsumerOptions) -> Any:

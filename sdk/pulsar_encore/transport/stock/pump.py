@@ -124,16 +124,17 @@ _unanswered: list[Any] = []  # native consumers that must not be destroyed
 class _Inbox:
     """What a native receive calls, on a native thread; keeps nothing of the pump's or native."""
 
-    __slots__ = ("arrived", "epoch", "wake")
+    __slots__ = ("arrived", "epoch", "losses", "wake")
 
     def __init__(self, wake: threading.Event) -> None:
-        self.arrived: deque[tuple[int, Any, Any]] = deque()
+        self.arrived: deque[tuple[int, int, Any, Any]] = deque()  # epoch, losses, result, message
         self.epoch = 0  # seeks so far
+        self.losses = 0  # times the connection was seen to be lost
         self.wake = wake
 
     def __call__(self, result: Any, message: Any) -> None:
         try:
-            self.arrived.append((self.epoch, result, message))
+            self.arrived.append((self.epoch, self.losses, result, message))
             self.wake.set()
         except BaseException:  # nothing may pass
             return
@@ -190,6 +191,7 @@ class Pump:
         self._steadiness = Steadiness()
         self._look_failed = False
         self._changes: deque[bool] = deque()  # of the connection, not yet told
+        self._losses = 0  # of those that were told
         self.watchful_until = 0.0
         self._thick = False
         self._quick = 0
@@ -264,6 +266,7 @@ class Pump:
         connected = self._steadiness.counts(self._native.is_connected(), time.monotonic())
         if connected != self._connected:
             self._connected = connected
+            self._inbox.losses += not connected
             self._changes.append(connected)
             self._wake.set()
         elif not connected and self._steadiness.hesitates:
@@ -335,11 +338,18 @@ class Pump:
         return self._hand_over(self._receive())
 
     def _report(self) -> bool:
-        """Tell of the connection; what came before it was lost goes before the news."""
+        """Tell of the connection; what came before it was lost goes before the news.
+
+        And nothing else does: when this thread is late, a message of the next connection is here.
+        """
         while self._changes:
             up = self._changes.popleft()
-            if not up and not self._hand_over(self._taken_in()):
-                return False
+            if not up:
+                self._losses += 1
+                arrived = self._inbox.arrived
+                old = arrived and arrived[0][1] < self._losses
+                if old and not self._hand_over(self._taken_in()):
+                    return False
             self._up = up
             if not self._mailbox.post(self._connection, self._up):
                 return False
@@ -383,7 +393,7 @@ class Pump:
         """
         if not self._inbox.arrived:
             return []
-        epoch, result, message = self._inbox.arrived.popleft()
+        epoch, _, result, message = self._inbox.arrived.popleft()
         self._asked = False
         if result == _pulsar.Result.Ok:
             return [message] if epoch == self._inbox.epoch else []
