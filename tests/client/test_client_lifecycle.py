@@ -47,7 +47,7 @@ async def test_a_cancelled_creation_leaves_nothing_at_the_broker(
         await asyncio.sleep(0)
     creating.cancel()
     await asyncio.gather(creating, return_exceptions=True)
-    again = await within(2, lambda: CREATE[kind](client, topic))
+    again = await within(20, lambda: CREATE[kind](client, topic))
     await again.close()
 
 
@@ -62,7 +62,7 @@ async def test_what_the_broker_grants_after_the_cancel_is_given_back(
     await asyncio.sleep(0.02)
     creating.cancel()
     await asyncio.gather(creating, return_exceptions=True)
-    again = await within(2, lambda: CREATE[kind](client, topic))
+    again = await within(20, lambda: CREATE[kind](client, topic))
     await again.close()
 
 
