@@ -27,8 +27,17 @@ def due_in_ms(loop: asyncio.AbstractEventLoop, delay_ms: int) -> int:
 
 def wall_now_ms(loop: asyncio.AbstractEventLoop) -> int:
     """Ms since the epoch; by the loop's own wall clock where it has one, as virtual time does."""
+    return int(_wall_s(loop) * 1000)
+
+
+def wall_due_in_ms(loop: asyncio.AbstractEventLoop, delay_ms: int) -> int:
+    """A due time in ms since the epoch; as `due_in_ms`, never reached before the delay is over."""
+    return math.ceil(_wall_s(loop) * 1000) + delay_ms
+
+
+def _wall_s(loop: asyncio.AbstractEventLoop) -> float:
     clock: Callable[[], float] = getattr(loop, "wall_time", time.time)
-    return int(clock() * 1000)
+    return clock()
 
 
 class Alarm:

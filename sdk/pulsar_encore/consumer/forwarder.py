@@ -23,7 +23,7 @@ from ..core.in_flight import InFlight
 from ..errors import ClosedError, ConfigurationError, EncoreError, MessageNotHeldError
 from ..evidence import Evidence, evidence_of
 from ..message import Message
-from ..timer import wall_now_ms
+from ..timer import wall_due_in_ms, wall_now_ms
 from ..topics import base_name
 from ..transport.base import Outgoing
 from .letter_form import PLAIN, Form, form_of
@@ -151,7 +151,7 @@ class Forwarder:
         elif evidence is not None:
             tell(own, evidence)
         if delay_ms and not dead:
-            letter["deliver_at"] = wall_now + delay_ms
+            letter["deliver_at"] = wall_due_in_ms(self._loop, delay_ms)
         topic = self._topics.dead(message) if dead else self._topics.retry(message)
         outcome: asyncio.Future[None] = self._loop.create_future()
         self._settlement.leave(message, cumulative=cumulative)
@@ -215,7 +215,7 @@ class Forwarder:
             evidence: The nack's.
         """
         delay_ms = min(delay_ms, _MOST_DELAY_MS)
-        due = self._wall_now() + delay_ms
+        due = wall_due_in_ms(self._loop, delay_ms)
         sending = _UnderWay(message, self._topics.retry(message), due=due)
 
         def write() -> dict[str, Any]:

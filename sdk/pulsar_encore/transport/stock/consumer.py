@@ -94,6 +94,7 @@ class StockConsumer:
         self._paused = False
         self._seeking = False
         self._seeks = asyncio.Lock()  # the library refuses a second seek, and each reconnects
+        self._sought = 0  # seeks so far
         self._leaving = False  # the subscription is being deleted, and the native end with it
         self._connected = self._told_connected = True
         self._burst_timer: asyncio.TimerHandle | None = None
@@ -362,7 +363,7 @@ class StockConsumer:
         elif self._chunked:
             # Resting would stop the stream within a message, and the library drops that when its
             # first chunks come again beside those it has.
-            self._loop.call_later(_QUIET_S, self._rewind_chunked)
+            self._loop.call_later(_QUIET_S, self._rewind_chunked, self._sought)
         else:
             self._pump.call(self._rewind)
 
@@ -377,8 +378,8 @@ class StockConsumer:
     def _drained(self) -> None:
         self._draining -= 1
 
-    def _rewind_chunked(self) -> None:
-        if not self._closed:
+    def _rewind_chunked(self, sought: int) -> None:
+        if not (self._closed or self._seeking) and sought == self._sought:
             self._pump.call(self._native.redeliver_unacknowledged_messages)
 
     def _rewind(self) -> None:
@@ -414,6 +415,7 @@ class StockConsumer:
             # An ack that reached the broker after the seek would ack what the seek brings back.
             await asyncio.sleep(self._last_ack + _NATIVE_GROUP_S - self._loop.time())
             await self._calls.run(start, "seek")
+            self._sought += 1
             self._due.clear()
             self._originals.clear()
             if self._sink is not None:
