@@ -214,8 +214,8 @@ class Pump:
             self._wake.set()
 
     def watch(self) -> None:
-        """Look closely for a while: acks were handed over, that a lost connection may take along, or
-        a connection is back and has to stay."""
+        """Look closely for a while: acks were handed over, which a lost connection may take along,
+        or a connection is back and has to stay."""
         now = time.monotonic()
         if now >= self.watchful_until:
             _watcher.hurry()
