@@ -8,6 +8,7 @@ from .errors import (
     ClosedError,
     ConfigurationError,
     EncoreError,
+    ForkedError,
     MessageNotHeldError,
     NotSupportedError,
     ProtocolError,
@@ -15,6 +16,7 @@ from .errors import (
     SchemaVersionError,
     StoreError,
     TransportError,
+    WrongLoopError,
 )
 from .errors import TransportError as PulsarException
 from .ids import MessageId
@@ -88,6 +90,7 @@ __all__ = [
     "EncryptionContext",
     "EncryptionKey",
     "FileLogger",
+    "ForkedError",
     "InitialPosition",
     "KeySharedMode",
     "LoggerLevel",
@@ -110,6 +113,7 @@ __all__ = [
     "Statistics",
     "StoreError",
     "TransportError",
+    "WrongLoopError",
     "__version__",
     "schema",
 ]

@@ -7,17 +7,20 @@ Owns `Client` and what closes with it. Every keyword is checked before anything 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, Final, Self
 from weakref import finalize
 
+from .awaiting import opening
 from .backoff import Backoff
 from .closing import CloseOnce, warn_unless_closed
 from .consumer import Consumer
 from .consumer.opening import make_consumer, open_link
 from .errors import ClosedError, ConfigurationError
 from .ids import MessageId
+from .loops import check_process, running_loop
 from .options import (
     DEFAULT_UNACKED_WINDOW,
     BatchingType,
@@ -40,9 +43,14 @@ from .producer import Producer
 from .reader import Reader
 from .transport.base import ConsumerLink, ProducerLink, ReaderLink, Transport
 
+_ELSEWHERE_S: Final = 10.0  # longest wait for a loop of another thread that closes something
+
 
 class Client:
     """A connection to a Pulsar cluster, shared by everything made from it.
+
+    It may be made before any event loop runs, and used from several, one after the other or side by
+    side; what it makes belongs to the loop that made it. After a fork the child needs another.
 
     Args:
         service_url: Such as ``pulsar://localhost:6650`` or ``pulsar+ssl://host:6651``, or an
@@ -122,11 +130,18 @@ class Client:
             )
         self._transport = transport or _default_transport(options)
         # What it made keeps it, by `_forget`, until closed: dropping the client ends nothing.
-        self._open: dict[Producer | Consumer | Reader, finalize[[str], object]] = {}
+        self._open: dict[Producer | Consumer | Reader, finalize[[str, int], object]] = {}
         self._closed = False
         self._close_once = CloseOnce(self._close)
+        self._pid = os.getpid()
+        self._name = f"{service_url}"
         self._unclosed = warn_unless_closed(self, f"the client of {service_url}")
 
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._open)} open"
+        return f"<Client of {self._name}, {state}>"
+
+    @opening
     async def create_producer(
         self,
         topic: str,
@@ -154,8 +169,9 @@ class Client:
         access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
         message_router: Callable[[Any, int], int] | None = None,
     ) -> Producer:
-        """Create a producer. Keywords, units and defaults are those of `pulsar.asyncio`.
+        """Create a producer: `await` it, or enter it with `async with`.
 
+        Keywords, units and defaults are those of `pulsar.asyncio`.
         With `block_if_queue_full`, a send over the limit of `max_pending_messages` (of the whole
         producer) waits its turn; the event loop is never blocked. With `chunking_enabled` each
         chunk counts, and a message of more chunks than the limit goes when no other is under way.
@@ -196,6 +212,7 @@ class Client:
         self._open[producer] = warn_unless_closed(producer, f"the producer of {link.topic}")
         return producer
 
+    @opening
     async def subscribe(
         self,
         topic: str | list[str] | Any,
@@ -237,7 +254,7 @@ class Client:
         nack_overflow_share: float = 0.5,
         nack_overflow_delay: float | timedelta = 600.0,
     ) -> Consumer:
-        """Subscribe to a topic, a list of topics or a pattern.
+        """Subscribe to a topic, a list of topics or a pattern: `await` it, or `async with` it.
 
         Keywords, units and defaults are those of `pulsar.asyncio`; `message_listener` and
         `pattern_auto_discovery_period` (s) are the synchronous client's. New here:
@@ -312,9 +329,12 @@ class Client:
         await self._still_open(link)
         consumer = make_consumer(self._transport, link, options, self._forget)
         name = f"the consumer of {options.pattern or ', '.join(options.topics)}"
-        self._open[consumer] = warn_unless_closed(consumer, f"{name} ({subscription_name!r})")
+        self._open[consumer] = warn_unless_closed(
+            consumer, f"{name} ({options.subscription_name!r})"
+        )
         return consumer
 
+    @opening
     async def create_reader(
         self,
         topic: str,
@@ -328,7 +348,9 @@ class Client:
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     ) -> Reader:
-        """Create a reader. Keywords, units and defaults are those of `pulsar.asyncio`.
+        """Create a reader: `await` it, or enter it with `async with`.
+
+        Keywords, units and defaults are those of `pulsar.asyncio`.
 
         Raises:
             ConfigurationError: A keyword is wrong; nothing was connected.
@@ -370,24 +392,32 @@ class Client:
 
         Whatever it made is closed with it: calls under way and later ones raise `ClosedError`.
         """
+        check_process(self._pid, "client")
         self._closed = True
         self._unclosed.detach()
         for each in list(self._open):
-            each.abandon()
+            loop = each.place.loop
+            if loop.is_running() and loop is not running_loop():
+                loop.call_soon_threadsafe(each.abandon)
+            else:
+                each.abandon()
         self._transport.shutdown()
 
     async def close(self) -> None:
         """Close every producer, consumer and reader, then the connections. Again does nothing.
 
-        Consumers send their acks first. Cancelling the call does not stop the closing.
+        Consumers send their acks first. Cancelling the call does not stop the closing. What belongs
+        to another event loop is closed there; where that does not run any more, what was acked in
+        its last `ack_group_time_ms` may come again.
         """
+        check_process(self._pid, "client")
         await self._close_once()
 
     async def _close(self) -> None:
         self._closed = True
         self._unclosed.detach()
         failures = await asyncio.gather(
-            *(each.close() for each in self._open), return_exceptions=True
+            *(_close_at_home(each) for each in list(self._open)), return_exceptions=True
         )
         await self._transport.close()
         for failure in failures:
@@ -406,6 +436,7 @@ class Client:
             raise ClosedError("the client was closed meanwhile: create another")
 
     def _check_open(self) -> None:
+        check_process(self._pid, "client")
         if self._closed:
             raise ClosedError("the client is closed: create another")
 
@@ -415,6 +446,19 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+async def _close_at_home(each: Producer | Consumer | Reader) -> None:
+    """On the loop it belongs to; when that does not run, it can only be left to the transport."""
+    loop = each.place.loop
+    if loop is running_loop():
+        await each.close()
+    elif loop.is_running():
+        begun = asyncio.run_coroutine_threadsafe(each.close(), loop)
+        async with asyncio.timeout(_ELSEWHERE_S):
+            await asyncio.wrap_future(begun)
+    else:
+        each.abandon()
 
 
 def _default_transport(options: ClientOptions) -> Transport:

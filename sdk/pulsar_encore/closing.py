@@ -7,6 +7,7 @@ was never closed.
 from __future__ import annotations
 
 import asyncio
+import os
 import warnings
 from collections.abc import Callable, Coroutine
 from inspect import ismethod
@@ -39,7 +40,7 @@ class CloseOnce:
         await asyncio.shield(task)
 
 
-def warn_unless_closed(thing: object, name: str) -> finalize[[str], object]:
+def warn_unless_closed(thing: object, name: str) -> finalize[[str, int], object]:
     """A `ResourceWarning` when `thing` is collected, or the process ends.
 
     Args:
@@ -49,10 +50,12 @@ def warn_unless_closed(thing: object, name: str) -> finalize[[str], object]:
     Returns:
         Its `detach` calls the warning off.
     """
-    return finalize(thing, _warn, name)
+    return finalize(thing, _warn, name, os.getpid())
 
 
-def _warn(name: str) -> None:
+def _warn(name: str, pid: int) -> None:
+    if os.getpid() != pid:
+        return  # a forked child has nothing to close
     warnings.warn(
         f"{name} was never closed: use `async with`, or await its close()",
         ResourceWarning,

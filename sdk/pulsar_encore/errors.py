@@ -4,6 +4,8 @@
       ConfigurationError    you: an option or argument is wrong (also a ValueError)
         MessageNotHeldError you: this consumer cannot settle that message
         NotSupportedError   you: the engine underneath cannot do that
+        WrongLoopError      you: it belongs to another event loop
+        ForkedError         you: it belongs to the parent process
       ClosedError           you, late: the object was closed
       ReceiveTimeout        nobody: nothing arrived in time (also a TimeoutError)
       TransportError        the broker or the network; `retryable`: trying again can help
@@ -39,6 +41,14 @@ class MessageNotHeldError(ConfigurationError):
 
 class NotSupportedError(ConfigurationError):
     """The transport declares that it cannot do this (see `Capabilities`)."""
+
+
+class WrongLoopError(ConfigurationError):
+    """Called from another event loop than the one it was made on."""
+
+
+class ForkedError(ConfigurationError):
+    """Used in a child process, made in its parent."""
 
 
 class ClosedError(EncoreError):

@@ -5,18 +5,26 @@ Owns `Producer`. Nothing is handed to the transport before every argument is kno
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
 from .closing import CloseOnce
 from .errors import ClosedError, ConfigurationError
+from .errors import TransportError as PulsarException
 from .ids import MessageId
+from .loops import Place, running_loop
 from .options import ProducerOptions
 from .options.checks import boolean, integer, string_map
 from .transport.base import Outgoing, ProducerLink
+from .transport.stock.names import Result
+
+logger = logging.getLogger(__name__)
 
 _MAX_MS: Final = 2**63 - 1
 
@@ -26,7 +34,11 @@ class ContentError(ConfigurationError, TypeError):
 
 
 class Producer:
-    """Publishes to one topic; made by `Client.create_producer`."""
+    """Publishes to one topic; made by `Client.create_producer`.
+
+    It belongs to the event loop it was made on, and to the next that uses it once that is closed: a
+    call from another one beside it raises `WrongLoopError`, in a forked child `ForkedError`.
+    """
 
     def __init__(
         self,
@@ -38,8 +50,14 @@ class Producer:
         self._link = link
         self._schema = options.schema
         self._on_closed = on_closed
+        self.place = Place("producer")
+        self._sending: set[asyncio.Future[MessageId]] = set()
         self._closed = False
         self._close_once = CloseOnce(self._close)
+
+    def __repr__(self) -> str:
+        state = "connected" if self.is_connected() else "not connected"
+        return f"<Producer of {self.topic()}, {'closed' if self._closed else state}>"
 
     async def send(
         self,
@@ -77,7 +95,96 @@ class Producer:
             TransportError: The broker refused, or did not answer in `send_timeout_millis`.
         """
         self._check_open()
-        outgoing = Outgoing(
+        return await self._link.publish(
+            self._outgoing(
+                content,
+                properties,
+                partition_key,
+                ordering_key,
+                sequence_id,
+                replication_clusters,
+                disable_replication,
+                event_timestamp,
+                deliver_at,
+                deliver_after,
+            )
+        )
+
+    def send_async(
+        self,
+        content: Any,
+        callback: Callable[[Any, MessageId | None], Any] | None,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool | None = None,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> None:
+        """Send a message without waiting for it, as the synchronous stock client has it.
+
+        Args:
+            content: This and the others as for `send`.
+            callback: Called on the event loop as ``callback(result, message_id)``: a
+                `pulsar.Result`, `Result.Ok` when it is stored, and its id, None when it is not.
+
+        Raises:
+            ConfigurationError: An argument is wrong; nothing was sent.
+            ClosedError: The producer is or was closed.
+        """
+        self._check_open()
+        stored = self._link.publish(
+            self._outgoing(
+                content,
+                properties,
+                partition_key,
+                ordering_key,
+                sequence_id,
+                replication_clusters,
+                disable_replication,
+                event_timestamp,
+                deliver_at,
+                deliver_after,
+            )
+        )
+        sending = asyncio.ensure_future(stored)
+        self._sending.add(sending)
+        sending.add_done_callback(partial(self._sent, callback))
+
+    def _sent(
+        self, callback: Callable[..., Any] | None, sending: asyncio.Future[MessageId]
+    ) -> None:
+        self._sending.discard(sending)
+        if sending.cancelled():
+            return  # the loop is being closed, and nobody is there to be told
+        error = sending.exception()
+        if callback is None:
+            if error is not None:
+                logger.warning("send_async to %s failed: %s", self.topic(), error)
+        elif error is None:
+            callback(Result.Ok, sending.result())
+        else:
+            callback(
+                error.error() if isinstance(error, PulsarException) else Result.UnknownError, None
+            )
+
+    def _outgoing(
+        self,
+        content: Any,
+        properties: dict[str, str] | None,
+        partition_key: str | None,
+        ordering_key: str | None,
+        sequence_id: int | None,
+        replication_clusters: list[str] | None,
+        disable_replication: bool | None,
+        event_timestamp: int | None,
+        deliver_at: int | None,
+        deliver_after: timedelta | None,
+    ) -> Outgoing:
+        return Outgoing(
             payload=self._encode(content),
             properties=string_map(properties, "properties") or None,
             partition_key=_key(partition_key, "partition_key"),
@@ -89,7 +196,6 @@ class Producer:
             event_timestamp=_number(event_timestamp, "event_timestamp"),
             deliver_at=_due(deliver_at, deliver_after),
         )
-        return await self._link.publish(outgoing)
 
     def _encode(self, content: Any) -> bytes | None:
         if content is None:
@@ -110,17 +216,22 @@ class Producer:
         return data
 
     async def flush(self) -> None:
-        """Send what is being batched now, and wait until all of it is stored.
+        """Send what is being batched now, and wait until all of it is stored; by then the callbacks
+        of `send_async` were called.
 
         Raises:
             ClosedError: The producer is closed.
             TransportError: Something could not be stored.
         """
         self._check_open()
+        sending = list(self._sending)
         await self._link.flush()
+        if sending:
+            await asyncio.wait(sending)
 
     async def close(self) -> None:
         """Close the producer; sends under way fail with `ClosedError`. Again does nothing."""
+        self._come_here()
         await self._close_once()
 
     async def _close(self) -> None:
@@ -166,7 +277,14 @@ class Producer:
     ) -> None:
         await self.close()
 
+    def _come_here(self) -> None:
+        if running_loop() is not self.place.loop:
+            if self.place.over and running_loop() is not None:
+                self.place = self.place.moved()
+            self.place.check()
+
     def _check_open(self) -> None:
+        self._come_here()
         if self._closed:
             raise ClosedError("the producer is closed: create another")
 

@@ -5,7 +5,6 @@ Owns `Reader`. What has been read needs no acknowledging.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
@@ -15,6 +14,7 @@ from .backoff import to_ms
 from .closing import CloseOnce
 from .errors import ClosedError, ConfigurationError, ReceiveTimeout
 from .ids import MessageId
+from .loops import Place, running_loop
 from .message import Message
 from .options import ReaderOptions
 from .options.checks import integer
@@ -23,7 +23,11 @@ from .turn import Turn
 
 
 class Reader:
-    """Reads one topic from a chosen position; made by `Client.create_reader`."""
+    """Reads one topic from a chosen position; made by `Client.create_reader`.
+
+    It belongs to the event loop it was made on: a call from another one raises `WrongLoopError`, in
+    a forked child `ForkedError`.
+    """
 
     def __init__(
         self,
@@ -35,9 +39,14 @@ class Reader:
         self._link = link
         self._schema = options.schema
         self._on_closed = on_closed
-        self._turn = Turn(asyncio.get_running_loop())
+        self.place = Place("reader")
+        self._turn = Turn(self.place.loop)
         self._closed = False
         self._close_once = CloseOnce(self._close)
+
+    def __repr__(self) -> str:
+        state = "connected" if self.is_connected() else "not connected"
+        return f"<Reader of {self.topic()}, {'closed' if self._closed else state}>"
 
     async def read_next(
         self, timeout_millis: int | None = None, *, timeout: float | timedelta | None = None
@@ -122,6 +131,10 @@ class Reader:
 
     async def close(self) -> None:
         """Close the reader; reads under way fail with `ClosedError`. Again does nothing."""
+        if self.place.over:  # and with it all that waits
+            self.abandon()
+            return
+        self.place.check()
         await self._close_once()
 
     async def _close(self) -> None:
@@ -169,6 +182,8 @@ class Reader:
         await self.close()
 
     def _check_open(self) -> None:
+        if running_loop() is not self.place.loop:
+            self.place.check()
         if self._closed:
             raise ClosedError("the reader is closed: create another")
 

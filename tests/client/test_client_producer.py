@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import pulsar
 import pytest
 
 import pulsar_encore as encore
@@ -311,3 +314,60 @@ async def test_a_message_over_the_limit_is_named(client: encore.Client, topic: s
     async with await client.create_producer(topic, batching_enabled=False) as producer:
         with pytest.raises(encore.TransportError, match=r"MessageTooBig.*chunking_enabled"):
             await producer.send(bytes(6 * 1024 * 1024))
+
+
+async def test_send_async_calls_back_on_the_loop(
+    make_client: Callable[..., encore.Client], topic: str
+) -> None:
+    """The synchronous client's method: fire, and be told; `flush` waits for the telling, too."""
+    told: list[tuple[Any, Any]] = []
+    thread = threading.get_ident()
+    threads: set[int] = set()
+
+    def callback(result: Any, message_id: Any) -> None:
+        threads.add(threading.get_ident())
+        told.append((result, message_id))
+
+    async with make_client() as client, client.create_producer(topic) as producer:
+        for number in range(100):
+            assert producer.send_async(b"%d" % number, callback, properties={"n": "1"}) is None
+        producer.send_async(b"quiet", None)
+        assert told == []
+        await producer.flush()
+        assert [result for result, _ in told] == [pulsar.Result.Ok] * 100
+        assert threads == {thread}
+        ids = [message_id for _, message_id in told]
+        assert ids == sorted(ids) and len(set(ids)) == 100
+        with pytest.raises(encore.ConfigurationError):
+            producer.send_async("not bytes", callback)
+        async with client.create_reader(topic, encore.MessageId.earliest) as reader:
+            assert (await reader.read_next(timeout=5)).properties() == {"n": "1"}
+
+
+async def test_send_async_says_what_failed(
+    make_client: Callable[..., encore.Client], topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[tuple[Any, Any]] = []
+
+    def raising(result: Any, message_id: Any) -> None:
+        told.append((result, message_id))
+        raise RuntimeError("the callback's own mistake")
+
+    async with make_client() as client:
+        producer = await client.create_producer(
+            topic, max_pending_messages=1, chunking_enabled=True, batching_enabled=False
+        )
+        producer.send_async(b"1", lambda *outcome: told.append(outcome))
+        producer.send_async(b"2", raising)
+        producer.send_async(b"3", None)
+        await producer.flush()
+        assert {result.name for result, _ in told} == {"Ok", "ProducerQueueIsFull"}
+        assert [message_id for result, message_id in told if result != pulsar.Result.Ok] == [None]
+        assert "send_async to" in caplog.text and "ProducerQueueIsFull" in caplog.text
+        await producer.send(b"4")  # a callback that raises does no harm
+        told.clear()
+        producer.send_async(b"5", lambda *outcome: told.append(outcome))
+        await producer.close()
+        assert len(told) == 1
+        with pytest.raises(encore.ClosedError):
+            producer.send_async(b"6", None)

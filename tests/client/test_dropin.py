@@ -61,6 +61,11 @@ def public_methods(kind: type) -> dict[str, Any]:
     }
 
 
+def awaited(function: Callable[..., Any]) -> bool:
+    """A coroutine function, or marked as one (in Python 3.11 only mocks and asyncio see that)."""
+    return inspect.iscoroutinefunction(function) or hasattr(function, "_is_coroutine")
+
+
 def compare(
     label: str, theirs: Callable[..., Any], ours: Callable[..., Any], *, positions: bool
 ) -> Iterator[str]:
@@ -94,9 +99,9 @@ def differences() -> Iterator[str]:
                 yield f"{label}: missing"
                 continue
             yield from compare(label, member, own, positions=True)
-            if inspect.iscoroutinefunction(member) and not inspect.iscoroutinefunction(own):
+            if awaited(member) and not awaited(own):
                 yield f"{label}: not a coroutine function"
-            if inspect.iscoroutinefunction(own) and not inspect.iscoroutinefunction(member):
+            if awaited(own) and not awaited(member):
                 yield f"{label}: a coroutine function"
     for kind, own_kind in ((pulsar.Message, encore.Message), (pulsar.MessageId, encore.MessageId)):
         for method, member in public_methods(kind).items():

@@ -194,9 +194,9 @@ async def test_a_dead_link_is_in_the_log_and_in_the_next_call(
     await asyncio.sleep(0.1)
     (record,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
     assert "message_listener" in record.getMessage() and TOPIC in record.getMessage()
-    for call in (consumer.acknowledge(seen[0]), consumer.negative_acknowledge(seen[0])):
+    for call in (consumer.acknowledge, consumer.negative_acknowledge):
         with pytest.raises(ClosedError):
-            await call
+            await call(seen[0])
     for switch in (consumer.pause_message_listener, consumer.resume_message_listener):
         with pytest.raises(ClosedError):
             switch()

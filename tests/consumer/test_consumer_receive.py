@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -188,7 +189,7 @@ async def test_cancelled_after_any_step_nothing_is_lost(
 
 @pytest.mark.parametrize("steps", range(8))
 @pytest.mark.parametrize("settle", ["acknowledge", "negative_acknowledge"])
-async def test_a_cancelled_settlement_has_either_happened_or_not_begun(
+async def test_a_cancelled_settlement_has_happened(
     transport: MemoryTransport, subscribe: Subscribe, settle: str, steps: int
 ) -> None:
     put_numbers(transport, 3, batch=3)
@@ -201,7 +202,7 @@ async def test_a_cancelled_settlement_has_either_happened_or_not_begun(
     await asyncio.gather(call, return_exceptions=True)
     statistics = consumer.statistics()
     assert statistics.in_flight + statistics.nacked + statistics.unsent_acks in (3, 4)
-    assert statistics.in_flight == (3 if steps == 0 else 2)
+    assert statistics.in_flight == 2  # it acted when it was called
 
 
 @pytest.mark.parametrize("steps", range(10))
@@ -365,18 +366,18 @@ async def test_after_close_every_call_fails_by_name(
     await consumer.close()
     await consumer.close()
     for call in (
-        consumer.receive(),
-        consumer.receive(timeout=1),
-        consumer.batch_receive(),
-        consumer.acknowledge(message),
-        consumer.acknowledge([message]),
-        consumer.negative_acknowledge(message),
-        consumer.seek(MessageId.earliest),
-        consumer.get_last_message_id(),
-        consumer.unsubscribe(),
+        consumer.receive,
+        partial(consumer.receive, timeout=1),
+        consumer.batch_receive,
+        partial(consumer.acknowledge, message),
+        partial(consumer.acknowledge, [message]),
+        partial(consumer.negative_acknowledge, message),
+        partial(consumer.seek, MessageId.earliest),
+        consumer.get_last_message_id,
+        consumer.unsubscribe,
     ):
         with pytest.raises(ClosedError):
-            await call
+            await call()
     with pytest.raises(ClosedError):
         consumer.redeliver_unacknowledged_messages()
     assert not consumer.is_connected()

@@ -12,14 +12,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
 
+from ..awaiting import Acted, Acting, returns_coroutine
 from ..backoff import to_ms
 from ..core.in_flight import InFlight
 from ..errors import ClosedError, ConfigurationError, NotSupportedError, TransportError
 from ..evidence import check_error
 from ..ids import MessageId
+from ..loops import Place, running_loop
 from ..message import Message
 from ..options import BatchReceivePolicy, ConsumerOptions
 from ..options.checks import integer
@@ -50,10 +53,11 @@ _T = TypeVar("_T")
 
 
 class Consumer:
-    """A subscription, made by `Client.subscribe`. Not for use from several event loops.
+    """A subscription, made by `Client.subscribe`.
 
     Every await can be cancelled or timed out at any point without losing a message. `async with`
-    closes it; `async for` receives until it is closed.
+    closes it; `async for` receives until it is closed. It belongs to the event loop it was made on:
+    a call from another one raises `WrongLoopError`, in a forked child `ForkedError`.
     """
 
     def __init__(
@@ -67,8 +71,10 @@ class Consumer:
         self._link = link
         self._options = options
         self._on_closed = on_closed
-        self._loop = loop = asyncio.get_running_loop()
+        self.place = Place("consumer")
+        self._loop = loop = self.place.loop
         self._turn = Turn(loop)
+        self._acted = Acted(self._turn)
         self._listener: Listener | None = None
         self._closing: asyncio.Task[None] | None = None
         self._refusal: Exception | None = None  # what every call gets once closed, or dead
@@ -105,6 +111,19 @@ class Consumer:
         if options.message_listener is not None:
             self._listener = Listener(self, self._queue, options.message_listener, self._turn)
 
+    def __repr__(self) -> str:
+        return (
+            f"<Consumer of {self.topic()}, subscription {self.subscription_name()!r}, "
+            f"{self._options.consumer_type.name}, {self._state()}>"
+        )
+
+    def _state(self) -> str:
+        if self._closing is not None or isinstance(self._refusal, ClosedError):
+            return "closed"
+        if self._refusal is not None:
+            return "failed"
+        return "connected" if self.is_connected() else "not connected"
+
     def _open_letters(self, topics: LetterTopics) -> None:
         options = self._options
         forwarder = Forwarder(topics, self._settlement, self.consumer_name(), VERSION)
@@ -128,6 +147,8 @@ class Consumer:
             ClosedError: The consumer was closed.
             ConfigurationError: With a `message_listener`, which does the receiving.
         """
+        if running_loop() is not self._loop:
+            self.place.check()
         if self._listener is not None:
             self._check_receiver()
         if timeout_millis is None and timeout is None:
@@ -150,6 +171,7 @@ class Consumer:
         Returns:
             At least one message, or none when the policy's time ran out.
         """
+        self.place.check()
         self._check_receiver()
         return await self._batches.receive()
 
@@ -168,17 +190,22 @@ class Consumer:
 
     # Settling
 
-    async def acknowledge(self, message: Settleable | Sequence[Settleable]) -> None:
+    @returns_coroutine
+    def acknowledge(self, message: Settleable | Sequence[Settleable]) -> Coroutine[Any, Any, None]:
         """The message, or each of a list, is done and need not come again.
 
+        Done when the call returns; awaiting the result lets the event loop run when it is time.
         Sent with others within `ack_group_time_ms`; kept while disconnected. Acking twice is
         harmless, acking a nacked message cancels its nack, and an id without index is its entry's.
 
         Raises:
             MessageNotHeldError: Another consumer's, of no topic read here, or part of a batch that
                 this consumer does not hold. Nothing was acked but what precedes it in the list.
+            WrongLoopError: Awaited on another event loop; outside of any it acts when awaited.
         """
-        turn = self._turn
+        if running_loop() is not self._loop:
+            return self._elsewhere(self.acknowledge, message)
+        acted = self._acted
         if type(message) is Message and self._refusal is None:
             # What nearly every call is; the rules are `Settlement.ack`'s.
             entry = message._entry
@@ -186,38 +213,44 @@ class Consumer:
                 unsent = entry.home.ack(entry, message._index)
                 if unsent:
                     self._acks.added(entry.home, unsent)
-                if turn.checked:
-                    turn.checked = False
-                elif turn.clock() >= turn.ends:
-                    await turn.end()
-                return
-        self._check_open()
+                return acted
+        self._refuse_closed()
         if isinstance(message, (list, tuple)) and len(message) > _LONG:
-            await self._finish(self._acknowledge_all(message))
-        elif isinstance(message, (list, tuple)):
+            return Acting(self._in_background(self._acknowledge_all(message)))
+        if isinstance(message, (list, tuple)):
             for each in message:
                 self._settlement.ack(each)
         else:
             self._settlement.ack(message)  # type: ignore[arg-type]  # refuses other sequences
-        await self._end_turn()
+        return acted
+
+    async def _elsewhere(self, call: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        """The call, made where the loop does not run, once it is awaited."""
+        self.place.check()
+        await call(*args)
 
     async def _acknowledge_all(self, messages: Sequence[Settleable]) -> None:
         """A long list, in several turns of the loop."""
         for each in messages:
-            self._check_open()
+            self._refuse_closed()
             self._settlement.ack(each)
-            await self._end_turn()
+            await self._acted
 
-    async def acknowledge_cumulative(self, message: Settleable) -> None:
+    @returns_coroutine
+    def acknowledge_cumulative(self, message: Settleable) -> Coroutine[Any, Any, None]:
         """The message and all before it, of its topic or partition, are done.
+
+        Done when the call returns, as `acknowledge` is.
 
         Raises:
             ConfigurationError: On Shared and Key_Shared, where other consumers hold the rest.
         """
-        self._check_open()
+        if running_loop() is not self._loop:
+            return self._elsewhere(self.acknowledge_cumulative, message)
+        self._refuse_closed()
         self._check_cumulative("acknowledge_cumulative")
         self._settlement.ack_cumulative(message)
-        await self._end_turn()
+        return self._acted
 
     def _check_cumulative(self, call: str) -> None:
         if self._options.shared:
@@ -226,15 +259,17 @@ class Consumer:
                 f"{self._options.consumer_type.name}: settle the messages one by one"
             )
 
-    async def negative_acknowledge(
+    @returns_coroutine
+    def negative_acknowledge(
         self,
         message: Settleable,
         delay: float | timedelta | None = None,
         *,
         error: BaseException | str | None = None,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """The message failed: it comes again after `delay`.
 
+        Done when the call returns, as `acknowledge` is.
         Per message, also inside a batch: siblings that are acked or still held do not come with it.
         Nacking again moves it; acking cancels it. On Exclusive and Failover the broker can only
         rewind: when the delay is over everything unacked of the topic comes again, in order.
@@ -249,16 +284,13 @@ class Consumer:
             ConfigurationError: A delay below 0, or an `error` of another kind; nothing was done.
             MessageNotHeldError: Another consumer's, or of no topic read here.
         """
-        self._check_open()
+        if running_loop() is not self._loop:
+            return self._elsewhere(partial(self.negative_acknowledge, error=error), message, delay)
+        self._refuse_closed()
         check_error(error)
         self._settlement.nack(message, delay, error)
         self._window.watch()
-        await self._end_turn()
-
-    async def _end_turn(self) -> None:
-        """Let the loop run when the turn is over; after the step, which is never taken back."""
-        if self._turn.clock() >= self._turn.ends:
-            await self._turn.end()
+        return self._acted
 
     async def reconsume_later(
         self,
@@ -408,6 +440,11 @@ class Consumer:
         A `message_listener` that is under way may end first and settle its message; after 5 s it is
         cancelled, and the message comes again.
         """
+        if running_loop() is not self._loop:
+            if self.place.over:  # and with it all that could be sent or waited for
+                self.abandon()
+                return
+            self.place.check()
         if self._closing is None:
             if self._listener is None:
                 self._refusal = _closed()
@@ -476,6 +513,11 @@ class Consumer:
         await self.close()
 
     def _check_open(self) -> None:
+        if running_loop() is not self._loop:
+            self.place.check()
+        self._refuse_closed()
+
+    def _refuse_closed(self) -> None:
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
 
@@ -488,15 +530,20 @@ class Consumer:
 
     async def _finish(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Await `work`, which goes on to its end even when the caller is cancelled."""
-        task = self._loop.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._finished)
+        task = self._in_background(work)
+        task.add_done_callback(_retrieve)
         return await asyncio.shield(task)
 
-    def _finished(self, task: asyncio.Task[Any]) -> None:
-        self._background.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.debug("background call failed: %r", task.exception())
+    def _in_background(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        task = self._loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.debug("background call failed: %r", task.exception())
 
 
 def _position(messageid: Any) -> MessageId:

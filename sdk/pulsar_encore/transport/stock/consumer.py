@@ -450,7 +450,7 @@ class StockConsumer:
         self._stop()
         with contextlib.suppress(EncoreError):
             await self._calls.run(self._native.close_async, "close")
-        if self._sink is not None:
+        if self._sink is not None and self._loop is asyncio.get_running_loop():
             await asyncio.wait((self._ended,), timeout=_CLOSE_S)
         self._calls.abandon()
 

@@ -1,21 +1,28 @@
-"""Ending native clients so that the interpreter can end after them.
+"""Ending native clients so that the interpreter can end after them; in a forked child, never.
 
-Owns the order at exit. A native thread that wants the interpreter lock after finalization has begun
-is unwound by force through C++ and aborts the process, even when all it does is to let go of a
-callback. So every client still open is closed at exit, and the native side's last reference to each
-closing callback is waited for: from then on it has nothing of Python's.
+Owns the order at exit, and what a fork leaves. A native thread that wants the interpreter lock
+after finalization has begun is unwound by force through C++ and aborts the process, even when all
+it does is to let go of a callback. So every client still open is closed at exit, and the native
+side's last reference to each closing callback is waited for: from then on it has nothing of
+Python's.
+
+A forked child has copies of the native objects without their threads, over the parent's sockets.
+One that is destroyed waits for a thread that is not there, or tells the broker to close what the
+parent still uses. So in the child none of them ever is.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
+import os
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
-from weakref import finalize
+from weakref import WeakValueDictionary, finalize
 
 from .results import ignore
 
@@ -24,6 +31,7 @@ _EXIT_WAIT_S: Final = 2.0
 
 _open: dict[int, Any] = {}
 _ending: dict[threading.Event, Any] = {}
+_natives: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by id: they are not hashable
 
 
 class _Callback:
@@ -50,8 +58,26 @@ def watch(owner: object, native: Any, when: Callable[[Callable[[], None]], None]
     Args:
         when: Calls what it is given as soon as the native client may be ended.
     """
-    _open[id(native)] = native
+    _open[id(native)] = keep_in_child(native)
     finalize(owner, when, partial(end_open, native)).atexit = False
+
+
+def keep_in_child(native: Any) -> Any:
+    """`native`, which is never destroyed in a child process that has it from its parent."""
+    _natives[id(native)] = native
+    return native
+
+
+def _in_child() -> None:
+    for native in list(_natives.values()):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))  # beyond the interpreter's end
+    _natives.clear()
+    _open.clear()
+    _ending.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 def end_open(native: Any) -> None:

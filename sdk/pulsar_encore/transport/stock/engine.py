@@ -23,7 +23,7 @@ from ..base import ConsumerLink, ProducerLink, ReaderLink
 from .consumer import STOCK, StockConsumer
 from .consumer_config import consumer_configuration, subscribed_topics
 from .creations import Creations
-from .ending import end, end_open, watch
+from .ending import end, end_open, keep_in_child, watch
 from .native_ids import to_native
 from .producer import StockProducer
 from .producer_config import producer_configuration
@@ -148,7 +148,7 @@ class StockTransport:
         return KnownSchema(info)
 
     async def _create(self, start: Start, doing: str) -> Any:
-        return await self._creations.make(self._calls, start, doing)
+        return keep_in_child(await self._creations.make(self._calls, start, doing))
 
     def shutdown(self) -> None:
         # Not the native shutdown: it keeps the GIL while it waits for threads that may want it.

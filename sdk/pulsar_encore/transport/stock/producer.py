@@ -31,7 +31,8 @@ _CHUNK_BYTES: Final = 5 * 1024 * 1024  # maxMessageSize of a broker, unless chan
 
 
 class StockProducer:
-    """One producer (`ProducerLink`). All methods on the loop that created it."""
+    """One producer (`ProducerLink`). All methods on the loop that created it, or, once that is
+    closed, on the next."""
 
     def __init__(self, native: Any, options: ProducerOptions, router: Router | None) -> None:
         self._native = native
@@ -66,6 +67,7 @@ class StockProducer:
     def publish(self, message: Outgoing) -> Awaitable[MessageId]:
         if self._closed:
             raise ClosedError("the producer is closed: create another")
+        self._mail.move(asyncio.get_running_loop())
         native = build(message)
         chunks = chunks_of(message) if self._chunked else 1
         future: asyncio.Future[MessageId] = self._mail.loop.create_future()
@@ -104,7 +106,7 @@ class StockProducer:
 
     def _sent(self, future: asyncio.Future[MessageId], result: Any, native_id: Any) -> None:
         self._ended(future)
-        if not future.done():
+        if not (future.done() or future.get_loop().is_closed()):
             if result == _pulsar.Result.Ok:
                 future.set_result(self._id_of(native_id))
             else:

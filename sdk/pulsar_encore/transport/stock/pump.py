@@ -11,6 +11,7 @@ closed or the main thread is over, so it can neither hang the process nor abort 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -66,8 +67,11 @@ class Watcher:
     """The thread that sees connections come and go, for every pump of the process."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._pumps: set[Pump] = set()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
 
@@ -77,6 +81,13 @@ class Watcher:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="pulsar-encore-watcher")
                 self._thread.start()
+
+    def forget(self) -> None:
+        """In a forked child: the thread and the pumps' threads stayed in the parent."""
+        for pump in self._pumps:
+            pump.left_behind = True
+        self._pumps.clear()
+        self._begin()  # the lock may be one that a thread of the parent holds
 
     def remove(self, pump: Pump) -> None:
         with self._lock:
@@ -118,6 +129,8 @@ class Watcher:
 
 
 _watcher = Watcher()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_watcher.forget)
 _unanswered: list[Any] = []  # native consumers that must not be destroyed
 
 
@@ -199,6 +212,7 @@ class Pump:
 
     def start(self) -> None:
         self._thread.start()
+        self.left_behind = False  # in the parent process, by a fork
         _watcher.add(self)
 
     # From the loop
@@ -237,7 +251,7 @@ class Pump:
 
     def forsake(self) -> None:
         """End the thread, and close the native consumer: nobody is left to do so."""
-        if not self._stopping:
+        if not (self._stopping or self.left_behind):
             self._forsaken = True
             self.stop()
 

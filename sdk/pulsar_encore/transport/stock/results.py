@@ -47,6 +47,12 @@ class Mailbox:
             return True
         return self._schedule()
 
+    def move(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Hand over to `loop` from now on, with what the last one did not get to."""
+        if loop is not self.loop:
+            self.loop = loop
+            self._schedule()
+
     def _schedule(self) -> bool:
         self._woken = True
         try:
@@ -134,11 +140,20 @@ class Calls:
             self._under_way.discard(future)
 
     def abandon(self) -> None:
-        """Fail what is under way, and what comes later, with `ClosedError`. On the loop."""
+        """Fail what is under way, and what comes later, with `ClosedError`."""
         self._abandoned = True
-        for future in self._under_way:
-            if not future.done():
-                future.set_exception(ClosedError("closed while the call was under way"))
+        for future in list(self._under_way):
+            loop = future.get_loop()
+            if loop is asyncio._get_running_loop():
+                _abandon(future)
+            else:
+                with contextlib.suppress(RuntimeError):  # a closed loop has nobody who waits
+                    loop.call_soon_threadsafe(_abandon, future)
+
+
+def _abandon(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_exception(ClosedError("closed while the call was under way"))
 
 
 def _settle(

@@ -39,7 +39,7 @@ def has_versions(schema: Any) -> bool:
 
 
 class WriterSchemas:
-    """The schema versions of one client's topics. On its event loop.
+    """The schema versions of one client's topics. On any event loop.
 
     Args:
         native_client: The `_pulsar.Client` that fetches.
@@ -49,7 +49,8 @@ class WriterSchemas:
         self._native = native_client
         self._known: dict[Version, str] = {}
         self._failed: dict[Version, tuple[float, Exception]] = {}
-        self._fetching: dict[Version, asyncio.Task[None]] = {}
+        # An event loop waits for its own tasks only.
+        self._fetching: dict[tuple[Version, asyncio.AbstractEventLoop], asyncio.Task[None]] = {}
 
     def lacks(self, version: Version | None) -> bool:
         """Whether it has to be fetched, now or again."""
@@ -60,9 +61,11 @@ class WriterSchemas:
 
     async def fetch(self, version: Version) -> None:
         """Wait until it is known, or cannot be had; it goes on when the caller is cancelled."""
-        task = self._fetching.get(version)
+        at = (version, asyncio.get_running_loop())
+        task = self._fetching.get(at)
         if task is None:
-            task = self._fetching[version] = asyncio.create_task(self._fetch(version))
+            task = self._fetching[at] = asyncio.create_task(self._fetch(version))
+            task.add_done_callback(lambda _: self._fetching.pop(at))
         await asyncio.wait((task,), timeout=WAIT_S)
         if not task.done():
             self._fail(version, TransportError(f"no answer in {WAIT_S:g} s", result="Timeout"))
@@ -83,8 +86,6 @@ class WriterSchemas:
             self._failed.pop(version, None)
         except Exception as error:
             self._fail(version, error)
-        finally:
-            del self._fetching[version]
 
     def _fail(self, version: Version, error: Exception) -> None:
         self._failed[version] = (asyncio.get_running_loop().time(), error)

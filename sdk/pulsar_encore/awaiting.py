@@ -1,0 +1,154 @@
+"""What calls return that can do more than a coroutine.
+
+Owns `Acted` and `Acting`, of calls that work whether they are awaited or not, and `Opening`, which
+is awaited or entered. All are coroutines to asyncio: `create_task`, `gather` and `wait_for` take
+them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Coroutine, Generator
+from types import TracebackType
+from typing import Any, ParamSpec, Protocol, Self, TypeVar, cast
+
+from .turn import Turn
+
+_NOTHING: tuple[()] = ()
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Acted(Coroutine[Any, Any, None]):
+    """The call has acted. Awaiting is for fairness only: it suspends when the turn is over.
+
+    Args:
+        turn: Of the object that was called; one `Acted` serves all its calls.
+    """
+
+    __slots__ = ("_turn",)
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        turn = self._turn
+        if turn.checked:  # by the receive before it
+            turn.checked = False
+        elif turn.clock() >= turn.ends:
+            return turn.end().__await__()
+        return cast("Generator[Any, Any, None]", iter(_NOTHING))
+
+    def send(self, value: Any) -> Any:
+        raise StopIteration  # as a task of its own it has nothing left to do
+
+    def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
+        raise typ if val is None else val
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class Acting(Coroutine[Any, Any, None]):
+    """The call's work is under way in a task, awaited or not; cancelling the caller leaves it."""
+
+    __slots__ = ("_steps", "_task")
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+        self._steps: Generator[Any, Any, None] | None = None
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return asyncio.shield(self._task).__await__()
+
+    def _begun(self) -> Generator[Any, Any, None]:
+        if self._steps is None:
+            self._steps = self.__await__()
+        return self._steps
+
+    def send(self, value: Any) -> Any:
+        return self._begun().send(value)
+
+    def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
+        return self._begun().throw(typ if val is None else val)
+
+    def close(self) -> None:
+        if self._steps is not None:
+            self._steps.close()
+
+
+class _Entered(Protocol):
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+_P = ParamSpec("_P")
+_Opened = TypeVar("_Opened", bound=_Entered)
+_T_co = TypeVar("_T_co", bound=_Entered, covariant=True)
+
+
+class Opening(Coroutine[Any, Any, _T_co]):
+    """`await` it for the object, or `async with` it, which closes the object at the end.
+
+    Args:
+        coroutine: Makes the object.
+    """
+
+    __slots__ = ("_coroutine", "_opened")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, _T_co]) -> None:
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, Any, _T_co]:
+        return self._coroutine.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._coroutine.send(value)
+
+    def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
+        return self._coroutine.throw(typ if val is None else val)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    async def __aenter__(self) -> _T_co:
+        opened = await self._coroutine
+        self._opened = opened
+        return await opened.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._opened.__aexit__(kind, error, trace)
+
+
+def opening(
+    function: Callable[_P, Coroutine[Any, Any, _Opened]],
+) -> Callable[_P, Opening[_Opened]]:
+    """Let what a coroutine function makes be awaited or entered."""
+
+    @returns_coroutine
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> Opening[_Opened]:
+        return Opening(function(*args, **kwargs))
+
+    return call
+
+
+def returns_coroutine(function: _F) -> _F:
+    """Mark a function that returns one of these as the coroutine function it stands for: mocks and
+    frameworks ask."""
+    if sys.version_info >= (3, 12):
+        return inspect.markcoroutinefunction(function)
+    function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+    return function

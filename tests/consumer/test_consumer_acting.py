@@ -1,0 +1,175 @@
+"""Settling acts when it is called; what it returns is a coroutine to whoever wants one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import warnings
+from collections.abc import Callable, Coroutine
+from typing import Any
+from unittest.mock import AsyncMock, create_autospec
+
+import pytest
+from consumer_kit import TOPIC, Subscribe, put_numbers, receive_n
+
+from pulsar_encore import ConfigurationError, Consumer, ConsumerType, Message, MessageNotHeldError
+from pulsar_encore.testing import MemoryTransport
+
+
+async def test_a_listener_of_a_plain_function_settles(
+    transport: MemoryTransport, subscribe: Subscribe, recwarn: pytest.WarningsRecorder
+) -> None:
+    seen: list[tuple[bytes, int]] = []
+
+    def listener(consumer: Consumer, message: Message) -> None:
+        seen.append((message.data(), message.redelivery_count()))
+        if message.data() == b"1" and message.redelivery_count() == 0:
+            consumer.negative_acknowledge(message)
+        else:
+            consumer.acknowledge(message)
+
+    put_numbers(transport, 3)
+    consumer = await subscribe(message_listener=listener, negative_ack_redelivery_delay_ms=500)
+    await asyncio.sleep(2)
+    assert seen == [(b"0", 0), (b"1", 0), (b"2", 0), (b"1", 1)]
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
+    gc.collect()
+    assert [each.message for each in recwarn if "never awaited" in str(each.message)] == []
+
+
+async def test_a_mistake_in_such_a_listener_gives_the_message_back(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    """It raises where it is called, so that the callback has failed: nothing is left unsettled."""
+    looks: list[int] = []
+
+    def listener(consumer: Consumer, message: Message) -> None:
+        looks.append(message.redelivery_count())
+        consumer.negative_acknowledge(message, delay=-1 if len(looks) == 1 else 0)
+
+    put_numbers(transport, 1)
+    consumer = await subscribe(message_listener=listener, negative_ack_redelivery_delay_ms=1000)
+    await asyncio.sleep(1.5)
+    assert looks[:2] == [0, 1]
+    await consumer.close()
+
+
+Call = Callable[[Consumer, list[Message]], Coroutine[Any, Any, None]]
+CALLS: dict[str, Call] = {
+    "acknowledge": lambda consumer, messages: consumer.acknowledge(messages[0]),
+    "a list": lambda consumer, messages: consumer.acknowledge(messages[:3]),
+    "a long list": lambda consumer, messages: consumer.acknowledge(messages),
+    "acknowledge_cumulative": lambda consumer, messages: consumer.acknowledge_cumulative(
+        messages[0]
+    ),
+    "negative_acknowledge": lambda consumer, messages: consumer.negative_acknowledge(
+        messages[0], 100, error="why"
+    ),
+}
+
+
+@pytest.fixture(params=[pytest.param(call, id=name) for name, call in CALLS.items()])
+def settle(request: pytest.FixtureRequest) -> Call:
+    call: Call = request.param
+    return call
+
+
+async def left(consumer: Consumer) -> int:
+    statistics = consumer.statistics()
+    return statistics.in_flight
+
+
+async def held(subscribe: Subscribe, transport: MemoryTransport) -> tuple[Consumer, list[Message]]:
+    put_numbers(transport, 1200)
+    consumer = await subscribe(
+        consumer_type=ConsumerType.Exclusive, receiver_queue_size=2000, ack_group_max_size=10_000
+    )
+    return consumer, await receive_n(consumer, 1200)
+
+
+async def test_what_is_returned_goes_wherever_a_coroutine_goes(
+    transport: MemoryTransport, subscribe: Subscribe, settle: Call
+) -> None:
+    asyncio.get_running_loop().set_debug(True)
+    consumer, messages = await held(subscribe, transport)
+    before = await left(consumer)
+    assert await settle(consumer, messages) is None
+    after = await left(consumer)
+    assert after < before
+    assert await asyncio.create_task(settle(consumer, messages)) is None
+    assert await asyncio.wait_for(settle(consumer, messages), 1) is None
+    assert await asyncio.gather(*(settle(consumer, messages) for _ in range(3))) == [None] * 3
+    async with asyncio.TaskGroup() as group:
+        group.create_task(settle(consumer, messages), name="settling")
+    assert asyncio.iscoroutine(settle(consumer, messages))
+    assert await left(consumer) == after
+    await consumer.close()
+
+
+async def test_it_is_done_without_being_awaited(
+    transport: MemoryTransport, subscribe: Subscribe, settle: Call
+) -> None:
+    consumer, messages = await held(subscribe, transport)
+    before = await left(consumer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        settle(consumer, messages)
+        await asyncio.sleep(0.5)
+        gc.collect()
+    assert await left(consumer) < before
+    await consumer.close()
+
+
+async def test_a_task_that_is_cancelled_before_it_began_has_settled(
+    transport: MemoryTransport, subscribe: Subscribe, settle: Call
+) -> None:
+    consumer, messages = await held(subscribe, transport)
+    before = await left(consumer)
+    task = asyncio.create_task(settle(consumer, messages))
+    task.cancel()
+    await asyncio.wait((task,))
+    await asyncio.sleep(0.5)
+    assert await left(consumer) < before
+    await consumer.close()
+
+
+async def test_a_long_list_that_fails_says_so_unawaited_as_well(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    """As a task of asyncio does: the loop's exception handler is told."""
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    consumer, messages = await held(subscribe, transport)
+    other = await subscribe(subscription_name="other")
+    (foreign,) = await receive_n(other, 1)
+    with pytest.raises(MessageNotHeldError):
+        await consumer.acknowledge([*messages, foreign])
+    consumer.acknowledge([*messages, foreign])
+    await asyncio.sleep(0.5)
+    gc.collect()
+    assert [type(each.get("exception")) for each in told] == [MessageNotHeldError]
+    await consumer.close()
+    await other.close()
+
+
+async def test_mistakes_are_raised_by_the_call(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 1)
+    consumer = await subscribe()
+    message = await consumer.receive()
+    with pytest.raises(ConfigurationError, match="needs an Exclusive or Failover"):
+        consumer.acknowledge_cumulative(message)
+    with pytest.raises(ConfigurationError):
+        consumer.negative_acknowledge(message, delay=-1)
+    with pytest.raises(ConfigurationError):
+        consumer.acknowledge("x")  # type: ignore[arg-type]
+    await consumer.close()
+
+
+async def test_a_mock_of_it_is_awaited() -> None:
+    mock = create_autospec(Consumer, instance=True)
+    assert isinstance(mock.acknowledge, AsyncMock) and isinstance(mock.receive, AsyncMock)
+    await mock.acknowledge("m")
+    mock.acknowledge.assert_awaited_once_with("m")
