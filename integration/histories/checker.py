@@ -518,10 +518,12 @@ class _Checker:
     def _acked_cumulative(self, event: Event) -> None:
         message = self._messages[event.number]
         source = self._sources[message.topic]
+        # Of a look from before the last rewind: what it covers was handed out before it, then.
+        earlier_look = message.rank not in source.handed
         uncovered = []
         for rank in source.lowest_open(0, message.rank + 1):
             other = source.order[rank]
-            if rank not in source.handed:
+            if rank not in source.handed and not earlier_look:
                 uncovered.append(other)
             self._settle(other, event)
         if uncovered:

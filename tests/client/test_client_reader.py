@@ -48,6 +48,9 @@ class NativeReader:
     def topic(self) -> str:
         return "t"
 
+    def is_connected(self) -> bool:
+        return True
+
     def deliver(self, entry: int) -> None:
         if self.pending:
             self.pending.popleft()(OK, NativeMessage(entry))

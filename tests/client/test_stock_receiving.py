@@ -12,8 +12,8 @@ from collections.abc import Callable
 import pytest
 
 import pulsar_encore as encore
-from pulsar_encore.devbroker import BrokerThread
-from pulsar_encore.transport.stock import originals
+from pulsar_encore.devbroker import BrokerThread, Fault, FaultPlan
+from pulsar_encore.transport.stock import originals, seeking
 from pulsar_encore.transport.stock.pump import Pump
 
 WORK_S = 0.002
@@ -237,3 +237,56 @@ async def test_seeks_by_id_with_the_smallest_queue(
         for at in (3, 0, 5):
             await consumer.seek(ids[at])
             assert (await consumer.receive(timeout=5)).data() == b"%d" % (at + 1)
+
+
+@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize("late_ms", [300, 600])
+@pytest.mark.parametrize("queue", [5, 1000])
+@pytest.mark.parametrize("kind", [encore.ConsumerType.Exclusive, encore.ConsumerType.Shared])
+async def test_a_seek_that_is_answered_late_loses_nothing(
+    client: encore.Client,
+    broker: BrokerThread,
+    topic: str,
+    kind: encore.ConsumerType,
+    queue: int,
+    late_ms: int,
+    seen: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that is busy answers after the consumer is connected again and messages have come:
+    the library throws those away, and nobody asks for them. When that is not seen, because it was
+    late by little, they come after a second of silence."""
+    if not seen:
+        monkeypatch.setattr(seeking, "_LATE_S", 60.0)
+    numbers = [b"%d" % number for number in range(60)]
+    async with (
+        client.subscribe(
+            topic,
+            "s",
+            kind,
+            receiver_queue_size=queue,
+            initial_position=encore.InitialPosition.Earliest,
+        ) as consumer,
+        client.create_producer(topic, batching_max_publish_delay_ms=20) as producer,
+    ):
+        await asyncio.gather(*(producer.send(number) for number in numbers[:50]))
+        for _ in range(50):
+            await consumer.acknowledge(await consumer.receive(timeout=5))
+        broker.faults = FaultPlan([Fault(kind="delay", command="SUCCESS", delay_ms=late_ms)])
+        under_way = asyncio.ensure_future(consumer.seek(encore.MessageId.earliest))
+        await asyncio.sleep((late_ms - 100) / 1000)
+        await asyncio.gather(*(producer.send(number) for number in numbers[50:]))
+        await under_way
+        got = [(await consumer.receive(timeout=5)).data() for _ in numbers]
+        assert got == numbers
+
+
+async def test_a_reader_whose_seek_is_answered_late_loses_nothing(
+    client: encore.Client, broker: BrokerThread, topic: str
+) -> None:
+    await fill(client, topic, 50)
+    async with client.create_reader(topic, encore.MessageId.earliest) as reader:
+        first = [(await reader.read_next(timeout=5)).data() for _ in range(50)]
+        broker.faults = FaultPlan([Fault(kind="delay", command="SUCCESS", delay_ms=500)])
+        await reader.seek(encore.MessageId.earliest)
+        assert [(await reader.read_next(timeout=5)).data() for _ in range(50)] == first

@@ -216,6 +216,14 @@ def test_what_was_handed_out_before_a_redeliver_all_is_owed_again() -> None:
     assert history.kinds() == {"gap": 1, "uncovered": 1}
 
 
+def test_an_ack_of_a_look_before_a_redeliver_all_covers_what_was_handed_out_then() -> None:
+    history = History("Exclusive", messages=3)
+    history.got(0, 1, 2)
+    history.add(r.REDELIVER_ALL, who=0)
+    history.add(r.ACKED_CUMULATIVE, who=0, number=2)
+    assert history.kinds() == {}
+
+
 def test_the_order_of_a_key() -> None:
     history = History("KeyShared", keys=2)
     history.handled(0, 1)

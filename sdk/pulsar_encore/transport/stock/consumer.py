@@ -23,12 +23,14 @@ from ...closing import CloseOnce
 from ...errors import EncoreError, TransportError
 from ...ids import MessageId
 from ...options import ConsumerOptions
+from ...timer import wall_now_ms
 from ..base import AckPlan, Capabilities, Delivery, Sink
 from .deliveries import Grouper, Sources, partition_name
 from .native_ids import to_native
 from .originals import Original, Originals
 from .pump import Pump
 from .results import Calls, Mailbox
+from .seeking import seek
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +50,7 @@ _CLOSE_S: Final = 5.0
 # With a read of the broker's under way, a rewind makes it skip a block (wire notes 5.5). Nothing is
 # taken for so long, so that the permits are used up; 0 of 12 rewinds skipped then, 9 of 12 without.
 _QUIET_S: Final = 0.300
+_SILENCE_S: Final = 1.0  # after a seek
 
 STOCK: Final = Capabilities(
     name="stock",
@@ -93,8 +96,10 @@ class StockConsumer:
         self._chunked = False  # chunked messages have come
         self._paused = False
         self._seeking = False
-        self._seeks = asyncio.Lock()  # the library refuses a second seek, and each reconnects
+        self._seeks = asyncio.Lock()
         self._sought = 0  # seeks so far
+        self._came = 0  # hand-overs of the pump so far
+        self._again: asyncio.Task[None] | None = None
         self._leaving = False  # the subscription is being deleted, and the native end with it
         self._connected = self._told_connected = True
         self._burst_timer: asyncio.TimerHandle | None = None
@@ -161,6 +166,7 @@ class StockConsumer:
         if self._draining:  # on Shared: it comes again, here or elsewhere
             self._pump.taken(sum(len(delivery.messages) for delivery in deliveries))
             return
+        self._came += 1
         now = self._loop.time()
         for delivery in deliveries:
             if not self._sources.volatile(delivery.source):
@@ -392,29 +398,37 @@ class StockConsumer:
 
     async def seek(self, position: MessageId | int) -> None:
         target = position if isinstance(position, int) else to_native(position)
-        async with self._seeks:
-            await self._seek(target)
+        latest = position == MessageId.latest or (
+            isinstance(position, int) and position >= wall_now_ms(self._loop)
+        )
+        await self._seek(target)
+        if not latest:  # which is another place each time
+            again = _weakly(self._seek_again)
+            self._loop.call_later(_SILENCE_S, again, target, self._sought, self._came)
 
-    async def _seek(self, target: Any) -> None:
-        pump = self._pump
+    def _seek_again(self, target: Any, sought: int, came: int) -> None:
+        """An answer may have been late by too little to be seen: when nothing has come since, the
+        seek is done once more. Where there is nothing to come that costs a reconnect."""
+        if not (self._closed or self._seeking) and (sought, came) == (self._sought, self._came):
+            self._again = self._loop.create_task(self._seek(target, unless_after=came))
+            self._again.add_done_callback(_retrieve)
 
-        def start(done: Callable[..., None]) -> None:
-            def sought(result: Any) -> None:
-                if result == _pulsar.Result.Ok:
-                    pump.sought()
-                done(result)
+    async def _seek(self, target: Any, *, unless_after: int | None = None) -> None:
+        async with self._seeks:  # the library refuses a second one, and each reconnects
+            await self._seek_alone(target, unless_after)
 
-            self._native.seek_async(target, sought)
-
+    async def _seek_alone(self, target: Any, unless_after: int | None) -> None:
         parked = self._loop.create_future()
         self._seeking = True
         self._pump.pause(True)
         self._pump.call(lambda: self._mailbox.post(_set, parked))
         try:
             await asyncio.wait((parked, self._ended), return_when=asyncio.FIRST_COMPLETED)
+            if unless_after not in (None, self._came):
+                return
             # An ack that reached the broker after the seek would ack what the seek brings back.
             await asyncio.sleep(self._last_ack + _NATIVE_GROUP_S - self._loop.time())
-            await self._calls.run(start, "seek")
+            await seek(self._native, self._calls, target, self._pump.sought)
             self._sought += 1
             self._due.clear()
             self._originals.clear()
@@ -478,6 +492,11 @@ def _weakly(method: Callable[..., None]) -> Callable[..., None]:
             bound(*args)
 
     return call
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.debug("a seek was not repeated: %r", task.exception())
 
 
 def _set(future: asyncio.Future[None]) -> None:

@@ -23,6 +23,7 @@ from ..base import Delivery
 from .failures import failure, raised
 from .native_ids import from_native, to_native
 from .results import Calls
+from .seeking import seek
 
 # A native message and the epoch it came in.
 Read = tuple[int, Any]
@@ -168,17 +169,11 @@ class StockReader:
     async def seek(self, position: MessageId | int) -> None:
         self._check_open()
         target = position if isinstance(position, int) else to_native(position)
-
-        def start(done: Callable[..., None]) -> None:
-            def sought(result: Any) -> None:
-                if result == _pulsar.Result.Ok:
-                    self._epoch += 1
-                done(result)
-
-            self._native.seek_async(target, sought)
-
         async with self._seeking:
-            await self._calls.run(start, f"seek of {self._topic}")
+            await seek(self._native, self._calls, target, self._sought)
+
+    def _sought(self) -> None:
+        self._epoch += 1
 
     async def close(self) -> None:
         await self._close_once()
