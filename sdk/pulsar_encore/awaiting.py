@@ -1,6 +1,6 @@
 """What calls return that can do more than a coroutine.
 
-Owns `Acted` and `Acting`, of calls that work whether they are awaited or not, and `Opening`, which
+Owns `Acted` and its kin, of calls that work whether they are awaited or not, and `Opening`, which
 is awaited or entered. All are coroutines to asyncio: `create_task`, `gather` and `wait_for` take
 them.
 """
@@ -13,33 +13,20 @@ import inspect
 import sys
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, Self, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 from .turn import Turn
 
-_NOTHING: tuple[()] = ()
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class Acted(Coroutine[Any, Any, None]):
-    """The call has acted. Awaiting is for fairness only: it suspends when the turn is over.
+class Acted(asyncio.Future[None]):
+    """The call has acted: there is nothing to wait for. A future, because awaiting one that is done
+    costs next to nothing; and a coroutine to who asks. One serves all calls of an object."""
 
-    Args:
-        turn: Of the object that was called; one `Acted` serves all its calls.
-    """
-
-    __slots__ = ("_turn",)
-
-    def __init__(self, turn: Turn) -> None:
-        self._turn = turn
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        turn = self._turn
-        if turn.checked:  # by the receive before it
-            turn.checked = False
-        elif turn.clock() >= turn.ends:
-            return turn.end().__await__()
-        return cast("Generator[Any, Any, None]", iter(_NOTHING))
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self.set_result(None)
 
     def send(self, value: Any) -> Any:
         raise StopIteration  # as a task of its own it has nothing left to do
@@ -49,6 +36,25 @@ class Acted(Coroutine[Any, Any, None]):
 
     def close(self) -> None:
         """Nothing to end."""
+
+
+Coroutine.register(Acted)
+
+
+class ActedLast(Coroutine[Any, Any, None]):
+    """The call has acted, and its turn is over: awaited, it lets the event loop run."""
+
+    __slots__ = ("_turn",)
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._turn.end().__await__()
+
+    send = Acted.send
+    throw = Acted.throw
+    close = Acted.close
 
 
 class Acting(Coroutine[Any, Any, None]):

@@ -18,7 +18,7 @@ from .closing import CloseOnce
 from .errors import ClosedError, ConfigurationError
 from .errors import TransportError as PulsarException
 from .ids import MessageId
-from .loops import Place, running_loop
+from .loops import Place, get_ident, running_loop
 from .options import ProducerOptions
 from .options.checks import boolean, integer, string_map
 from .transport.base import Outgoing, ProducerLink
@@ -278,7 +278,7 @@ class Producer:
         await self.close()
 
     def _come_here(self) -> None:
-        if running_loop() is not self.place.loop:
+        if self.place.runner._thread_id != get_ident():
             if self.place.over and running_loop() is not None:
                 self.place = self.place.moved()
             self.place.check()

@@ -14,7 +14,7 @@ from .backoff import to_ms
 from .closing import CloseOnce
 from .errors import ClosedError, ConfigurationError, ReceiveTimeout
 from .ids import MessageId
-from .loops import Place, running_loop
+from .loops import Place, get_ident
 from .message import Message
 from .options import ReaderOptions
 from .options.checks import integer
@@ -182,7 +182,7 @@ class Reader:
         await self.close()
 
     def _check_open(self) -> None:
-        if running_loop() is not self.place.loop:
+        if self.place.runner._thread_id != get_ident():
             self.place.check()
         if self._closed:
             raise ClosedError("the reader is closed: create another")

@@ -304,6 +304,47 @@ print("the parent went on")
 """
 
 
+FORKING_WITHIN = """
+import asyncio, os, sys
+import pulsar_encore as encore
+
+async def main():
+    async with encore.Client(sys.argv[1]) as client, client.subscribe(sys.argv[2], "s") as consumer:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                consumer.receive().send(None)
+            except encore.ForkedError:
+                os._exit(0)
+            os._exit(1)
+        _, status = os.waitpid(pid, 0)
+        assert status == 0, status
+        async with client.create_producer(sys.argv[2]) as producer:
+            await producer.send(b"1")
+        assert (await consumer.receive(timeout=10)).data() == b"1"
+
+asyncio.run(main())
+"""
+
+
+def test_a_child_of_a_running_loop_is_told_too(broker: Any, topic: str) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-W",
+            "ignore::DeprecationWarning",
+            "-c",
+            FORKING_WITHIN,
+            broker.url,
+            topic,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize("leave", ["os._exit(0)", "sys.exit(0)"])
 def test_a_forked_child_is_told_and_the_parent_goes_on(broker: Any, topic: str, leave: str) -> None:
     program = FORKING.replace("{leave}", leave)

@@ -16,13 +16,13 @@ from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
 
-from ..awaiting import Acted, Acting, returns_coroutine
+from ..awaiting import Acted, ActedLast, Acting, returns_coroutine
 from ..backoff import to_ms
 from ..core.in_flight import InFlight
 from ..errors import ClosedError, ConfigurationError, NotSupportedError, TransportError
 from ..evidence import check_error
 from ..ids import MessageId
-from ..loops import Place, running_loop
+from ..loops import Place, get_ident
 from ..message import Message
 from ..options import BatchReceivePolicy, ConsumerOptions
 from ..options.checks import integer
@@ -74,7 +74,8 @@ class Consumer:
         self.place = Place("consumer")
         self._loop = loop = self.place.loop
         self._turn = Turn(loop)
-        self._acted = Acted(self._turn)
+        self._acted = Acted(loop)
+        self._acted_last = ActedLast(self._turn)
         self._listener: Listener | None = None
         self._closing: asyncio.Task[None] | None = None
         self._refusal: Exception | None = None  # what every call gets once closed, or dead
@@ -147,7 +148,7 @@ class Consumer:
             ClosedError: The consumer was closed.
             ConfigurationError: With a `message_listener`, which does the receiving.
         """
-        if running_loop() is not self._loop:
+        if self.place.runner._thread_id != get_ident():
             self.place.check()
         if self._listener is not None:
             self._check_receiver()
@@ -203,9 +204,8 @@ class Consumer:
                 this consumer does not hold. Nothing was acked but what precedes it in the list.
             WrongLoopError: Awaited on another event loop; outside of any it acts when awaited.
         """
-        if running_loop() is not self._loop:
+        if self.place.runner._thread_id != get_ident():
             return self._elsewhere(self.acknowledge, message)
-        acted = self._acted
         if type(message) is Message and self._refusal is None:
             # What nearly every call is; the rules are `Settlement.ack`'s.
             entry = message._entry
@@ -213,7 +213,13 @@ class Consumer:
                 unsent = entry.home.ack(entry, message._index)
                 if unsent:
                     self._acks.added(entry.home, unsent)
-                return acted
+                turn: Turn = self._turn
+                done: Coroutine[Any, Any, None] = self._acted
+                if turn.checked:
+                    turn.checked = False
+                elif turn.clock() >= turn.ends:
+                    done = self._acted_last
+                return done
         self._refuse_closed()
         if isinstance(message, (list, tuple)) and len(message) > _LONG:
             return Acting(self._in_background(self._acknowledge_all(message)))
@@ -222,7 +228,13 @@ class Consumer:
                 self._settlement.ack(each)
         else:
             self._settlement.ack(message)  # type: ignore[arg-type]  # refuses other sequences
-        return acted
+        return self._end_turn()
+
+    def _end_turn(self) -> Coroutine[Any, Any, None]:
+        """What a call that has acted returns: for the loop to run, when the turn is over."""
+        turn = self._turn
+        over = turn.clock() >= turn.ends
+        return self._acted_last if over else self._acted
 
     async def _elsewhere(self, call: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         """The call, made where the loop does not run, once it is awaited."""
@@ -234,7 +246,7 @@ class Consumer:
         for each in messages:
             self._refuse_closed()
             self._settlement.ack(each)
-            await self._acted
+            await self._end_turn()
 
     @returns_coroutine
     def acknowledge_cumulative(self, message: Settleable) -> Coroutine[Any, Any, None]:
@@ -245,12 +257,12 @@ class Consumer:
         Raises:
             ConfigurationError: On Shared and Key_Shared, where other consumers hold the rest.
         """
-        if running_loop() is not self._loop:
+        if self.place.runner._thread_id != get_ident():
             return self._elsewhere(self.acknowledge_cumulative, message)
         self._refuse_closed()
         self._check_cumulative("acknowledge_cumulative")
         self._settlement.ack_cumulative(message)
-        return self._acted
+        return self._end_turn()
 
     def _check_cumulative(self, call: str) -> None:
         if self._options.shared:
@@ -284,13 +296,13 @@ class Consumer:
             ConfigurationError: A delay below 0, or an `error` of another kind; nothing was done.
             MessageNotHeldError: Another consumer's, or of no topic read here.
         """
-        if running_loop() is not self._loop:
+        if self.place.runner._thread_id != get_ident():
             return self._elsewhere(partial(self.negative_acknowledge, error=error), message, delay)
         self._refuse_closed()
         check_error(error)
         self._settlement.nack(message, delay, error)
         self._window.watch()
-        return self._acted
+        return self._end_turn()
 
     async def reconsume_later(
         self,
@@ -440,7 +452,7 @@ class Consumer:
         A `message_listener` that is under way may end first and settle its message; after 5 s it is
         cancelled, and the message comes again.
         """
-        if running_loop() is not self._loop:
+        if self.place.runner._thread_id != get_ident():
             if self.place.over:  # and with it all that could be sent or waited for
                 self.abandon()
                 return
@@ -513,7 +525,7 @@ class Consumer:
         await self.close()
 
     def _check_open(self) -> None:
-        if running_loop() is not self._loop:
+        if self.place.runner._thread_id != get_ident():
             self.place.check()
         self._refuse_closed()
 
