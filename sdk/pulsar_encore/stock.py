@@ -125,6 +125,6 @@ if TYPE_CHECKING:
     class Interrupted(PulsarException): ...
 else:
     from _pulsar import MessageId as NativeMessageId
-    from pulsar import MessageId, Result  # noqa: F401
+    from pulsar import ConsumerCryptoFailureAction, MessageId, Result  # noqa: F401
     from pulsar.asyncio import PulsarException as AsyncioPulsarException  # noqa: F401
     from pulsar.exceptions import *  # noqa: F403
