@@ -3,7 +3,7 @@
 Owns the border between the values and the engine: beside the engine's transport this is the only
 file that imports `pulsar`, so that a program which says `except pulsar.Timeout` or
 `isinstance(id, pulsar.MessageId)` needs nothing but another client. To a type checker they are
-names without content: what the classes can do is written where they are inherited.
+names; what they can do is written here only as far as it is used.
 """
 
 from __future__ import annotations
@@ -20,6 +20,24 @@ if TYPE_CHECKING:
 
     class MessageId:
         _msg_id: Any
+
+    class EncryptionKey:
+        @property
+        def key(self) -> str: ...
+        @property
+        def value(self) -> bytes: ...
+        @property
+        def metadata(self) -> dict[str, str]: ...
+
+    class EncryptionContext:
+        def __init__(self, context: Any) -> None: ...
+        def keys(self) -> list[EncryptionKey]: ...
+        def param(self) -> bytes: ...
+        def algorithm(self) -> str: ...
+        def compression_type(self) -> Any: ...
+        def uncompressed_message_size(self) -> int: ...
+        def batch_size(self) -> int: ...
+        def is_decryption_failed(self) -> bool: ...
 
     class NativeMessageId:
         earliest: ClassVar[NativeMessageId]
@@ -125,6 +143,12 @@ if TYPE_CHECKING:
     class Interrupted(PulsarException): ...
 else:
     from _pulsar import MessageId as NativeMessageId
-    from pulsar import ConsumerCryptoFailureAction, MessageId, Result  # noqa: F401
+    from pulsar import (  # noqa: F401
+        ConsumerCryptoFailureAction,
+        EncryptionContext,
+        EncryptionKey,
+        MessageId,
+        Result,
+    )
     from pulsar.asyncio import PulsarException as AsyncioPulsarException  # noqa: F401
     from pulsar.exceptions import *  # noqa: F403
