@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from itertools import pairwise
 from typing import Any
 
 import _pulsar
+import pulsar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -178,3 +180,65 @@ def test_what_is_no_bytes(item: object) -> None:
 def test_an_id_is_of_numbers(name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} must be an int"):
         MessageId(**{name: value})
+
+
+# Ids are stock's as well.
+
+
+@given(ids, st.text(max_size=8))
+def test_an_id_is_one_of_stocks_and_stocks_code_can_use_it(
+    message_id: MessageId, topic: str
+) -> None:
+    named = message_id.with_topic(topic)
+    for each in (message_id, named, MessageId.deserialize(message_id.serialize())):
+        assert isinstance(each, pulsar.MessageId)
+        native = each._msg_id
+        assert type(native) is _pulsar.MessageId
+        assert MessageId.wrap(native) == message_id
+        assert native == _pulsar.MessageId.deserialize(message_id.serialize())
+    assert pulsar.MessageBatch().with_message_id(message_id)  # refuses whatever is no id
+
+
+@given(ids, ids)
+def test_ids_compare_with_stocks_as_with_ours(one: MessageId, other: MessageId) -> None:
+    native = _pulsar.MessageId.deserialize(other.serialize())
+    wrapped = pulsar.MessageId.wrap(native)
+    for theirs in (native, wrapped):
+        assert (one == theirs) is (one == other)
+        assert (one != theirs) is (one != other)
+        assert (one < theirs) is (one < other)
+        assert (one <= theirs) is (one <= other)
+        assert (one > theirs) is (one > other)
+        assert (one >= theirs) is (one >= other)
+    assert (wrapped == one) is (other == one)
+    assert (wrapped != one) is (other != one)
+    assert (wrapped < one) is (other < one)
+    assert (wrapped >= one) is (other >= one)
+
+
+@pytest.mark.parametrize("name", ["earliest", "latest"])
+def test_the_ends_are_stocks_either_way(name: str) -> None:
+    ours, stock = getattr(MessageId, name), getattr(pulsar.MessageId, name)
+    assert ours == stock and ours._msg_id == stock
+    assert isinstance(ours, pulsar.MessageId)
+
+
+def test_order_has_no_gaps_where_stocks_class_would_step_in() -> None:
+    low, high = MessageId(0, 1, 2, 3), MessageId(0, 1, 2)
+    assert low <= high and high >= low and high > low and low != high
+    assert low <= MessageId(0, 1, 2, 3) and low >= MessageId(0, 1, 2, 3)
+    for thing in (3, None, "(1,2,0,3)", object()):
+        assert low != thing and not low == thing
+        for compare in ("__lt__", "__le__", "__gt__", "__ge__"):
+            assert getattr(low, compare)(thing) is NotImplemented
+
+
+def test_an_id_stays_a_value() -> None:
+    message_id = MessageId(0, 1, 2, 3, batch_size=9, topic="t")
+    for again in (copy.copy(message_id), copy.deepcopy(message_id)):
+        assert fields(again) == fields(message_id)
+        assert hash(again) == hash(message_id)
+    for name in ("topic", "batch_size", "first_chunk", "_msg_id"):
+        with pytest.raises(AttributeError):
+            setattr(message_id, name, None)
+    assert vars(message_id) == {}  # nothing native came along

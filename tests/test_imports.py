@@ -20,7 +20,9 @@ FILES = sorted(path for path in ROOT.rglob("*.py") if not path.name.endswith("_p
 
 # Lower may not import higher. What is in no layer is named in no layer: the test fails for it.
 LAYERS: dict[str, int] = {
+    "stock": 0,
     "errors": 0,
+    "exceptions": 0,
     "ids": 0,
     "backoff": 0,
     "message": 0,
@@ -76,8 +78,9 @@ PURE_DEVBROKER = (
     "producers",
     "schemas",
 )
-# The engine is imported by its transport, and by the demo that runs stock beside this package.
-ENGINE_ALLOWED = ("transport/stock/", "cli/demo/")
+# The engine is imported by its transport, by the one file that names stock's own base classes, and
+# by the demo that runs stock beside this package.
+ENGINE_ALLOWED = ("stock.py", "transport/stock/", "cli/demo/")
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool, int]]:

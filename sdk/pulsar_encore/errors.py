@@ -4,20 +4,24 @@
       ConfigurationError    you: an option or argument is wrong (also a ValueError)
         MessageNotHeldError you: this consumer cannot settle that message
         NotSupportedError   you: the engine underneath cannot do that
-        WrongLoopError      you: it belongs to another event loop
-        ForkedError         you: it belongs to the parent process
-      ClosedError           you, late: the object was closed
-      ReceiveTimeout        nobody: nothing arrived in time (also a TimeoutError)
-      TransportError        the broker or the network; `retryable`: trying again can help
-        StockError          the same, as the stock library says it (also its PulsarException)
-        ProtocolError       the peer sent bytes that break the protocol
-        SchemaVersionError  the schema a message was written with could not be fetched
+        WrongLoopError      you: called from another event loop
+        ForkedError         you: used in a child process
+      PulsarException       all that has a `pulsar.Result` (also both PulsarExceptions of stock)
+        ClosedError         you, late: the object was closed (also pulsar.AlreadyClosed)
+        Timeout             also pulsar.Timeout
+          ReceiveTimeout    nobody: nothing arrived in time (also a TimeoutError)
+          TransportTimeout  a TransportError: no answer in time
+        TransportError      the broker or the network; `retryable`: trying again can help
+          ProtocolError     the peer sent bytes that break the protocol
+          SchemaVersionError  the schema a message was written with could not be fetched
       StoreError            a local store failed; what it held is still in memory (kept for
                             stores to come: nothing here raises it yet)
       Refusal               a `testing` broker or transport cannot do what a test asked of it
 
-`StockError` is `transport.stock.failures`', `Refusal` is `devbroker`'s; those of dead letters
-(`deadletters.NothingSelectedError` and kin) are ConfigurationErrors.
+A result that has a name in stock's `pulsar.exceptions` is raised as the class of that name in
+`pulsar_encore.exceptions`: a TransportError, or a ConfigurationError where the mistake is yours.
+`Refusal` is `devbroker`'s; errors of dead letters (`deadletters.NothingSelectedError` and kin) are
+ConfigurationErrors.
 
 Raised where the mistake is, before anything is sent, and always with what to change.
 """
@@ -25,6 +29,8 @@ Raised where the mistake is, before anything is sent, and always with what to ch
 from __future__ import annotations
 
 from typing import Any
+
+from . import stock
 
 
 class EncoreError(Exception):
@@ -51,40 +57,78 @@ class ForkedError(ConfigurationError):
     """Used in a child process, made in its parent."""
 
 
-class ClosedError(EncoreError):
+class PulsarException(EncoreError, stock.PulsarException, stock.AsyncioPulsarException):
+    """What Pulsar has a result code for; as stock's two classes of this name it is caught.
+
+    Args:
+        message: What happened and what to change; or a `pulsar.Result`, as stock's takes one.
+        msg: The text, when `message` is a Result.
+        result: The broker's or engine's name for it, such as ``"AuthorizationError"``; by default
+            that of the class.
+        retryable: True when the same call may succeed later; by default what holds for the class.
+    """
+
+    result: str = "UnknownError"
+    retryable: bool = False
+
+    def __init__(
+        self,
+        message: str | stock.Result = "",
+        msg: str | None = None,
+        *,
+        result: str | None = None,
+        retryable: bool | None = None,
+    ) -> None:
+        if isinstance(message, stock.Result):
+            result = message.name
+            message = msg or result
+        # One argument, whatever came: pickle and copy call the class with it and add the rest.
+        Exception.__init__(self, message or result or self.result)
+        if result is not None:
+            self.result = result
+        if retryable is not None:
+            self.retryable = retryable
+
+    def error(self) -> Any:
+        """The `pulsar.Result`; UnknownError where stock has none of that name."""
+        return getattr(stock.Result, self.result, stock.Result.UnknownError)
+
+    __str__ = Exception.__str__
+
+
+class ClosedError(PulsarException, stock.AlreadyClosed):
     """The client, consumer, producer or reader was closed before or during the call."""
 
+    result = "AlreadyClosed"
 
-class ReceiveTimeout(EncoreError, TimeoutError):
+
+class Timeout(PulsarException, stock.Timeout):
+    """Nothing came in time: no message (`ReceiveTimeout`), or no answer (`TransportTimeout`)."""
+
+    result = "Timeout"
+    retryable = True
+
+
+class ReceiveTimeout(Timeout, TimeoutError):
     """`receive` or `read_next` had a timeout and nothing arrived; no message was taken."""
 
 
-class TransportError(EncoreError):
-    """The broker refused, or the network failed.
+class TransportError(PulsarException):
+    """The broker refused, or the network failed."""
 
-    Args:
-        message: What happened and what to change.
-        result: The broker's or engine's name for it, such as ``"AuthorizationError"``.
-        retryable: True when the same call may succeed later.
-    """
 
-    def __init__(
-        self, message: str = "", *, result: str = "UnknownError", retryable: bool = False
-    ) -> None:
-        super().__init__(message or result)
-        self.result = result
-        self.retryable = retryable
+class TransportTimeout(TransportError, Timeout):
+    """The broker did not answer in time, or the connection did not come about."""
 
-    def error(self) -> Any:
-        """The engine's result code; the name stock gives it (`pulsar.asyncio.PulsarException`)."""
-        return self.result
+    result = "Timeout"
+    retryable = True
 
 
 class ProtocolError(TransportError):
     """Bytes on the wire that are not the Pulsar protocol; the connection cannot be trusted."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, result="ProtocolError", retryable=True)
+    result = "ProtocolError"
+    retryable = True
 
 
 class SchemaVersionError(TransportError):

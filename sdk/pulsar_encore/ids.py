@@ -1,16 +1,17 @@
 """Message ids: what names a message, how it is written as bytes, and how ids compare.
 
-Owns `MessageId`, an immutable value. It holds no native object, so it can be hashed, pickled,
-stored and rebuilt, and an id rebuilt from bytes knows its place in its batch: it can never stand
-for its siblings (the stock client acks the whole batch).
+Owns `MessageId`, an immutable value, and one of stock's class too. It holds no native object (one
+is made when stock's code asks for it), so it can be hashed, pickled, stored and rebuilt, and an id
+rebuilt from bytes knows its place in its batch: it can never stand for its siblings (the stock
+client acks the whole batch).
 Bytes are protobuf `MessageIdData`, as every Pulsar client writes them.
 """
 
 from __future__ import annotations
 
-from functools import total_ordering
 from typing import Any, ClassVar, Final
 
+from . import stock
 from .errors import ConfigurationError
 
 _U64: Final = (1 << 64) - 1
@@ -20,8 +21,7 @@ _MAX: Final = (1 << 63) - 1
 _LEDGER, _ENTRY, _PARTITION, _BATCH_INDEX, _BATCH_SIZE, _FIRST_CHUNK = 1, 2, 3, 4, 6, 7
 
 
-@total_ordering
-class MessageId:
+class MessageId(stock.MessageId):
     """The position of one message: ledger, entry and, inside a batch, its index.
 
     Args:
@@ -35,7 +35,7 @@ class MessageId:
 
     Equality and hash use ledger, entry, partition and batch index; order uses ledger, entry, batch
     index and partition, an id without an index coming after all indexes of its entry (it covers
-    them).
+    them). Stock's ids compare with these by the same rules.
     """
 
     __slots__ = (
@@ -172,6 +172,21 @@ class MessageId:
             first_chunk=self._first_chunk,
         )
 
+    @property
+    def _msg_id(self) -> Any:
+        """The native id, where stock's own code takes this one: to seek and to compare.
+
+        An ack by it is an ack by a stored id in stock: it lacks the batch's shared state, and the
+        library acks the whole entry (stock-client notes, section 3).
+        """
+        for name in ("earliest", "latest"):
+            if self == getattr(MessageId, name):
+                return getattr(stock.NativeMessageId, name)
+        native = stock.NativeMessageId.deserialize(self.serialize())
+        if self._topic:
+            native.topic_name(self._topic)
+        return native
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (MessageId.deserialize, (self.serialize(), self._topic))
 
@@ -188,18 +203,41 @@ class MessageId:
         index = self._batch_index if self._batch_index >= 0 else _MAX
         return (self._ledger, self._entry, index, self._partition)
 
+    # All six, and none derived: stock's class has its own of each.
+
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, MessageId):
-            return NotImplemented
-        return self._identity() == other._identity()
+        ours = other if isinstance(other, MessageId) else _from_stock(other)
+        return NotImplemented if ours is None else self._identity() == ours._identity()
+
+    def __ne__(self, other: object) -> bool:
+        ours = other if isinstance(other, MessageId) else _from_stock(other)
+        return NotImplemented if ours is None else self._identity() != ours._identity()
 
     def __lt__(self, other: object) -> bool:
-        if not isinstance(other, MessageId):
-            return NotImplemented
-        return self._order() < other._order()
+        ours = other if isinstance(other, MessageId) else _from_stock(other)
+        return NotImplemented if ours is None else self._order() < ours._order()
+
+    def __le__(self, other: object) -> bool:
+        ours = other if isinstance(other, MessageId) else _from_stock(other)
+        return NotImplemented if ours is None else self._order() <= ours._order()
+
+    def __gt__(self, other: object) -> bool:
+        ours = other if isinstance(other, MessageId) else _from_stock(other)
+        return NotImplemented if ours is None else self._order() > ours._order()
+
+    def __ge__(self, other: object) -> bool:
+        ours = other if isinstance(other, MessageId) else _from_stock(other)
+        return NotImplemented if ours is None else self._order() >= ours._order()
 
     def __hash__(self) -> int:
         return hash(self._identity())
+
+
+def _from_stock(other: object) -> MessageId | None:
+    """A stock id as one of ours, and None for anything else."""
+    if isinstance(other, (stock.MessageId, stock.NativeMessageId)):
+        return MessageId.wrap(other)
+    return None
 
 
 def _check_numbers(**numbers: Any) -> None:

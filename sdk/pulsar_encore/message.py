@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .ids import MessageId
+from .stock import EncryptionContext
 
 if TYPE_CHECKING:
     from .core.entry import Entry
@@ -135,9 +136,10 @@ class Message:
         """True for a tombstone."""
         return self._raw.has_null_value()
 
-    def encryption_context(self) -> Any:
-        """How it was encrypted, or None."""
-        return self._raw.encryption_context()
+    def encryption_context(self) -> EncryptionContext | None:
+        """How it was encrypted, or None. Stock's own object: read it while the message is there."""
+        context = self._raw.encryption_context()
+        return None if context is None else EncryptionContext(context)
 
     def __repr__(self) -> str:
         return f"<Message {self.message_id()} of {self._raw.length()} bytes>"

@@ -15,14 +15,13 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from .closing import CloseOnce
-from .errors import ClosedError, ConfigurationError
-from .errors import TransportError as PulsarException
+from .errors import ClosedError, ConfigurationError, PulsarException
 from .ids import MessageId
 from .loops import Place, get_ident, running_loop
 from .options import ProducerOptions
 from .options.checks import boolean, integer, string_map
+from .stock import Result
 from .transport.base import Outgoing, ProducerLink
-from .transport.stock.names import Result
 
 logger = logging.getLogger(__name__)
 
@@ -166,10 +165,10 @@ class Producer:
                 logger.warning("send_async to %s failed: %s", self.topic(), error)
         elif error is None:
             callback(Result.Ok, sending.result())
+        elif isinstance(error, PulsarException):
+            callback(error.error(), None)
         else:
-            callback(
-                error.error() if isinstance(error, PulsarException) else Result.UnknownError, None
-            )
+            callback(Result.UnknownError, None)
 
     def _outgoing(
         self,

@@ -73,10 +73,12 @@ WRONG_TOPICS = (
     *("a//b", "a/b", "/x", "x/", "a/b/c/d", "kafka://a/b/c", "PERSISTENT://a/b/c", "a://b"),
     *("persistent://", "persistent://x", "persistent://x/y", "persistent://a/b/", "a/b/"),
     *("persistent://a//c", "persistent://a b/c/d", "non-persistent://a/b%/c"),
+    # Names from before Pulsar 2, and what looks like one: the engine would time out over them.
+    *("persistent://t/cluster/n/a", "persistent://a/b/c/d/e/f"),
 )
 RIGHT_TOPICS = (
     *("a", "a:b", "a b", "ä", "t/n/a", "persistent://t/n/a", "non-persistent://t/n/a b"),
-    *("persistent://t/cluster/n/a", "persistent://t/cluster/n/a/b", "t-1/n_1.x=/a"),
+    "t-1/n_1.x=/a",
 )
 
 
@@ -91,7 +93,7 @@ async def test_what_is_no_topic_is_refused_before_anything_connects(topic: str) 
             client.get_topic_partitions(topic),
         ]
         for call in calls:
-            with pytest.raises(encore.ConfigurationError, match="topic must be a name"):
+            with pytest.raises(encore.InvalidTopicName, match="topic must be a name"):
                 await call
     for name in ("dead_letter_topic", "retry_letter_topic"):
         with pytest.raises(encore.ConfigurationError, match=f"{name} must be a name"):

@@ -6,6 +6,7 @@ from integration.contract.test_delays import *  # noqa: F403
 from integration.contract.test_delivery import *  # noqa: F403
 from integration.contract.test_frames import *  # noqa: F403
 from integration.contract.test_life import *  # noqa: F403
+from integration.contract.test_mistakes import *  # noqa: F403
 from integration.contract.test_nacks import *  # noqa: F403
 from integration.contract.test_positions import *  # noqa: F403
 from integration.contract.test_topics import *  # noqa: F403

@@ -188,7 +188,7 @@ async def test_the_list_form_reports_every_failure(
         with pytest.raises(ExceptionGroup, match="3 of 6") as caught:
             await consumer.reconsume_later(messages)
         kinds = Counter(type(error) for error in caught.value.exceptions)
-        assert kinds == {encore.TransportError: 2, encore.MessageNotHeldError: 1}
+        assert kinds == {encore.UnknownError: 2, encore.MessageNotHeldError: 1}
         sent = await read_out(client, RETRY)
         assert len(sent) == 3
         back = [await consumer.receive(timeout=5) for _ in range(5)]

@@ -152,6 +152,33 @@ async def undecrypted(client: encore.Client, topic: str) -> encore.Message:
         return await reader.read_next(timeout_millis=5000)
 
 
+async def test_an_encrypted_message_says_how(
+    stock: encore.Client, topic: str, secret: CryptoKeyReader
+) -> None:
+    """In the exported class, as stock's message does."""
+    await publish(stock, topic, b"secret", encryption_key="its-key", crypto_key_reader=secret)
+    async with await stock.create_reader(
+        topic, encore.MessageId.earliest, crypto_key_reader=secret
+    ) as reader:
+        opened = await reader.read_next(timeout_millis=5000)
+    async with await open_consumer(stock, topic, crypto_failure_action=CLOSED) as consumer:
+        closed = await consumer.receive(timeout=5)
+        for message, failed in ((opened, False), (closed, True)):
+            context = message.encryption_context()
+            assert isinstance(context, encore.EncryptionContext)
+            (key,) = context.keys()
+            assert isinstance(key, encore.EncryptionKey)
+            assert key.key == "its-key" and len(key.value) == 256
+            assert context.is_decryption_failed() is failed
+            assert context.compression_type() == encore.CompressionType.NONE
+            assert context.param() and context.batch_size() == -1
+            assert "its-key" in str(context)
+    await publish(stock, f"{topic}-plain", b"open")
+    async with await stock.create_reader(f"{topic}-plain", encore.MessageId.earliest) as reader:
+        plain = await reader.read_next(timeout_millis=5000)
+    assert plain.encryption_context() is None
+
+
 @pytest.mark.parametrize("act", [nack, reconsume])
 async def test_letters_of_an_encrypted_topic_are_encrypted_with_the_same_key(
     stock: encore.Client, topic: str, secret: CryptoKeyReader, act: Act
@@ -163,7 +190,9 @@ async def test_letters_of_an_encrypted_topic_are_encrypted_with_the_same_key(
     for each in where:
         letter = await undecrypted(stock, each)
         assert b"secret" not in letter.data()
-        assert [key.key for key in letter.encryption_context().keys()] == ["its-key"]
+        context = letter.encryption_context()
+        assert context is not None
+        assert [key.key for key in context.keys()] == ["its-key"]
         async with await stock.create_reader(
             each, encore.MessageId.earliest, crypto_key_reader=secret
         ) as reader:

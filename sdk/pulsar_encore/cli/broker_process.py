@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Final
 
-from ..errors import TransportError
+from ..exceptions import ConnectError
 
 START_S: Final = 15.0
 STOP_S: Final = 5.0
@@ -26,7 +26,7 @@ def broker_process(options: Sequence[str] = ()) -> Iterator[str]:
         options: More of that command's options.
 
     Raises:
-        TransportError: It did not come up.
+        ConnectError: It did not come up.
     """
     command = [sys.executable, "-m", "pulsar_encore.cli", "broker", "--port", "0", "--until-eof"]
     with child([*command, *options]) as process:
@@ -59,7 +59,7 @@ def first_line(process: subprocess.Popen[str], timeout_s: float = START_S) -> st
     """The next line a child prints.
 
     Raises:
-        TransportError: It ended or stayed silent.
+        ConnectError: It ended or stayed silent.
     """
     out: IO[str] | None = process.stdout
     assert out is not None  # made with a pipe
@@ -69,5 +69,5 @@ def first_line(process: subprocess.Popen[str], timeout_s: float = START_S) -> st
     if not line:
         code = process.poll()
         state = f"said nothing for {timeout_s:g} s" if code is None else f"ended with code {code}"
-        raise TransportError(f"the broker process {state}", result="ConnectError")
+        raise ConnectError(f"the broker process {state}")
     return line

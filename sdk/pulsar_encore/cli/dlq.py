@@ -32,6 +32,7 @@ from ..deadletters import (
 )
 from ..deadletters.topic import SUBSCRIPTION
 from ..errors import ConfigurationError, TransportError
+from ..exceptions import named
 from . import dlq_output as output
 
 app = App(name="dlq", help="Dead letters: list them, look at one, send them home again.")
@@ -217,11 +218,10 @@ def _run(
                 if error.result not in _NO_ANSWER:
                     raise
                 # The engine's advice names options that this command does not have.
-                raise TransportError(
+                raise named(
+                    error.result,
                     f"no answer from {url}: check --url, and that the broker is up and lets "
                     "clients in that do not log in",
-                    result=error.result,
-                    retryable=True,
                 ) from error
 
     return asyncio.run(main())

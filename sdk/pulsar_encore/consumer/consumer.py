@@ -19,8 +19,13 @@ from typing import Any, Final, TypeVar
 from ..awaiting import Acted, ActedLast, Acting, returns_coroutine
 from ..backoff import to_ms
 from ..core.in_flight import InFlight
-from ..errors import ClosedError, ConfigurationError, NotSupportedError, TransportError
+from ..errors import ClosedError, ConfigurationError
 from ..evidence import check_error
+from ..exceptions import (
+    CumulativeAcknowledgementNotAllowedError,
+    InvalidConfiguration,
+    OperationNotSupported,
+)
 from ..ids import MessageId
 from ..loops import Place, get_ident
 from ..message import Message
@@ -178,7 +183,7 @@ class Consumer:
 
     def _check_receiver(self) -> None:
         if self._listener is not None:
-            raise ConfigurationError("the message_listener receives; do not receive beside it")
+            raise InvalidConfiguration("the message_listener receives; do not receive beside it")
 
     def __aiter__(self) -> Consumer:
         return self
@@ -266,7 +271,7 @@ class Consumer:
 
     def _check_cumulative(self, call: str) -> None:
         if self._options.shared:
-            raise ConfigurationError(
+            raise CumulativeAcknowledgementNotAllowedError(
                 f"{call} needs an Exclusive or Failover consumer; this one is "
                 f"{self._options.consumer_type.name}: settle the messages one by one"
             )
@@ -393,15 +398,13 @@ class Consumer:
         """Id of the last message in the topic.
 
         Raises:
-            NotSupportedError: Of several topics or partitions, on the stock transport.
+            OperationNotSupported: Of several topics or partitions, on the stock transport.
         """
         self._check_open()
         try:
             return await self._link.last_message_id()
-        except TransportError as error:
-            if error.result != "OperationNotSupported":
-                raise
-            raise NotSupportedError(
+        except OperationNotSupported as error:
+            raise OperationNotSupported(
                 "get_last_message_id is for one topic without partitions on this transport: ask "
                 "a consumer of each topic or partition"
             ) from error

@@ -14,7 +14,8 @@ from random import Random
 from typing import Final, TypeAlias
 
 from ..backoff import Backoff
-from ..errors import ClosedError, EncoreError, TransportError
+from ..errors import ClosedError, EncoreError, PulsarException
+from ..exceptions import UnknownError, named
 from ..ids import MessageId
 from ..transport.base import Outgoing, ProducerLink
 
@@ -102,7 +103,7 @@ class LetterProducer:
         except EncoreError as error:
             failure = error
         except Exception as error:
-            failure = TransportError(f"the letter's producer could not be made: {error!r}")
+            failure = UnknownError(f"the letter's producer could not be made: {error!r}")
         self._creating = None
         waiting, self._waiting = self._waiting, []
         if failure is not None:
@@ -150,10 +151,10 @@ class LetterProducer:
             await asyncio.wait(self._closings, timeout=_CLOSE_S)
 
 
-def _not_yet(last: Exception) -> TransportError:
-    return TransportError(
+def _not_yet(last: Exception) -> PulsarException:
+    return named(
+        getattr(last, "result", "UnknownError"),
         f"the letter topic is not tried again yet: {last}",
-        result=getattr(last, "result", "UnknownError"),
         retryable=True,
     )
 

@@ -12,7 +12,8 @@ import string
 from random import SystemRandom
 from typing import Any
 
-from ..errors import EncoreError, TransportError
+from ..errors import EncoreError
+from ..exceptions import ConsumerBusy
 from ..message import Message
 from ..options import ConsumerOptions, ConsumerType, InitialPosition
 from ..options.letters import DeadLetterPolicy
@@ -128,10 +129,8 @@ class LetterTopics:
                     receiver_queue_size=1,
                 )
             )
-        except TransportError as error:
-            if error.result == "ConsumerBusy":
-                return  # somebody reads it with another type: it exists
-            raise
+        except ConsumerBusy:
+            return  # somebody reads it with another type: it exists
         await link.close()
 
     async def close(self) -> None:

@@ -15,6 +15,7 @@ from ..backoff import to_ms
 from ..core.entry import HELD, NACKED, Entry, EntryKey
 from ..core.in_flight import InFlight
 from ..errors import ConfigurationError, MessageNotHeldError
+from ..exceptions import OperationNotSupported
 from ..ids import MessageId
 from ..message import Message
 from ..transport.base import ConsumerLink
@@ -33,6 +34,10 @@ class AnyId(Protocol):
 
 Settleable = Message | AnyId
 """A received message, or an id of one; the stock client's id too."""
+
+
+class ForeignTopicError(MessageNotHeldError, OperationNotSupported):
+    """The id is of no topic that this consumer reads, or does not say of which."""
 
 
 class Settlement:
@@ -285,7 +290,7 @@ class Settlement:
             raise MessageNotHeldError(f"{message_id!r} is a position, not the id of a message")
         source = self._link.source_of(message_id.topic, message_id.partition(), ledger)
         if source is None:
-            raise MessageNotHeldError(
+            raise ForeignTopicError(
                 f"{message_id!r} of topic {message_id.topic!r} is not of a topic this consumer "
                 "reads; with several topics give it: MessageId.deserialize(data, topic)"
             )

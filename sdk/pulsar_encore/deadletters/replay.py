@@ -22,13 +22,8 @@ from typing import Any, Final, TypeAlias
 from ..client import Client
 from ..consumer import Consumer
 from ..consumer.letter_form import Form, form_of, producer_options
-from ..errors import (
-    ClosedError,
-    ConfigurationError,
-    EncoreError,
-    ReceiveTimeout,
-    TransportError,
-)
+from ..errors import ClosedError, ConfigurationError, EncoreError, ReceiveTimeout
+from ..exceptions import ConsumerBusy
 from ..message import Message
 from ..options import ConsumerCryptoFailureAction, ConsumerType, InitialPosition
 from ..options.checks import integer, text
@@ -189,14 +184,10 @@ class Replay:
                 crypto_key_reader=options.crypto_key_reader,
                 crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
             )
-        except TransportError as error:
-            if error.result != "ConsumerBusy":
-                raise
-            raise TransportError(
+        except ConsumerBusy as error:
+            raise ConsumerBusy(
                 f"the subscription {options.subscription!r} of {partition} is in use: another "
-                "replay runs, or it is not a replay's; wait for it, or name another subscription",
-                result=error.result,
-                retryable=True,
+                "replay runs, or it is not a replay's; wait for it, or name another subscription"
             ) from error
 
     async def _look(self, consumer: Consumer, message: Message) -> None:

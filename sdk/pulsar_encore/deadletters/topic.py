@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ..client import Client
 from ..errors import ConfigurationError, ReceiveTimeout, TransportError
+from ..exceptions import TopicNotFound
 from ..ids import MessageId
 from ..options import ConsumerCryptoFailureAction
 from ..options.checks import boolean, text, topic_name
@@ -303,10 +304,9 @@ class DeadLetters:
     def _named(self, error: TransportError) -> TransportError:
         if error.result != "TopicNotFound":
             return error
-        return TransportError(
+        return TopicNotFound(
             f"there is no dead-letter topic {self.topic}: check the name; Java's and this "
-            "package's default is <topic>-<subscription>-DLQ",
-            result=error.result,
+            "package's default is <topic>-<subscription>-DLQ"
         )
 
     async def _check_letters(self, *, any_message: bool) -> None:

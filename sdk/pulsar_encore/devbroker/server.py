@@ -10,7 +10,8 @@ import logging
 from types import TracebackType
 from typing import Self
 
-from ..errors import ClosedError, ConfigurationError, TransportError
+from ..errors import ClosedError, ConfigurationError
+from ..exceptions import ConnectError
 from .connection import Connection
 from .faults import FaultPlan
 from .hub import Hub
@@ -47,7 +48,7 @@ class Broker:
         """Listen.
 
         Raises:
-            TransportError: The address cannot be had.
+            ConnectError: The address cannot be had.
         """
         self._hub = Hub(self.settings, self.outage)
         self._hub.faults = self._faults
@@ -62,10 +63,10 @@ class Broker:
                 lambda: Connection(hub), self.settings.host, self.port
             )
         except OSError as error:
-            raise TransportError(
+            raise ConnectError(
                 f"cannot listen on {self.settings.host}:{self.port}: {error.strerror}; "
                 "choose another port or 0",
-                result="ConnectError",
+                retryable=False,
             ) from error
         self.port = self._server.sockets[0].getsockname()[1]
 

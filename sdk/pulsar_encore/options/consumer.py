@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from ..backoff import Backoff, to_ms
 from ..errors import ConfigurationError
+from ..exceptions import InvalidConfiguration, InvalidTopicName
 from ..topics import base_name, full_name, retry_topic_of
 from .checks import boolean, integer, optional_text, string_map, text, topic_name
 from .enums import (
@@ -102,7 +103,7 @@ class ConsumerOptions:
 
     def __post_init__(self) -> None:
         self._check_topics()
-        text(self.subscription_name, "subscription_name")
+        text(self.subscription_name, "subscription_name", blank=InvalidConfiguration)
         optional_text(self.consumer_name, "consumer_name")
         for name, kind in (
             ("consumer_type", ConsumerType),
@@ -175,7 +176,7 @@ class ConsumerOptions:
         if self.key_shared_policy is not None and self.consumer_type is not ConsumerType.KeyShared:
             raise ConfigurationError("key_shared_policy needs consumer_type=ConsumerType.KeyShared")
         if self.is_read_compacted and self.shared:
-            raise ConfigurationError("is_read_compacted needs an Exclusive or Failover consumer")
+            raise InvalidConfiguration("is_read_compacted needs an Exclusive or Failover consumer")
         if self.message_listener is not None and self.receiver_queue_size == 0:
             raise ConfigurationError("message_listener needs receiver_queue_size of 1 or more")
         if self.batch_receive_policy is not None and not isinstance(
@@ -257,11 +258,11 @@ def parse_topics(topic: Any, is_pattern_topic: bool) -> tuple[tuple[str, ...], s
     if isinstance(topic, str):
         if is_pattern_topic:
             return (), text(topic, "topic")
-        return (text(topic, "topic"),), None
+        return (text(topic, "topic", blank=InvalidTopicName),), None
     if isinstance(topic, (list, tuple)):
         if is_pattern_topic:
             raise ConfigurationError("topic must be one string when is_pattern_topic is True")
-        return tuple(text(each, "topic") for each in topic), None
+        return tuple(text(each, "topic", blank=InvalidTopicName) for each in topic), None
     raise ConfigurationError(
         f"topic must be a str, a list of str or a compiled pattern, got {type(topic).__name__}"
     )

@@ -16,7 +16,8 @@ from ..devbroker.consumers import SubscriptionType
 from ..devbroker.refusal import Refusal
 from ..devbroker.subscriptions import Subscription
 from ..devbroker.topics import Topic
-from ..errors import ClosedError, NotSupportedError, TransportError
+from ..errors import ClosedError, NotSupportedError
+from ..exceptions import BrokerMetadataError, OperationNotSupported, named
 from ..ids import MessageId
 from ..options import ConsumerOptions, ConsumerType, InitialPosition
 from ..transport.base import AckPlan, Capabilities, Delivery, Sink
@@ -189,7 +190,7 @@ class MemoryConsumer:
             self.attach(wall_now_ms)
         except Refusal as error:
             self.detach(wall_now_ms)
-            self.fail(TransportError(error.message, result=error.code, retryable=True))
+            self.fail(named(error.code, error.message))
             return
         if self._sink is not None:
             self._sink.on_connected()
@@ -389,7 +390,9 @@ class MemoryConsumer:
         self.transport.check_connected()
         self._check_open()
         if len(self._sources) != 1:
-            raise NotSupportedError("the last message id is one topic's; this consumer has several")
+            raise OperationNotSupported(
+                "the last message id is one topic's; this consumer has several"
+            )
         log = self._sources[0].subscription.topic
         if log.end == log.base:
             return MessageId(log.partition, -1, -1, topic=self.topic)
@@ -407,7 +410,7 @@ class MemoryConsumer:
         self.transport.check_connected()
         for source in self._sources:
             if any(one is not source.attached for one in source.subscription.consumers):
-                raise TransportError("the subscription has other consumers", result="MetadataError")
+                raise BrokerMetadataError("the subscription has other consumers")
         self.drop()
         for source in self._sources:
             state = self.transport.state(source.topic)

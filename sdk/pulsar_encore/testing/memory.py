@@ -23,7 +23,8 @@ from ..devbroker.recorder import check_command
 from ..devbroker.refusal import Refusal, missing_subscription
 from ..devbroker.settings import BrokerSettings
 from ..devbroker.subscriptions import Subscription
-from ..errors import ClosedError, ConfigurationError, NotSupportedError, TransportError
+from ..errors import ClosedError, ConfigurationError, NotSupportedError
+from ..exceptions import NotConnected, named
 from ..ids import MessageId
 from ..options.checks import string_map
 from ..timer import now_ms, wall_now_ms
@@ -246,9 +247,9 @@ class MemoryTransport:
             producer.send_again()
 
     def check_connected(self) -> None:
-        """Raises TransportError while connections are lost."""
+        """Raises NotConnected while connections are lost."""
         if not self.connected:
-            raise TransportError("not connected", result="NotConnected", retryable=True)
+            raise NotConnected("not connected")
 
     # Commands and their faults
 
@@ -265,7 +266,7 @@ class MemoryTransport:
         """Record a command and carry it out, as the fault plan lets it.
 
         Raises:
-            TransportError: The plan refuses it.
+            PulsarException: The plan refuses it.
         """
         loop = asyncio.get_running_loop()
         self.commands.append(Command(name, int(loop.time() * 1000), topic, subscription, details))
@@ -296,9 +297,7 @@ class MemoryTransport:
             loop.call_soon(self._lose, fault.outage_s)
             return True
         if fault.kind == "refuse":
-            raise TransportError(
-                f"refused by the fault plan: {fault.command}", result=fault.error, retryable=True
-            )
+            raise named(fault.error, f"refused by the fault plan: {fault.command}")
         return False
 
     def _lose(self, seconds: float) -> None:
@@ -384,7 +383,7 @@ class MemoryTransport:
             link.attach(self.wall_ms())
         except Refusal as error:
             link.detach(self.wall_ms())
-            raise TransportError(error.message, result=error.code, retryable=True) from error
+            raise named(error.code, error.message) from error
         self.links.append(link)
         return link
 
@@ -408,7 +407,7 @@ class MemoryTransport:
             count = self.catalogue.partitions(topic, create=True)
             full = self.catalogue.name(topic).full
         except Refusal as error:
-            raise TransportError(error.message, result=error.code) from error
+            raise named(error.code, error.message) from error
         return [f"{full}-partition-{each}" for each in range(count)] or [full]
 
     async def create_producer(self, options: ProducerOptions) -> MemoryProducer:

@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
 from ..devbroker.refusal import Refusal
-from ..errors import ClosedError, EncoreError, TransportError
+from ..errors import ClosedError, EncoreError, TransportTimeout
+from ..exceptions import named
 from ..ids import MessageId
 from ..options import ProducerOptions
 from ..transport.base import Outgoing
@@ -78,11 +79,7 @@ class MemoryProducer:
         self._pending[done] = (topic, stored, message)
         self._send(done)
         if not done.done() and self._timeout_s is not None:
-            late = TransportError(
-                f"no answer in {self._timeout_s} s (send_timeout_millis)",
-                result="Timeout",
-                retryable=True,
-            )
+            late = TransportTimeout(f"no answer in {self._timeout_s} s (send_timeout_millis)")
             timer = loop.call_later(self._timeout_s, _fail, done, late)
             done.add_done_callback(lambda _: timer.cancel())
         done.add_done_callback(self._pending.pop)
@@ -116,7 +113,7 @@ class MemoryProducer:
         try:
             self._transport.command("SEND", topic, "", message, carry_out)
         except Refusal as error:
-            _fail(done, TransportError(error.message, result=error.code))
+            _fail(done, named(error.code, error.message))
         except EncoreError as error:
             _fail(done, error)
 

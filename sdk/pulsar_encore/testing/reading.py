@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 from ..devbroker.names import parse
 from ..devbroker.topics import Topic
-from ..errors import ClosedError, TransportError
+from ..errors import ClosedError
+from ..exceptions import OperationNotSupported
 from ..ids import MessageId
 from ..options import ReaderOptions
 from ..transport.base import Delivery
@@ -153,10 +154,9 @@ class MemoryReader:
     async def seek(self, position: MessageId | int) -> None:
         ends = (MessageId.earliest, MessageId.latest)
         if self._many and not isinstance(position, int) and position not in ends:
-            raise TransportError(
+            raise OperationNotSupported(
                 f"an id is a place in one partition, and {self.topic} has several: seek to a time, "
-                "to MessageId.earliest or to MessageId.latest",
-                result="OperationNotSupported",
+                "to MessageId.earliest or to MessageId.latest"
             )
         for source in self._sources:
             source.go_to(position)

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from ... import Client, FileLogger, LoggerLevel
 from ...errors import TransportError
+from ...exceptions import named
 from ..broker_process import broker_process
 from ..console import wide_console
 from . import (
@@ -62,10 +63,10 @@ def check_broker(url: str) -> None:
             try:
                 await client.get_topic_partitions("encore-demo")
             except TransportError as error:
-                raise TransportError(
+                raise named(
+                    error.result,
                     f"no answer from {url}: check --url, and that the broker is up and lets "
                     f"clients in that do not log in ({error.result})",
-                    result=error.result,
                 ) from error
 
     asyncio.run(connect())

@@ -1,6 +1,5 @@
 """The transport over the stock `pulsar-client`: the only package that imports it."""
 
 from .engine import StockTransport
-from .failures import StockError
 
-__all__ = ["StockError", "StockTransport"]
+__all__ = ["StockTransport"]

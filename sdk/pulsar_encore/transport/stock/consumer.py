@@ -20,7 +20,8 @@ import _pulsar
 import pulsar
 
 from ...closing import CloseOnce
-from ...errors import EncoreError, TransportError
+from ...errors import EncoreError
+from ...exceptions import NotConnected, UnknownError
 from ...ids import MessageId
 from ...options import ConsumerOptions
 from ...timer import wall_now_ms
@@ -219,7 +220,7 @@ class StockConsumer:
         if self._closed or self._leaving or self._sink is None:
             return
         cause = f": {error!r}" if error is not None else ""
-        failed = TransportError(f"the native consumer stopped delivering{cause}")
+        failed = UnknownError(f"the native consumer stopped delivering{cause}")
         failed.__cause__ = error
         self._sink.on_failed(failed)
 
@@ -234,7 +235,7 @@ class StockConsumer:
 
     def ack(self, plan: AckPlan) -> None:
         if not self.can_ack(plan.source):
-            raise TransportError("not connected", result="NotConnected", retryable=True)
+            raise NotConnected("not connected")
         self._last_ack = self._loop.time()
         self._pump.watch()
         if plan.cumulative is not None:
@@ -257,7 +258,7 @@ class StockConsumer:
         try:
             (native.acknowledge_cumulative if cumulative else native.acknowledge)(native_id)
         except (pulsar.AlreadyClosed, pulsar.NotConnected) as error:
-            raise TransportError("not connected", result="NotConnected", retryable=True) from error
+            raise NotConnected("not connected") from error
         except Exception as error:
             # An id of a topic the consumer does not read; trying again would block the others.
             logger.warning("the native client refused the ack of %s: %s", native_id, error)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import os
 import threading
 import time
@@ -69,8 +68,11 @@ def keep_in_child(native: Any) -> Any:
 
 
 def _in_child() -> None:
-    for native in list(_natives.values()):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))  # beyond the interpreter's end
+    with contextlib.suppress(ImportError):  # it may be built without; then the child's exit is slow
+        from ctypes import py_object, pythonapi
+
+        for native in list(_natives.values()):
+            pythonapi.Py_IncRef(py_object(native))  # beyond the interpreter's end
     _natives.clear()
     _open.clear()
     _ending.clear()

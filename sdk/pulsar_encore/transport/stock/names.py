@@ -1,14 +1,13 @@
 """What of the stock package users of this one need under the same names.
 
-Owns the list. They are the stock package's own objects, so that code and libraries that build them
-keep working when the import changes.
+Owns the list. They are the stock package's own objects (but `AuthenticationOauth2`, which inherits
+from its own), so that code and libraries that build them keep working when the import changes.
 """
 
 from pulsar import (
     Authentication,
     AuthenticationAthenz,
     AuthenticationBasic,
-    AuthenticationOauth2,
     AuthenticationTLS,
     AuthenticationToken,
     AutoClusterFailover,
@@ -16,15 +15,20 @@ from pulsar import (
     ConsumerDeadLetterPolicy,
     ConsumerKeySharedPolicy,
     CryptoKeyReader,
+    DeadLetterPolicyBuilder,
     EncryptionContext,
     EncryptionKey,
     FileLogger,
     KeySharedMode,
+    KeySharedPolicy,
     LoggerLevel,
+    MessageBatch,
     Result,
     ServiceInfo,
     ServiceInfoProvider,
 )
+
+from .authentication import AuthenticationOauth2
 
 __all__ = [
     "Authentication",
@@ -38,11 +42,14 @@ __all__ = [
     "ConsumerDeadLetterPolicy",
     "ConsumerKeySharedPolicy",
     "CryptoKeyReader",
+    "DeadLetterPolicyBuilder",
     "EncryptionContext",
     "EncryptionKey",
     "FileLogger",
     "KeySharedMode",
+    "KeySharedPolicy",
     "LoggerLevel",
+    "MessageBatch",
     "Result",
     "ServiceInfo",
     "ServiceInfoProvider",

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import _pulsar
-
 from ...ids import MessageId
 
 
@@ -18,14 +16,7 @@ def to_native(message_id: MessageId) -> Any:
     Never hand the result to an ack: it lacks the batch's shared state, and the library would ack
     the whole entry (stock-client notes, section 3).
     """
-    if message_id == MessageId.earliest:
-        return _pulsar.MessageId.earliest
-    if message_id == MessageId.latest:
-        return _pulsar.MessageId.latest
-    native = _pulsar.MessageId.deserialize(message_id.serialize())
-    if message_id.topic:
-        native.topic_name(message_id.topic)
-    return native
+    return message_id._msg_id
 
 
 def from_native(native: Any, topic: str = "") -> MessageId:

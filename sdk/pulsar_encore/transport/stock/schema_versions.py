@@ -17,7 +17,8 @@ from typing import Any, Final
 import _pulsar
 from pulsar.schema import AvroSchema
 
-from ...errors import SchemaVersionError, TransportError
+from ...errors import SchemaVersionError, TransportTimeout
+from ...exceptions import IncompatibleSchema
 from ...topics import base_name
 from ..base import RawMessage
 from .results import in_thread
@@ -68,7 +69,7 @@ class WriterSchemas:
             task.add_done_callback(lambda _: self._fetching.pop(at))
         await asyncio.wait((task,), timeout=WAIT_S)
         if not task.done():
-            self._fail(version, TransportError(f"no answer in {WAIT_S:g} s", result="Timeout"))
+            self._fail(version, TransportTimeout(f"no answer in {WAIT_S:g} s"))
 
     async def _fetch(self, version: Version) -> None:
         topic, number = version
@@ -78,10 +79,7 @@ class WriterSchemas:
                 f"get schema version {number} of {topic}",
             )
             if info.schema_type() != _pulsar.SchemaType.AVRO:
-                raise TransportError(
-                    f"it is of type {info.schema_type().name}, not AVRO",
-                    result="IncompatibleSchema",
-                )
+                raise IncompatibleSchema(f"it is of type {info.schema_type().name}, not AVRO")
             self._known[version] = info.schema()
             self._failed.pop(version, None)
         except Exception as error:
