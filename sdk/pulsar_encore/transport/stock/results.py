@@ -157,14 +157,19 @@ class _Refused(NamedTuple):
 def _reasoned(outcome: tuple[Any, ...], began: int) -> tuple[Any, ...]:
     """The outcome with the broker's reason, if there is one. In the callback; never raises."""
     first = outcome[0]
+    if isinstance(first, _pulsar.Error):
+        result, reason = first.error, first.message
+    else:
+        result, reason = first, ""
+    if not isinstance(result, _pulsar.Result) or result == _pulsar.Result.Ok:
+        return outcome
     try:
-        if isinstance(first, _pulsar.Error):
-            engine_log.told(first.error.name, first.message)
-        elif isinstance(first, _pulsar.Result) and first != _pulsar.Result.Ok:
-            return (_Refused(first, engine_log.reason(first.name, began)),)
+        if reason:
+            engine_log.told(result.name, reason)
+            return outcome
+        return (_Refused(result, engine_log.reason(result.name, began)),)
     except Exception:  # without a reason it is an error all the same
         return outcome
-    return outcome
 
 
 def _settle(
