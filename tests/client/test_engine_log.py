@@ -236,10 +236,10 @@ def test_a_handler_that_raises_stops_nothing(run: Any, topic: str) -> None:
 
 
 def test_a_slow_handler_holds_nobody_up(run: Any, topic: str) -> None:
-    said = run(f"""
+    ended = run(f"""
     class Slow(Keep):
         def emit(self, record):
-            time.sleep(1)
+            time.sleep(0.2)
             super().emit(record)
     ENGINE.addHandler(Slow())
     ENGINE.setLevel(logging.DEBUG)
@@ -249,14 +249,15 @@ def test_a_slow_handler_holds_nobody_up(run: Any, topic: str) -> None:
             producer = await client.create_producer({topic!r})
             consumer = await client.subscribe({topic!r}, "s")
             began = time.monotonic()
-            for n in range(200):
+            for n in range(100):
                 await producer.send(b"x")
                 await consumer.acknowledge(await consumer.receive())
             say(seconds=time.monotonic() - began, records=len(records))
     asyncio.run(main())
-    """).said
-    assert said["records"] < 10
-    assert said["seconds"] < 5
+    """)
+    assert ended.said["records"] < 50
+    assert ended.said["seconds"] < 5
+    assert ended.seconds < 10  # hundreds of lines are left: the process ends all the same
 
 
 def test_what_handlers_cannot_keep_up_with_is_dropped_and_counted(run: Any, topic: str) -> None:

@@ -58,7 +58,8 @@ class EngineLog:
         self._refusals = Refusals()
         self._waiting: deque[Callable[[], object]] = deque()
         self._wake = threading.Event()
-        self._ending = False
+        self._ending = False  # one more look, the last
+        self._over = False  # no more handlers, whatever is left
         self._thread: threading.Thread | None = None
 
     @contextlib.contextmanager
@@ -136,7 +137,7 @@ class EngineLog:
     def _read(self) -> bool:
         """Deliver all there is; False when the program has closed the file."""
         caught_up = False
-        while not caught_up:
+        while not caught_up and not self._over:
             try:
                 self._skip()
                 caught_up = self._collect()
@@ -177,7 +178,7 @@ class EngineLog:
 
     def _deliver(self) -> None:
         """Call the handlers. On this module's thread only, so that records keep their order."""
-        while True:
+        while not self._over:
             with self._lock:
                 dropped, self._dropped = self._dropped, 0
                 line = self._lines.popleft() if self._lines else None
@@ -230,6 +231,7 @@ class EngineLog:
             self._ending = True
             self._wake.set()
             thread.join(_EXIT_WAIT_S)
+            self._over = True  # `logging` takes the slow handler's lock to end: leave it that
 
     def forked(self) -> None:
         """In a forked child, at once: the file, like its reader, is the parent's."""
