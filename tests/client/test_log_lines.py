@@ -116,6 +116,16 @@ def test_of_several_that_say_the_same_each_gets_it() -> None:
     assert [refusals.take("ConsumerBusy", 0) for _ in range(4)] == ["taken"] * 3 + [""]
 
 
+def test_equal_lookups_at_once_are_one_line_and_each_has_its_reason() -> None:
+    lookup = f"{CONNECTION}Failed partition-metadata lookup req_id: 1 error: TopicNotFound msg: "
+    refusals = told(f"{lookup}no namespace")
+    assert [refusals.take("TopicNotFound", 0) for _ in range(2)] == ["no namespace"] * 2
+    refusals.add(Line(7, f"{lookup}no topic"))
+    assert refusals.take("TopicNotFound", 0) == "no topic"
+    assert refusals.take("TopicNotFound", 0) == ""  # of two lookups, nobody knows of which
+    assert refusals.take("TopicNotFound", 7) == "no topic"
+
+
 def test_a_reason_that_its_call_was_told_is_nobody_elses() -> None:
     refusals = told(
         refused("IncompatibleSchema", "the producer's"),

@@ -77,13 +77,16 @@ class _Refusal(NamedTuple):
     at: int
     result: str
     reason: str
+    is_lookup: bool
 
 
 class Refusals:
-    """What the broker refused lately, each for the one call that it was the answer to."""
+    """What the broker refused lately, each for the call that it was the answer to."""
 
     def __init__(self) -> None:
         self._recent: deque[_Refusal] = deque(maxlen=_KEPT)
+        # Of lookups, when one call has it: equal ones at the same time are one request, one line.
+        self._shared: deque[_Refusal] = deque(maxlen=_KEPT)
 
     def add(self, line: Line) -> None:
         """Keep the refusal that `line` tells of, if it does."""
@@ -92,17 +95,24 @@ class Refusals:
             result, reason = found[1] or found[3], found[2] or found[4]
             if reason:
                 # The log's names differ from the codes' in this ("ResultNotAllowedError").
-                self._recent.append(_Refusal(line.at, result.removeprefix("Result"), reason))
+                result = result.removeprefix("Result")
+                self._recent.append(_Refusal(line.at, result, reason, found[3] is not None))
 
     def take(self, result: str, since: int) -> str:
         """The reason of a call that ended with `result` and began at the log's byte `since`.
 
         Empty when there is none, or when several differ: no reason is better than another's.
         """
-        found = [each for each in self._recent if each.result == result and each.at >= since]
+        for refusals in self._recent, self._shared:
+            found = [each for each in refusals if each.result == result and each.at >= since]
+            if found:
+                break
         if len({each.reason for each in found}) != 1:
             return ""
-        self._recent.remove(found[-1])
+        if refusals is self._recent:
+            refusals.remove(found[-1])
+            if found[-1].is_lookup:
+                self._shared.append(found[-1])
         return found[-1].reason
 
     def forget(self, result: str, reason: str) -> None:

@@ -32,7 +32,7 @@ from .log_lines import Line, Refusals, lines
 ENGINE: Final = logging.getLogger("pulsar_encore.engine")
 _PACKAGE: Final = logging.getLogger("pulsar_encore")
 
-_PERIOD_S: Final = 0.1  # a line is a record at most so long after it was written
+_PERIOD_S: Final = 0.5  # a line is a record at most so long after it was written
 _CHUNK: Final = 1 << 18  # bytes read at once: a few ms of parsing at most
 _MOST_BEHIND: Final = 8 << 20  # bytes not read yet; what is older is dropped and counted
 _MOST_LINES: Final = 10_000  # read, but not given to a handler yet
