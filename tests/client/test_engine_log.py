@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_encore.devbroker import BrokerThread
+from pulsar_encore.devbroker import BrokerThread, Fault, FaultPlan
 from pulsar_encore.transport.stock.log_file import LogFile
 
 # A record of every line, and two ways to provoke some.
@@ -137,6 +137,33 @@ def test_an_error_has_the_brokers_reason(run: Any, topic: str) -> None:
     said = run(f"say(error=asyncio.run(refuse({topic!r})))").said
     assert "ConsumerBusy: another consumer holds the subscription" in said["error"]
     assert said["error"].endswith("(subscription 'audit' is exclusive and taken)")
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("PARTITIONED_METADATA", "AuthorizationError"),
+        ("LOOKUP", "AuthorizationError"),
+        ("SUBSCRIBE", "NotAllowedError"),
+        ("SEEK", "MetadataError"),
+    ],
+)
+def test_whatever_is_refused_has_the_brokers_reason(
+    run: Any, broker: BrokerThread, topic: str, command: str, error: str
+) -> None:
+    broker.faults = FaultPlan([Fault(kind="refuse", command=command, error=error)])
+    said = run(f"""
+    async def main():
+        async with encore.Client(URL) as client:
+            try:
+                consumer = await client.subscribe({topic!r}, "s")
+                await consumer.seek(encore.MessageId.earliest)
+            except encore.TransportError as error:
+                say(error=str(error), result=error.result)
+    asyncio.run(main())
+    """).said
+    assert said["result"].endswith(error)  # "BrokerMetadataError"
+    assert said["error"].endswith(f"(refused by the fault plan: {command})")
 
 
 def test_of_two_that_fail_at_once_each_has_its_own_reason(run: Any, topic: str) -> None:
