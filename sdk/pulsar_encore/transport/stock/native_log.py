@@ -79,8 +79,10 @@ class EngineLog:
             elif given is not None:
                 yield given
             else:
+                file = self._offered
                 try:
-                    file = self._offered = self._offered or LogFile()
+                    if file is None or not file.is_at(file.fd):
+                        file = self._offered = LogFile()
                 except OSError:
                     yield pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn)
                     return
