@@ -25,6 +25,7 @@ from .consumer_config import consumer_configuration, subscribed_topics
 from .creations import Creations
 from .ending import end, end_open, keep_in_child, watch
 from .native_ids import to_native
+from .native_log import engine_log
 from .producer import StockProducer
 from .producer_config import producer_configuration
 from .reader import StockReader
@@ -33,8 +34,6 @@ from .schema_versions import SchemaVersions, WriterSchemas, has_versions
 from .schemas import KnownSchema, attach, schema_info
 from .versioned import VersionedConsumer, VersionedReader
 
-# Without a logger of the user's: problems are seen, the chatter of every connection is not.
-_DEFAULT_LEVEL: Final = pulsar.LoggerLevel.Warn
 # Longest wait, when closing, for what is just being created: a broker that is there needs less, and
 # one that is not would keep the caller for operation_timeout_seconds.
 _CREATIONS_WAIT_S: Final = 1.0
@@ -173,6 +172,7 @@ class StockTransport:
             async with asyncio.timeout(self._options.operation_timeout_seconds):
                 await Calls().run(partial(end, self._native), "close the client")
         self._gone()
+        await engine_log.delivered()
 
     def _gone(self) -> None:
         self._closed = True
@@ -184,27 +184,27 @@ class StockTransport:
 
 
 def _native_client(options: ClientOptions) -> Any:
-    logger = options.logger
     try:
-        client = pulsar.Client(
-            options.service_url,
-            authentication=options.authentication,
-            operation_timeout_seconds=options.operation_timeout_seconds,
-            io_threads=options.io_threads,
-            message_listener_threads=options.message_listener_threads,
-            concurrent_lookup_requests=options.concurrent_lookup_requests,
-            log_conf_file_path=options.log_conf_file_path,
-            stats_interval_in_seconds=options.stats_interval_in_seconds,
-            use_tls=options.use_tls,
-            tls_trust_certs_file_path=options.tls_trust_certs_file_path,
-            tls_allow_insecure_connection=options.tls_allow_insecure_connection,
-            tls_validate_hostname=options.tls_validate_hostname,
-            logger=pulsar.ConsoleLogger(_DEFAULT_LEVEL) if logger is None else logger,
-            connection_timeout_ms=options.connection_timeout_ms,
-            listener_name=options.listener_name,
-            tls_private_key_file_path=options.tls_private_key_file_path,
-            tls_certificate_file_path=options.tls_certificate_file_path,
-        )
+        with engine_log.offered(options.logger) as logger:
+            client = pulsar.Client(
+                options.service_url,
+                authentication=options.authentication,
+                operation_timeout_seconds=options.operation_timeout_seconds,
+                io_threads=options.io_threads,
+                message_listener_threads=options.message_listener_threads,
+                concurrent_lookup_requests=options.concurrent_lookup_requests,
+                log_conf_file_path=options.log_conf_file_path,
+                stats_interval_in_seconds=options.stats_interval_in_seconds,
+                use_tls=options.use_tls,
+                tls_trust_certs_file_path=options.tls_trust_certs_file_path,
+                tls_allow_insecure_connection=options.tls_allow_insecure_connection,
+                tls_validate_hostname=options.tls_validate_hostname,
+                logger=logger,
+                connection_timeout_ms=options.connection_timeout_ms,
+                listener_name=options.listener_name,
+                tls_private_key_file_path=options.tls_private_key_file_path,
+                tls_certificate_file_path=options.tls_certificate_file_path,
+            )
     except (ValueError, TypeError, RuntimeError) as error:
         raise ConfigurationError(f"the client cannot be created: {error}") from error
     return client._client

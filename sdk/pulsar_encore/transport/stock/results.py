@@ -13,12 +13,13 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import _pulsar
 
-from ...errors import ClosedError, EncoreError
+from ...errors import ClosedError, EncoreError, TransportError
 from .failures import failure, raised
+from .native_log import engine_log
 
 #: Begins a native operation: called with the callback to hand over.
 Start = Callable[[Callable[..., None]], Any]
@@ -117,8 +118,10 @@ class Calls:
         # A native reader keeps the callback that announced it; a callback that kept the future, and
         # so the reader, would keep both, and the threads of their client, for ever.
         once = [future]
+        began = engine_log.position()
 
         def done(*outcome: Any) -> None:
+            outcome = _reasoned(outcome, began)
             try:
                 loop.call_soon_threadsafe(_settle, once.pop(), outcome, discard)
             except BaseException:  # the loop is closed: nobody can wait for this any more
@@ -131,6 +134,9 @@ class Calls:
         self._under_way.add(future)
         try:
             return _result_of(await future, doing)
+        except TransportError:
+            await engine_log.delivered()
+            raise
         except asyncio.CancelledError:
             # Cancelled in the very turn in which the result came: `_settle` saw nobody gone.
             if future.done() and not future.cancelled() and future.exception() is None:
@@ -156,6 +162,31 @@ def _abandon(future: asyncio.Future[Any]) -> None:
         future.set_exception(ClosedError("closed while the call was under way"))
 
 
+class _Refused(NamedTuple):
+    """A `_pulsar.Result` with the broker's reason, as a `_pulsar.Error` has it."""
+
+    error: Any
+    message: str
+
+
+def _reasoned(outcome: tuple[Any, ...], began: int) -> tuple[Any, ...]:
+    """The outcome with the broker's reason, if there is one. In the callback; never raises."""
+    first = outcome[0]
+    if isinstance(first, _pulsar.Error):
+        result, reason = first.error, first.message
+    else:
+        result, reason = first, ""
+    if not isinstance(result, _pulsar.Result) or result == _pulsar.Result.Ok:
+        return outcome
+    try:
+        if reason:
+            engine_log.told(result.name, reason)
+            return outcome
+        return (_Refused(result, engine_log.reason(result.name, began)),)
+    except Exception:  # without a reason it is an error all the same
+        return outcome
+
+
 def _settle(
     future: asyncio.Future[Any], outcome: tuple[Any, ...], discard: Callable[[Any], None] | None
 ) -> None:
@@ -175,7 +206,7 @@ def _drop(outcome: tuple[Any, ...], discard: Callable[[Any], None] | None) -> No
 def _result_of(outcome: tuple[Any, ...], doing: str) -> Any:
     """Native calls answer (Result), (Result, value), or (value or Error)."""
     first = outcome[0]
-    if isinstance(first, _pulsar.Error):
+    if isinstance(first, (_pulsar.Error, _Refused)):
         raise failure(first.error, doing, first.message)
     if isinstance(first, _pulsar.Result):
         if first != _pulsar.Result.Ok:

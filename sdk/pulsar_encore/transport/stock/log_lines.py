@@ -1,0 +1,123 @@
+"""The native library's log as text: its records, and the broker's reasons in them. Pure.
+
+Owns `Line`, `lines` and `Refusals`. The library hands most refusals over as a bare result code; the
+broker's own words are only in what it logs just before (ClientConnection.cc, at WARN and above).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+# SimpleLogger.h: "2026-01-31 12:00:00.123 WARN  [140303244617408] ClientConnection:1731 | text".
+_HEADER: Final = re.compile(
+    rb"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3})"
+    rb" (DEBUG|INFO|WARN|ERROR) +\[(\w+)\] (\S+):(\d+) \| ",
+    re.MULTILINE,
+)
+_LEVELS: Final = {
+    b"DEBUG": logging.DEBUG,
+    b"INFO": logging.INFO,
+    b"WARN": logging.WARNING,
+    b"ERROR": logging.ERROR,
+}
+_REFUSED: Final = re.compile(
+    r"Received error response from server: (\w+) \((.*)\) -- req_id: \d+\Z"
+    r"|Failed (?:partition-metadata )?lookup req_id: \d+ error: (\w+) msg: (.+)\Z",
+    re.DOTALL,
+)
+#: Refusals kept for a caller that may yet ask.
+_KEPT: Final = 256
+
+
+class Line(NamedTuple):
+    """One record of the library's log."""
+
+    at: int  # where it begins, in bytes since the log's beginning
+    text: str  # may be several lines: brokers send whole schemas
+    level: int = logging.WARNING
+    time: str = ""  # "2026-01-31 12:00:00.123", local
+    thread: int = 0
+    source: str = ""
+    number: int = 0
+
+
+def lines(data: bytes, at: int) -> Iterator[Line]:
+    """The records in `data`, which ends where one ends and begins at the log's byte `at`.
+
+    What has no header (two threads wrote at once: the library's file logger takes no lock) is a
+    warning without a source.
+    """
+    headers = list(_HEADER.finditer(data))
+    first = headers[0].start() if headers else len(data)
+    if first:
+        yield Line(at, _text(data[:first]))
+    ends = [header.start() for header in headers[1:]]
+    for header, end in zip(headers, [*ends, len(data)], strict=False):
+        time, level, thread, source, number = header.groups()
+        yield Line(
+            at + header.start(),
+            _text(data[header.end() : end]),
+            _LEVELS[level],
+            time.decode(),
+            int(thread, 0),
+            _text(source),
+            int(number),
+        )
+
+
+def _text(data: bytes) -> str:
+    return data.removesuffix(b"\n").decode(errors="replace")
+
+
+class _Refusal(NamedTuple):
+    at: int
+    result: str
+    reason: str
+    is_lookup: bool
+
+
+class Refusals:
+    """What the broker refused lately, each for the call that it was the answer to."""
+
+    def __init__(self) -> None:
+        self._recent: deque[_Refusal] = deque(maxlen=_KEPT)
+        # Of lookups, when one call has it: equal ones at the same time are one request, one line.
+        self._shared: deque[_Refusal] = deque(maxlen=_KEPT)
+
+    def add(self, line: Line) -> None:
+        """Keep the refusal that `line` tells of, if it does."""
+        found = _REFUSED.search(line.text)
+        if found is not None:
+            result, reason = found[1] or found[3], found[2] or found[4]
+            if reason:
+                # The log's names differ from the codes' in this ("ResultNotAllowedError").
+                result = result.removeprefix("Result")
+                self._recent.append(_Refusal(line.at, result, reason, found[3] is not None))
+
+    def take(self, result: str, since: int) -> str:
+        """The reason of a call that ended with `result` and began at the log's byte `since`.
+
+        Empty when there is none, or when several differ: no reason is better than another's.
+        """
+        for refusals in self._recent, self._shared:
+            found = [each for each in refusals if each.result == result and each.at >= since]
+            if found:
+                break
+        if len({each.reason for each in found}) != 1:
+            return ""
+        if refusals is self._recent:
+            refusals.remove(found[-1])
+            if found[-1].is_lookup:
+                self._shared.append(found[-1])
+        return found[-1].reason
+
+    def forget(self, result: str, reason: str) -> None:
+        """A call had `result` and its reason from the library itself: it is nobody else's."""
+        for each in reversed(self._recent):
+            if (each.result, each.reason) == (result, reason):
+                self._recent.remove(each)
+                return

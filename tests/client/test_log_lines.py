@@ -1,0 +1,142 @@
+"""What the engine's log says: its records, and whose the broker's reasons are."""
+
+from __future__ import annotations
+
+import logging
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_encore.transport.stock.log_lines import Line, Refusals, lines
+
+HEAD = "2026-11-22 04:21:34.885 WARN  [140303244617408] ClientConnection:1731 | "
+CONNECTION = "[127.0.0.1:57274 -> 127.0.0.1:16650] "
+
+
+def refused(result: str, reason: str, request: int = 1) -> str:
+    return (
+        f"{CONNECTION}Received error response from server: {result} ({reason}) -- req_id: {request}"
+    )
+
+
+def told(*texts: str) -> Refusals:
+    refusals = Refusals()
+    for at, text in enumerate(texts):
+        refusals.add(Line(at, text))
+    return refusals
+
+
+def test_a_record_has_its_time_level_thread_and_place() -> None:
+    data = f"{HEAD}it broke\n2026-11-22 04:21:35.001 ERROR [17] ConsumerImpl:383 | again\n"
+    first, second = lines(data.encode(), 1000)
+    assert first == Line(
+        1000,
+        "it broke",
+        logging.WARNING,
+        "2026-11-22 04:21:34.885",
+        140303244617408,
+        "ClientConnection",
+        1731,
+    )
+    assert second == Line(
+        1000 + len(HEAD) + len("it broke\n"),
+        "again",
+        logging.ERROR,
+        "2026-11-22 04:21:35.001",
+        17,
+        "ConsumerImpl",
+        383,
+    )
+
+
+def test_a_text_of_several_lines_is_one_record() -> None:
+    schema = '{\n  "type" : "record"\n}'
+    (line,) = lines(f"{HEAD}{refused('IncompatibleSchema', schema)}\n".encode(), 0)
+    assert line.text.endswith(f"IncompatibleSchema ({schema}) -- req_id: 1")
+
+
+def test_what_is_torn_is_a_warning_and_harms_no_other() -> None:
+    torn, whole = lines(f"61 -- mess\n{HEAD}whole\n".encode() + b"\xff\n", 5)
+    assert (torn.at, torn.text, torn.level) == (5, "61 -- mess", logging.WARNING)
+    assert whole.text == "whole\n\N{REPLACEMENT CHARACTER}"
+
+
+@given(st.lists(st.text(alphabet="ab |\n[]é", max_size=20), max_size=6))
+def test_no_byte_is_lost_and_none_invented(texts: list[str]) -> None:
+    data = "".join(f"{HEAD}{text}\n" for text in texts).encode()
+    read = list(lines(data, 0))
+    assert [line.text for line in read] == texts
+    assert all(data[line.at :].startswith(HEAD.encode()) for line in read)
+
+
+def test_the_reason_of_a_refused_request_and_of_a_refused_lookup() -> None:
+    refusals = told(
+        refused("ConsumerBusy", "Exclusive consumer is already connected"),
+        f"{CONNECTION}Failed partition-metadata lookup req_id: 14 error: TopicNotFound "
+        "msg: Namespace not found",
+        f"{CONNECTION}Failed lookup req_id: 3 error: AuthorizationError msg: no (such) permission",
+        refused("ResultNotAllowedError", "not here (really)"),
+    )
+    assert refusals.take("ConsumerBusy", 0) == "Exclusive consumer is already connected"
+    assert refusals.take("TopicNotFound", 0) == "Namespace not found"
+    assert refusals.take("AuthorizationError", 0) == "no (such) permission"
+    assert refusals.take("NotAllowedError", 0) == "not here (really)"
+
+
+def test_no_reason_from_before_the_call_or_of_another_result() -> None:
+    refusals = told(refused("ConsumerBusy", "an older one"), refused("ProducerBusy", "another"))
+    assert refusals.take("ConsumerBusy", 1) == ""
+    assert refusals.take("TopicNotFound", 0) == ""
+
+
+def test_a_line_without_a_reason_gives_none() -> None:
+    refusals = told(
+        f"{CONNECTION}Received error response from server: ConsumerBusy -- req_id: 1",
+        refused("ConsumerBusy", ""),
+        "Failed to create consumer: ConsumerBusy",
+    )
+    assert refusals.take("ConsumerBusy", 0) == ""
+
+
+def test_calls_that_fail_one_after_the_other_have_their_own() -> None:
+    refusals = told(refused("ConsumerBusy", "first"))
+    assert refusals.take("ConsumerBusy", 0) == "first"
+    refusals.add(Line(7, refused("ConsumerBusy", "second")))
+    assert refusals.take("ConsumerBusy", 0) == "second"
+
+
+def test_of_several_that_differ_nobody_gets_one() -> None:
+    refusals = told(refused("ConsumerBusy", "one"), refused("ConsumerBusy", "two"))
+    assert refusals.take("ConsumerBusy", 0) == ""
+    assert refusals.take("ConsumerBusy", 0) == ""
+
+
+def test_of_several_that_say_the_same_each_gets_it() -> None:
+    refusals = told(*[refused("ConsumerBusy", "taken", n) for n in range(3)])
+    assert [refusals.take("ConsumerBusy", 0) for _ in range(4)] == ["taken"] * 3 + [""]
+
+
+def test_equal_lookups_at_once_are_one_line_and_each_has_its_reason() -> None:
+    lookup = f"{CONNECTION}Failed partition-metadata lookup req_id: 1 error: TopicNotFound msg: "
+    refusals = told(f"{lookup}no namespace")
+    assert [refusals.take("TopicNotFound", 0) for _ in range(2)] == ["no namespace"] * 2
+    refusals.add(Line(7, f"{lookup}no topic"))
+    assert refusals.take("TopicNotFound", 0) == "no topic"
+    assert refusals.take("TopicNotFound", 0) == ""  # of two lookups, nobody knows of which
+    assert refusals.take("TopicNotFound", 7) == "no topic"
+
+
+def test_a_reason_that_its_call_was_told_is_nobody_elses() -> None:
+    refusals = told(
+        refused("IncompatibleSchema", "the producer's"),
+        refused("IncompatibleSchema", "the consumer's"),
+    )
+    refusals.forget("IncompatibleSchema", "the producer's")
+    assert refusals.take("IncompatibleSchema", 0) == "the consumer's"
+    refusals.forget("IncompatibleSchema", "never logged")
+
+
+def test_refusals_that_nobody_asked_for_are_not_kept_for_ever() -> None:
+    refusals = told(*[refused("ConsumerBusy", str(n)) for n in range(1000)])
+    assert refusals.take("ConsumerBusy", 999) == "999"
+    assert refusals.take("ConsumerBusy", 0) == ""
