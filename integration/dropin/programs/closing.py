@@ -1,4 +1,4 @@
-"""Closing in every order: exit stacks, context managers, children first, client first, not at all."""
+"""Closing in every order: exit stacks, context managers, client first, at once, not at all."""
 
 import asyncio
 import contextlib

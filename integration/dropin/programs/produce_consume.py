@@ -1,4 +1,4 @@
-"""Ten messages sent, received and acknowledged, and nothing left over: the first page of any guide."""
+"""Ten messages sent, received and acknowledged; nothing is left over: page one of any guide."""
 
 import asyncio
 import os

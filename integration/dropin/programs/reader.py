@@ -1,4 +1,4 @@
-"""Readers: from earliest, latest and an id; is there more; seek by id and by time; a stored place."""
+"""Readers: from earliest, latest and an id; is there more; seek by id and time; a stored id."""
 
 import asyncio
 import os

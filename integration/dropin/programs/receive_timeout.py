@@ -1,4 +1,4 @@
-"""The poll loop of the blocking client: `except pulsar.Timeout` around `receive(timeout_millis=)`."""
+"""The poll loop of the blocking client: `receive(timeout_millis=)`, `except pulsar.Timeout`."""
 
 import asyncio
 import os
