@@ -39,6 +39,7 @@ acknowledge (True, True)
 negative_acknowledge (True, True)
 seek (True, True)
 read_next (True, True)
+a thread without a loop True
 at home: (b'second', [b'first', b'second'])
 """,
 }
