@@ -39,8 +39,8 @@ acknowledge (True, True)
 negative_acknowledge (True, True)
 seek (True, True)
 read_next (True, True)
-a thread without a loop True
 at home: (b'second', [b'first', b'second'])
+made here, awaited there: None
 """,
 }
 BOTH = sorted({path.name for path in PROGRAMS.glob("*.py")} - OURS_ALONE.keys())

@@ -38,20 +38,7 @@ async def call(function):
 async def go_on():
     await producer.send(b"second")
     second = await consumer.receive(timeout_millis=10000)
-    await consumer.acknowledge([message, second])
     return second.data(), [(await reader.read_next(timeout_millis=10000)).data() for _ in range(2)]
-
-
-async def in_a_thread():
-    return await asyncio.to_thread(in_this_thread)
-
-
-def in_this_thread():
-    try:
-        consumer.acknowledge(message)
-    except pulsar.WrongLoopError as error:
-        return "without" in str(error)
-    return "no error"
 
 
 async def close():
@@ -66,8 +53,8 @@ print("acknowledge", asyncio.run(call(lambda: consumer.acknowledge(message))))
 print("negative_acknowledge", asyncio.run(call(lambda: consumer.negative_acknowledge(message))))
 print("seek", asyncio.run(call(lambda: consumer.seek(pulsar.MessageId.earliest))))
 print("read_next", asyncio.run(call(lambda: reader.read_next(timeout_millis=500))))
-print("a thread without a loop", at_home(in_a_thread()))
 print("at home:", at_home(go_on()))
+print("made here, awaited there:", at_home(consumer.acknowledge(message)))
 at_home(close())
 home.call_soon_threadsafe(home.stop)
 thread.join(20)
