@@ -69,7 +69,7 @@ def runs(
     keys: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Runs]:
-    """Both runs of each program that a test of this session asks for, by name and package."""
+    """Both runs of each program that a test of this run asks for, by name and package."""
     asked = {
         item.callspec.params["name"]
         for item in request.session.items

@@ -1,4 +1,4 @@
-"""A helper makes a producer and drops the client; what was made goes on working."""
+"""A function makes a producer and drops the client; what was made goes on working."""
 
 import asyncio
 import gc
