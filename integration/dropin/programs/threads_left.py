@@ -1,0 +1,28 @@
+"""No thread is left behind: by one client, by ten in threads of their own, closed or not."""
+
+import asyncio
+import logging
+import os
+import threading
+import uuid
+
+import pulsar_encore as pulsar
+
+URL = os.environ.get("PULSAR_URL", "pulsar://localhost:6650")
+TOPIC = f"threads-left-{uuid.uuid4().hex[:8]}"
+logging.basicConfig(level=logging.CRITICAL)
+
+
+async def main():
+    for close in (True, False):
+        client = pulsar.Client(URL, io_threads=2, logger=logging.getLogger("engine"))
+        print(len(await client.get_topic_partitions(TOPIC)), threading.active_count())
+        producer = await client.create_producer(TOPIC)
+        await producer.send(b"one")
+        if close:
+            await client.close()
+        print("closed" if close else "open", threading.active_count())
+
+
+asyncio.run(main())
+print("at the end", threading.active_count())

@@ -1,0 +1,111 @@
+"""Owns how a program is run with either package: what is changed of its text, and its output.
+
+Programs for `pulsar.asyncio` are written for stock; for ours their import lines change and nothing
+else. Recipes of the blocking client are written for ours, with `await`; for stock the words that
+asyncio needs are taken out, and the import line changes back. Both texts are real files while they
+run.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+#: Longest life of one program in seconds; alone they take 1 to 5.
+LONGEST_S = 60
+
+#: From stock's asyncio client to this package: imports only.
+_CHANGED_IMPORTS = (
+    (r"^import pulsar$", "import pulsar_encore as pulsar"),
+    (r"^from pulsar(?:\.asyncio)? import", "from pulsar_encore import"),
+    (r"^from pulsar\.schema import", "from pulsar_encore.schema import"),
+)
+#: From this package to stock's blocking client: imports, and the words that asyncio needs.
+_BLOCKING = (
+    (r"^import pulsar_encore as pulsar$", "import pulsar"),
+    (r"^from pulsar_encore import", "from pulsar import"),
+    (r"^import asyncio$", "import time"),
+    (r"await asyncio\.sleep\(", "time.sleep("),
+    (r"asyncio\.run\(main\(\)\)", "main()"),
+    (r"\basync def\b", "def"),
+    (r"\bawait ", ""),
+)
+#: What the library underneath logs to stdout, also amid a line: it is no word of the program.
+_FROM_THE_ENGINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ (DEBUG|INFO|WARN|ERROR).*\n")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """What one run of a program came to.
+
+    Attributes:
+        code: Exit code, None when it did not end in `LONGEST_S`.
+        output: Its standard output, without the library's log.
+        problems: Its standard error.
+    """
+
+    code: int | None
+    output: str
+    problems: str
+
+    def __str__(self) -> str:
+        ended = f"did not end in {LONGEST_S} s" if self.code is None else f"exit code {self.code}"
+        return f"{ended}\n{self.output}{self.problems[-3000:]}"
+
+
+def of_stock(name: str) -> str:
+    """The text of a program for the stock package."""
+    text = _text(name)
+    return _changed(text, _BLOCKING) if "pulsar_encore" in text else text
+
+
+def of_ours(name: str) -> str:
+    """The text of a program for this package."""
+    return _changed(_text(name), _CHANGED_IMPORTS)
+
+
+def run(text: str, path: Path, environment: dict[str, str]) -> Run:
+    """Run a program's text as the file `path`, in a process of its own."""
+    path.write_text(text)
+    with subprocess.Popen(
+        [sys.executable, str(path)],
+        env=os.environ | environment | {"PYTHONUNBUFFERED": ""},
+        cwd=path.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # so that what it forked ends with it
+    ) as process:
+        try:
+            output, problems = process.communicate(timeout=LONGEST_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, problems = process.communicate()
+            return Run(code=None, output=_said(output), problems=problems)
+    return Run(code=process.returncode, output=_said(output), problems=problems)
+
+
+def difference(stock: str, ours: str) -> str:
+    """What differs, line by line."""
+    return "\n".join(difflib.unified_diff(stock.splitlines(), ours.splitlines(), "stock", "ours"))
+
+
+def _text(name: str) -> str:
+    return (PROGRAMS / name).read_text()
+
+
+def _changed(text: str, rules: tuple[tuple[str, str], ...]) -> str:
+    for pattern, replacement in rules:
+        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
+    return text
+
+
+def _said(output: str) -> str:
+    return _FROM_THE_ENGINE.sub("", output)
