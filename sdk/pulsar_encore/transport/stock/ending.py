@@ -61,6 +61,19 @@ def watch(owner: object, native: Any, when: Callable[[Callable[[], None]], None]
     finalize(owner, when, partial(end_open, native)).atexit = False
 
 
+try:
+    from ctypes import py_object, pythonapi
+except ImportError:  # built without: the child's exit takes its time
+
+    def _keep(native: Any) -> None: ...
+
+else:
+
+    def _keep(native: Any) -> None:
+        """Beyond the interpreter's end."""
+        pythonapi.Py_IncRef(py_object(native))
+
+
 def keep_in_child(native: Any) -> Any:
     """`native`, which is never destroyed in a child process that has it from its parent."""
     _natives[id(native)] = native
@@ -68,11 +81,8 @@ def keep_in_child(native: Any) -> Any:
 
 
 def _in_child() -> None:
-    with contextlib.suppress(ImportError):  # it may be built without; then the child's exit is slow
-        from ctypes import py_object, pythonapi
-
-        for native in list(_natives.values()):
-            pythonapi.Py_IncRef(py_object(native))  # beyond the interpreter's end
+    for native in list(_natives.values()):
+        _keep(native)
     _natives.clear()
     _open.clear()
     _ending.clear()
