@@ -34,7 +34,7 @@ from ..deadletters.topic import SUBSCRIPTION
 from ..errors import ConfigurationError, TransportError
 from . import dlq_output as output
 
-app = App(name="dlq", help="Dead letters: list them, look at one, send them home again.")
+app: App = App(name="dlq", help="Dead letters: list them, look at one, send them home again.")
 
 _URL: Final = "pulsar://localhost:6650"
 _TIMEOUT_S: Final = 10  # somebody waits at a prompt

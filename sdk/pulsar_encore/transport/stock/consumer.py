@@ -30,7 +30,7 @@ from .originals import Original, Originals
 from .pump import Pump
 from .results import Calls, Mailbox
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 # The native client holds an id for at least 100 ms, and looks every 33 ms: with this lead nothing
 # is ever early, and late by little. Each hand-over restarts its timer; two bursts need more than a

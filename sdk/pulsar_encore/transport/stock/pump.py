@@ -23,7 +23,7 @@ import pulsar
 from .failures import failure
 from .results import Mailbox, ignore
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.050  # how often a connection is looked at
 # While acks may be lost with it, this often: a reconnect takes the native client 90 ms or more, and
@@ -192,7 +192,7 @@ class Pump:
         self._look_failed = False
         self._changes: deque[bool] = deque()  # of the connection, not yet told
         self._losses = 0  # of those that were told
-        self.watchful_until = 0.0
+        self.watchful_until: float = 0.0
         self._thick = False
         self._quick = 0
         self._thread = threading.Thread(target=self._run, name="pulsar-encore-pump")
