@@ -404,7 +404,8 @@ class StockConsumer:
                     pump.sought()
                 done(result)
 
-            self._native.seek_async(target, sought)
+            with pump.asking:
+                self._native.seek_async(target, sought)
 
         parked = self._loop.create_future()
         self._seeking = True

@@ -188,6 +188,10 @@ class Pump:
         self._full = False
         self._connected = True  # as last looked at
         self._up = True  # as last told
+        # Held where the native consumer is asked whether it is connected, and where it is told to
+        # seek, both on threads of Python: of several topics it takes a lock of its own for either,
+        # keeps the interpreter during the question and wants it during the seek.
+        self.asking = threading.Lock()
         self._steadiness = Steadiness()
         self._look_failed = False
         self._changes: deque[bool] = deque()  # of the connection, not yet told
@@ -264,7 +268,9 @@ class Pump:
         if self._mailbox.loop.is_closed():
             self.forsake()
             return
-        connected = self._steadiness.counts(self._native.is_connected(), time.monotonic())
+        with self.asking:
+            up = self._native.is_connected()
+        connected = self._steadiness.counts(up, time.monotonic())
         if connected != self._connected:
             self._connected = connected
             self._inbox.losses += not connected
