@@ -114,3 +114,15 @@ def test_the_notice_names_what_is_installed(block: str) -> None:
     named = names(line.strip() for line in lines[1].splitlines())
     base = installed_with(REQUIRED)
     assert named == (base if block == "always" else installed_with(OPTIONAL[block]) - base)
+
+
+def test_the_versions_of_python_agree() -> None:
+    minors = [
+        int(found[1])
+        for each in PROJECT["classifiers"]
+        if (found := re.fullmatch(r"Programming Language :: Python :: 3\.(\d+)", each))
+    ]
+    assert minors == list(range(minors[0], minors[-1] + 1))
+    assert PROJECT["requires-python"] == f">=3.{minors[0]}"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"Python 3.{minors[0]} to 3.{minors[-1]}." in readme
