@@ -191,7 +191,7 @@ class Pump:
         # Held where the native consumer is asked whether it is connected, and where it is told to
         # seek, both on threads of Python: of several topics it takes a lock of its own for either,
         # keeps the interpreter during the question and wants it during the seek.
-        self.asking = threading.Lock()
+        self.asking: threading.Lock = threading.Lock()
         self._steadiness = Steadiness()
         self._look_failed = False
         self._changes: deque[bool] = deque()  # of the connection, not yet told
