@@ -93,7 +93,8 @@ async def test_the_program_runs() -> None:
         "first is True\n"
         "2 handled, 0 queued at persistent://public/default/typed-service\n"
         "persistent://public/default/typed-service poison b'{'\n"
-        "listened to [0, 1, 2]\n"
+        "listening to [0, 1, 2]\n"
+        "plainly to [0, 1, 2]\n"
         "read [\"0 Ada None [] False None ['one']\", \"1 busy None [] False None ['one']\", "
         "\"2 poison None [] False None ['one']\"] 1.5\n"
     )

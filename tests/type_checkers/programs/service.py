@@ -144,14 +144,28 @@ async def listen(client: encore.Client, topic: str) -> None:
         seen.put_nowait(order.id)
         await consumer.acknowledge(message)
 
-    async with await client.subscribe(
-        topic,
-        "listening",
-        schema=schema.JsonSchema(Order),
-        initial_position=encore.InitialPosition.Earliest,
-        message_listener=listener,
-    ):
-        print("listened to", [await seen.get() for _ in range(3)])
+    def plain(consumer: encore.Consumer, message: encore.Message) -> None:
+        order: Order = message.value()
+        seen.put_nowait(order.id)
+        consumer.acknowledge(message)
+
+    for name, each in (("listening", listener), ("plainly", plain)):
+        async with client.subscribe(
+            topic,
+            name,
+            schema=schema.JsonSchema(Order),
+            initial_position=encore.InitialPosition.Earliest,
+            message_listener=each,
+        ):
+            print(name, "to", [await seen.get() for _ in range(3)])
+
+
+async def settle(consumer: encore.Consumer) -> None:
+    messages = [await consumer.receive() for _ in range(3)]
+    consumer.negative_acknowledge(messages[0], delay=0.1)
+    task = asyncio.create_task(consumer.acknowledge(messages[1]))
+    await asyncio.gather(task, consumer.acknowledge(messages[2]))
+    await asyncio.wait_for(consumer.acknowledge(await consumer.receive()), 5)
 
 
 async def read(client: encore.Client, topic: str) -> None:
@@ -175,6 +189,10 @@ async def main(url: str) -> None:
             await consume(client, topic)
             await dead_letters(client, topic)
             await listen(client, topic)
+            async with client.subscribe(
+                topic, "settling", initial_position=encore.InitialPosition.Earliest
+            ) as consumer:
+                await settle(consumer)
             await read(client, topic)
     except encore.TransportError as error:
         print(error.result, error.retryable, file=sys.stderr)
