@@ -47,7 +47,7 @@ from .settlement import Settleable, Settlement
 from .statistics import Statistics, snapshot
 from .window import Window
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 # Longest wait of `close` for a connection that acks need, and how often it looks.
 _LONG: Final = 500  # a list that may take longer than a turn of the loop
