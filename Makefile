@@ -39,8 +39,10 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(STAMP)
+types: $(STAMP)  ## this code, what a user sees of it, and a user's program
 	$(BIN)/mypy
+	PATH="$(abspath $(BIN)):$$PATH" pyright --verifytypes pulsar_encore --ignoreexternal
+	PATH="$(abspath $(BIN)):$$PATH" pyright tests/type_checkers/programs/service.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

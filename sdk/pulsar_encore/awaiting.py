@@ -13,11 +13,19 @@ import inspect
 import sys
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast
 
 from .turn import Turn
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+if TYPE_CHECKING:
+
+    class Settling(Coroutine[Any, Any, None]):
+        """What settling returns. A type checker complains of a Coroutine that is not awaited; of
+        this it does not, as nobody has to."""
+else:
+    Settling = Coroutine
 
 
 class Acted(asyncio.Future[None]):
@@ -52,9 +60,14 @@ class ActedLast(Coroutine[Any, Any, None]):
     def __await__(self) -> Generator[Any, Any, None]:
         return self._turn.end().__await__()
 
-    send = Acted.send
-    throw = Acted.throw
-    close = Acted.close
+    def send(self, value: Any) -> Any:
+        raise StopIteration
+
+    def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
+        raise typ if val is None else val
+
+    def close(self) -> None:
+        """Nothing to end."""
 
 
 class Acting(Coroutine[Any, Any, None]):
@@ -92,6 +105,7 @@ class _Entered(Protocol):
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
+        /,
     ) -> None: ...
 
 
@@ -158,3 +172,10 @@ def returns_coroutine(function: _F) -> _F:
         return inspect.markcoroutinefunction(function)
     function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
     return function
+
+
+def settles(
+    function: Callable[_P, Coroutine[Any, Any, None]],
+) -> Callable[_P, Settling]:
+    """Mark a function that acts when called and returns what can be awaited."""
+    return returns_coroutine(cast("Callable[_P, Settling]", function))

@@ -93,7 +93,8 @@ class PulsarException(EncoreError, stock.PulsarException, stock.AsyncioPulsarExc
         """The `pulsar.Result`; UnknownError where stock has none of that name."""
         return getattr(stock.Result, self.result, stock.Result.UnknownError)
 
-    __str__ = Exception.__str__
+    def __str__(self) -> str:
+        return Exception.__str__(self)
 
 
 class ClosedError(PulsarException, stock.AlreadyClosed):

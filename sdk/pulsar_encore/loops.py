@@ -57,7 +57,7 @@ class Place:
     __slots__ = ("__weakref__", "_pid", "_what", "loop", "runner")
 
     def __init__(self, what: str) -> None:
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.runner: Any = self.loop if hasattr(self.loop, "_thread_id") else _Asked(self.loop)
         self._pid = os.getpid()
         self._what = what

@@ -23,7 +23,7 @@ from .options.checks import boolean, integer, string_map
 from .stock import Result
 from .transport.base import Outgoing, ProducerLink
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _MAX_MS: Final = 2**63 - 1
 
@@ -49,7 +49,7 @@ class Producer:
         self._link = link
         self._schema = options.schema
         self._on_closed = on_closed
-        self.place = Place("producer")
+        self.place: Place = Place("producer")
         self._sending: set[asyncio.Future[MessageId]] = set()
         self._closed = False
         self._close_once = CloseOnce(self._close)

@@ -39,7 +39,7 @@ class Reader:
         self._link = link
         self._schema = options.schema
         self._on_closed = on_closed
-        self.place = Place("reader")
+        self.place: Place = Place("reader")
         self._turn = Turn(self.place.loop)
         self._closed = False
         self._close_once = CloseOnce(self._close)

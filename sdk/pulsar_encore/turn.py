@@ -33,11 +33,11 @@ class Turn:
         self._loop = loop
         self._ending = False
         self._held = 0
-        self.checked = False
+        self.checked: bool = False
         # Read for each message: what the common loops' clock reads, without the call around it.
         common = type(loop).time is asyncio.BaseEventLoop.time
         self.clock: Callable[[], float] = time.monotonic if common else loop.time
-        self.ends = 0.0
+        self.ends: float = 0.0
         self._begin()
 
     def _begin(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -223,6 +224,47 @@ async def test_a_late_pump_drops_nothing_of_the_next_connection(
             message = await consumer.receive(timeout=5)
             got.add(message.data())
             await consumer.acknowledge(message)
+
+
+#: Seeks while the thread that looks at connections does nothing else: a lock of the native library
+#: that either waits for is held by the other.
+SEEKS = """
+import asyncio
+import sys
+
+import pulsar_encore as encore
+from pulsar_encore.transport.stock import pump
+
+
+async def main(url, topic):
+    async with encore.Client(url) as client:
+        consumer = await client.subscribe(topic, "s")
+        for _ in range(20):
+            await consumer.seek(0)
+        print("sought")
+
+
+pump._LOOK_S = pump._WATCHFUL_LOOK_S = 0.0
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_a_seek_over_partitions_while_its_connections_are_looked_at(
+    broker: BrokerThread, topic: str
+) -> None:
+    broker.create_partitioned_topic(topic, 3)
+    # In a process of its own: where it hangs, it hangs in native code, and nothing can end it.
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SEEKS, broker.url, topic, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(40):
+            out, _ = await child.communicate()
+    except TimeoutError:
+        child.kill()
+        await child.communicate()
+        raise
+    assert out == b"sought\n"
 
 
 @pytest.mark.parametrize("queue", [1, 2])

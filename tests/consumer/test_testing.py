@@ -53,6 +53,20 @@ def test_another_thread_is_waited_for() -> None:
     assert run(main()) == "done"
 
 
+def test_a_thread_that_is_busy_at_the_end_is_waited_for() -> None:
+    ended: list[str] = []
+
+    def work() -> None:
+        time.sleep(0.2)
+        ended.append("work")
+
+    async def main() -> None:
+        asyncio.get_running_loop().run_in_executor(None, work)
+
+    run(main())
+    assert ended == ["work"]
+
+
 def test_what_help_says_of_this_module_can_be_read() -> None:
     """Every name it refers to is one of its own, and it is no book."""
     help_text = pydoc.plain(pydoc.render_doc(testing))

@@ -16,7 +16,7 @@ from cyclopts import App, CycloptsError, Parameter
 from .. import __version__
 from ..errors import EncoreError
 
-app = App(
+app: App = App(
     name="pulsar-encore",
     version=__version__,
     help="An asyncio consumer SDK for Apache Pulsar whose acks and negative acks are right.",

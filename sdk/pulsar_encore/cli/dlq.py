@@ -35,7 +35,7 @@ from ..errors import ConfigurationError, TransportError
 from ..exceptions import named
 from . import dlq_output as output
 
-app = App(name="dlq", help="Dead letters: list them, look at one, send them home again.")
+app: App = App(name="dlq", help="Dead letters: list them, look at one, send them home again.")
 
 _URL: Final = "pulsar://localhost:6650"
 _TIMEOUT_S: Final = 10  # somebody waits at a prompt

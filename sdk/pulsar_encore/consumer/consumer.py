@@ -16,7 +16,7 @@ from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
 
-from ..awaiting import Acted, ActedLast, Acting, returns_coroutine
+from ..awaiting import Acted, ActedLast, Acting, settles
 from ..backoff import to_ms
 from ..core.in_flight import InFlight
 from ..errors import ClosedError, ConfigurationError
@@ -47,7 +47,7 @@ from .settlement import Settleable, Settlement
 from .statistics import Statistics, snapshot
 from .window import Window
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 # Longest wait of `close` for a connection that acks need, and how often it looks.
 _LONG: Final = 500  # a list that may take longer than a turn of the loop
@@ -76,7 +76,7 @@ class Consumer:
         self._link = link
         self._options = options
         self._on_closed = on_closed
-        self.place = Place("consumer")
+        self.place: Place = Place("consumer")
         self._loop = loop = self.place.loop
         self._turn = Turn(loop)
         self._acted = Acted(loop)
@@ -196,7 +196,7 @@ class Consumer:
 
     # Settling
 
-    @returns_coroutine
+    @settles
     def acknowledge(self, message: Settleable | Sequence[Settleable]) -> Coroutine[Any, Any, None]:
         """The message, or each of a list, is done and need not come again.
 
@@ -253,7 +253,7 @@ class Consumer:
             self._settlement.ack(each)
             await self._end_turn()
 
-    @returns_coroutine
+    @settles
     def acknowledge_cumulative(self, message: Settleable) -> Coroutine[Any, Any, None]:
         """The message and all before it, of its topic or partition, are done.
 
@@ -276,7 +276,7 @@ class Consumer:
                 f"{self._options.consumer_type.name}: settle the messages one by one"
             )
 
-    @returns_coroutine
+    @settles
     def negative_acknowledge(
         self,
         message: Settleable,

@@ -33,7 +33,7 @@ from .letter_writer import LetterWriter, checked_properties, first_failed, tell
 if TYPE_CHECKING:
     from .settlement import Settlement
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _DRAIN_S: Final = 10.0  # at close, letters under way get this long
 _LOG_EVERY_S: Final = 30.0

@@ -44,7 +44,7 @@ class LetterTopics:
         transport: Transport,
     ) -> None:
         self.policy = policy
-        self.subscription = options.subscription_name
+        self.subscription: str = options.subscription_name
         self._options = options
         self._consumer_name = consumer_name
         self._transport = transport

@@ -20,7 +20,7 @@ from ..message import Message
 from ..turn import Turn
 from .receive_queue import ReceiveQueue
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 #: Seconds that closing waits for the callback under way; as long as an orderly stop may take.
 CLOSE_S: Final = 5.0

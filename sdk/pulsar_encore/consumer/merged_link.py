@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..ids import MessageId
-from ..transport.base import AckPlan, ConsumerLink, Delivery, Sink
+from ..transport.base import AckPlan, Capabilities, ConsumerLink, Delivery, Sink
 
 _MOST_LEDGERS: Final = 10_000  # 50,000 entries each; the longest unused is forgotten first
 
@@ -75,7 +75,7 @@ class MergedLink:
     def __init__(self, *parts: ConsumerLink) -> None:
         self._parts = parts
         self._ledgers: dict[int, int] = {}  # a ledger is of exactly one topic
-        self.capabilities = replace(parts[0].capabilities)
+        self.capabilities: Capabilities = replace(parts[0].capabilities)
 
     def _part(self, source: int) -> tuple[ConsumerLink, int]:
         number, part = divmod(source, len(self._parts))

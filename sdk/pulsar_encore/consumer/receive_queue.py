@@ -91,7 +91,7 @@ class ReceiveQueue:
         self._failed = failed
         self._cursors: deque[_Cursor] = deque()
         self._head: Iterator[Message] = _NOTHING  # walks the first cursor; only that is in part
-        self.taken = 0
+        self.taken: int = 0
         self._count = 0  # messages of all cursors, those taken of the first included
         self._bytes: int | None = None  # the same in bytes, once somebody asked
         self._collecting = 0

@@ -25,7 +25,7 @@ from ..transport.base import ConsumerLink
 from .ack_sender import ECHO_S, AckSender
 from .receive_queue import ReceiveQueue
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 # Keys handled in one turn of the loop; the rest follows in the next.
 _BURST: Final = 500

@@ -14,7 +14,7 @@ from typing import Final
 from ..core.in_flight import InFlight
 from ..transport.base import ConsumerLink
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _WARN_SHARE: Final = 0.8
 

@@ -91,21 +91,21 @@ class Entry:
         first_chunk: EntryKey | None = None,
         era: int = 0,
     ) -> None:
-        self.home = home
-        self.era = era
-        self.key = key
-        self.size = size
-        self.batched = batched
-        self.state = bytearray(size)
-        self.unacked = size
-        self.active = 0
-        self.base = base
+        self.home: Any = home
+        self.era: int = era
+        self.key: EntryKey = key
+        self.size: int = size
+        self.batched: bool = batched
+        self.state: bytearray = bytearray(size)
+        self.unacked: int = size
+        self.active: int = 0
+        self.base: int = base
         self.looks: dict[int, int] | None = None
         self.turns: dict[int, int] | None = None
-        self.live = True
-        self.dirty = False
-        self.doubled = False
-        self.first_chunk = first_chunk
+        self.live: bool = True
+        self.dirty: bool = False
+        self.doubled: bool = False
+        self.first_chunk: EntryKey | None = first_chunk
 
     def redelivery_count(self, index: int) -> int:
         """How often this very message came back, as known here.

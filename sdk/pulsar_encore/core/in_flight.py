@@ -67,17 +67,19 @@ class InFlight:
         self.topic = topic
         self.partition = partition
         self.shared = shared
-        self.volatile = topic.startswith("non-persistent://")
-        self.acks = AckTracker()
+        self.volatile: bool = topic.startswith("non-persistent://")
+        self.acks: AckTracker = AckTracker()
         self.nacks: DueIndex = TimeBucketIndex()
         self.timeouts: DueIndex = TimeBucketIndex()
         self.timed = False  # there are ack timeouts at all; asked for each message
-        self.era = 0  # seeks so far: records of an earlier one say nothing any more
+        self.era: int = 0  # seeks so far: records of an earlier one say nothing any more
         self.rewind: Rewind | None = None
         if not (shared or self.volatile):
             self.rewind = Rewind(contiguous=contiguous)
         self.attempts: Attempts | None = None  # kept where a dead-letter policy needs them
-        self.unacked = 0  # QUEUED, HELD, NACKED, LEAVING: what fills the broker's unacked window
+        self.unacked: int = (
+            0  # QUEUED, HELD, NACKED, LEAVING: what fills the broker's unacked window
+        )
         self._entries: dict[EntryKey, Entry] = {}
         self._highest: EntryKey = (-1, -1)  # of those
         self._rising = True  # they are in order

@@ -44,16 +44,16 @@ class Lane:
     )
 
     def __init__(self, ledger: int, page: int) -> None:
-        self.ledger = ledger
-        self.page = page
+        self.ledger: int = ledger
+        self.page: int = page
         self.blocks: dict[int, int] = {}  # block number -> slot
-        self.rising = True  # `blocks` is in order
-        self.high = -1  # highest position ever added: anything above is new without a look
-        self.count = 0
-        self.block = -1  # of the current run; -1 when there is none
-        self.slot = -1
-        self.first = -1  # place in the block where the current run begins; it ends at `high`
-        self.edge = -1
+        self.rising: bool = True  # `blocks` is in order
+        self.high: int = -1  # highest position ever added: anything above is new without a look
+        self.count: int = 0
+        self.block: int = -1  # of the current run; -1 when there is none
+        self.slot: int = -1
+        self.first: int = -1  # place in the block where the current run begins; it ends at `high`
+        self.edge: int = -1
 
 
 Part = tuple[int, int, int, int, int, "array[int]"]
@@ -80,14 +80,14 @@ class KeySpace:
     def __init__(self, block_bits: int = 13, page_bits: int = 6) -> None:
         assert block_bits <= POSITION_BITS
         self.block_bits = block_bits
-        self.block_mask = (1 << block_bits) - 1
+        self.block_mask: int = (1 << block_bits) - 1
         self._page_bits = page_bits
         self._page_mask = (1 << page_bits) - 1
         self._lanes: dict[int, dict[int, Lane]] = {}
         self._owners: list[Lane] = []
         self._starts = array("Q")  # by slot: the block number
         self._free: list[int] = []
-        self.counts = array("I")
+        self.counts: array[int] = array("I")
         self.runs: list[Runs | None] = []
 
     def resolve(self, key: MessageKey) -> tuple[Lane | None, int, int]:

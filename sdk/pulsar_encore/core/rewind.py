@@ -75,7 +75,7 @@ class Rewind:
         self._missing: EntryKey | None = None
         self._instead: EntryKey = (0, 0)  # the lowest that came while that is missing
         self._tries = 0
-        self.came = 0  # of what was owed; to tell whether a rewind brings anything
+        self.came: int = 0  # of what was owed; to tell whether a rewind brings anything
 
     @property
     def owed(self) -> int:

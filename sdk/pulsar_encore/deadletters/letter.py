@@ -56,22 +56,22 @@ class Letter:
     )
 
     def __init__(self, message: Message) -> None:
-        self.message = message
-        self.id = id_text(message.message_id())
+        self.message: Message = message
+        self.id: str = id_text(message.message_id())
         try:
-            self.properties = message.properties()
+            self.properties: dict[str, str] = message.properties()
             self._readable = True
         except UnicodeDecodeError:
             self.properties = {}
             self._readable = False
         said = self.properties.get
         topic = said(letters.REAL_TOPIC, "").strip()
-        self.real_topic = base_name(full_name(topic)) if topic else ""
-        self.fingerprint = said(letters.FINGERPRINT, "")
-        self.error_class = said(letters.ERROR_CLASS, "")
-        self.error_message = said(letters.ERROR_MESSAGE, "") or said(letters.REASON, "")
-        self.replay_id = said(letters.REPLAY_ID, "")
-        self.written_ms = message.publish_timestamp()
+        self.real_topic: str = base_name(full_name(topic)) if topic else ""
+        self.fingerprint: str = said(letters.FINGERPRINT, "")
+        self.error_class: str = said(letters.ERROR_CLASS, "")
+        self.error_message: str = said(letters.ERROR_MESSAGE, "") or said(letters.REASON, "")
+        self.replay_id: str = said(letters.REPLAY_ID, "")
+        self.written_ms: int = message.publish_timestamp()
 
     def evidence(self) -> dict[str, str]:
         """What it says of its way here and its end, by property name, in a fixed order."""

@@ -66,8 +66,8 @@ class DeadLetters:
         text_keys: bool = False,
     ) -> None:
         self._client = client
-        self.topic = full_name(topic_name(topic, "topic"))
-        self.subscription = text(subscription, "subscription")
+        self.topic: str = full_name(topic_name(topic, "topic"))
+        self.subscription: str = text(subscription, "subscription")
         self._schema = schema
         check_crypto_key_reader(crypto_key_reader)
         self._crypto_key_reader = crypto_key_reader

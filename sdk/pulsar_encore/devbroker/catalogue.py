@@ -23,10 +23,10 @@ class TopicState:
 
     def __init__(self, log: Topic) -> None:
         self.log = log
-        self.name = log.name
+        self.name: str = log.name
         self.subscriptions: dict[str, Subscription] = {}
-        self.producers = Producers()
-        self.schemas = SchemaLog()
+        self.producers: Producers = Producers()
+        self.schemas: SchemaLog = SchemaLog()
         self.body_bytes = 0
 
     def trim(self) -> None:

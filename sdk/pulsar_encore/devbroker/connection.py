@@ -26,7 +26,7 @@ from .refusing import refuse
 if TYPE_CHECKING:
     from .hub import Attached, Hub, Publishing
 
-log = logging.getLogger("pulsar_encore.devbroker")
+log: logging.Logger = logging.getLogger("pulsar_encore.devbroker")
 
 PROTOCOL_VERSION = 21
 WRITE_HIGH_WATER = 4_000_000
@@ -51,14 +51,14 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
-        self.id = next(hub.connection_ids)
+        self.id: int = next(hub.connection_ids)
         self.consumers: dict[int, Attached] = {}
         self.producers: dict[int, Publishing] = {}
         self.closed_producers: set[int] = set()
-        self.closed = False
-        self.writable = True
-        self.address = ""
-        self.url = ""
+        self.closed: bool = False
+        self.writable: bool = True
+        self.address: str = ""
+        self.url: str = ""
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         limit = hub.settings.max_message_size + FRAME_OVERHEAD

@@ -18,7 +18,7 @@ class Cursor:
     __slots__ = ("_acked", "_partial", "mark")
 
     def __init__(self, mark: int) -> None:
-        self.mark = mark
+        self.mark: int = mark
         self._acked: set[int] = set()
         self._partial: dict[int, int] = {}
 

@@ -88,7 +88,7 @@ class FaultPlan:
         self._faults = [(fault, fault.side) for fault in faults]
         self._seen = [0] * len(self._faults)
         self.fired: list[Fired] = []
-        self.by_topic = any(fault.topic is not None for fault, _ in self._faults)
+        self.by_topic: bool = any(fault.topic is not None for fault, _ in self._faults)
 
     def step(self, direction: Direction, command: str, topic: str | None = None) -> list[Fault]:
         """Count one command; returns what is to happen to it."""

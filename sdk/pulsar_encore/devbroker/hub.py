@@ -60,16 +60,18 @@ class Hub:
 
     def __init__(self, settings: BrokerSettings, start_outage: Callable[[float], None]) -> None:
         self.settings = settings
-        self.catalogue = Catalogue(settings, itertools.count(1).__next__)
-        self.pump = Pump(self._deliver)
-        self.recorder = Recorder(settings.record_limit) if settings.record else None
+        self.catalogue: Catalogue = Catalogue(settings, itertools.count(1).__next__)
+        self.pump: Pump = Pump(self._deliver)
+        self.recorder: Recorder | None = (
+            Recorder(settings.record_limit) if settings.record else None
+        )
         self.faults: FaultPlan | None = None
         self.connections: set[Connection] = set()
         self.sockets: set[Connection] = set()  # also those that are still closing
         self.looked_up: set[str] = set()
         self.start_outage = start_outage
-        self.producer_names = itertools.count()
-        self.connection_ids = itertools.count(1)
+        self.producer_names: itertools.count[int] = itertools.count()
+        self.connection_ids: itertools.count[int] = itertools.count(1)
 
     def _deliver(self, delivery: Delivery) -> None:
         consumer, entry, count, mask = delivery

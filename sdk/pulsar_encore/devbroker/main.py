@@ -14,7 +14,7 @@ from ..errors import EncoreError
 from .server import Broker
 from .settings import BrokerSettings
 
-log = logging.getLogger("pulsar_encore.devbroker")
+log: logging.Logger = logging.getLogger("pulsar_encore.devbroker")
 
 
 async def serve(settings: BrokerSettings) -> None:

@@ -22,7 +22,7 @@ from .subscriptions import Subscription
 
 CLOSING_TURNS = 100
 
-log = logging.getLogger("pulsar_encore.devbroker")
+log: logging.Logger = logging.getLogger("pulsar_encore.devbroker")
 
 
 class Broker:
@@ -36,8 +36,8 @@ class Broker:
     def __init__(
         self, settings: BrokerSettings | None = None, *, faults: FaultPlan | None = None
     ) -> None:
-        self.settings = settings or BrokerSettings()
-        self.port = self.settings.port
+        self.settings: BrokerSettings = settings or BrokerSettings()
+        self.port: int = self.settings.port
         self._faults = faults
         self._hub: Hub | None = None
         self._server: asyncio.Server | None = None

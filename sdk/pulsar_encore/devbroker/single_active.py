@@ -49,7 +49,7 @@ class Overtaking:
     """
 
     def __init__(self, rules: Rules, ledger: int) -> None:
-        self.share = rules.rewind_overtaken
+        self.share: float = rules.rewind_overtaken
         self._seed = f"{rules.rewind_seed} {ledger}"
         self._rewinds = 0
 

@@ -44,7 +44,7 @@ class Subscription:
         self.topic = topic
         self.name = name
         self.durable = durable
-        self.cursor = Cursor(max(start, topic.base))
+        self.cursor: Cursor = Cursor(max(start, topic.base))
         self._rules = rules
         self._overtaking = Overtaking(rules, topic.id_before(topic.end)[0])
         self._dispatcher: Dispatcher | None = None

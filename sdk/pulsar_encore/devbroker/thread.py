@@ -40,7 +40,7 @@ class BrokerThread:
     def __init__(
         self, settings: BrokerSettings | None = None, *, faults: FaultPlan | None = None
     ) -> None:
-        self.broker = Broker(settings, faults=faults)
+        self.broker: Broker = Broker(settings, faults=faults)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 

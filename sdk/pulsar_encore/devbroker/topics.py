@@ -73,8 +73,8 @@ class Topic:
         self.name = name
         self.partition = partition
         self.entries: list[Entry] = []
-        self.base = 0
-        self.end = 0
+        self.base: int = 0
+        self.end: int = 0
         self.terminated = False
         self._next_ledger = next_ledger
         self._per_ledger = entries_per_ledger

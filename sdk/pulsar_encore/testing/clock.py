@@ -75,6 +75,11 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
             raise ValueError(f"time only goes forward, not {seconds} s")
         self._jumping.now_s += seconds
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Wait for the threads of `asyncio.to_thread` to end; they are in real time."""
+        # From Python 3.12 on the runner gives it 300 s: virtual ones would be over at once.
+        await super().shutdown_default_executor()
+
 
 def run(main: Coroutine[Any, Any, T], *, patience_s: float = 0.5) -> T:
     """`asyncio.run` in virtual time.

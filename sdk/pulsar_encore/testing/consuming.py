@@ -40,7 +40,7 @@ class _Source:
         self.link = link
         self.number = number
         self.topic = topic
-        self.volatile = topic.startswith("non-persistent://")
+        self.volatile: bool = topic.startswith("non-persistent://")
         self.subscription = subscription
         self.attached: Attached | None = None
         self.credit = 0

@@ -67,14 +67,20 @@ class MemoryTransport:
     def __init__(
         self, settings: BrokerSettings | None = None, *, faults: FaultPlan | None = None
     ) -> None:
-        self.settings = settings or BrokerSettings(namespaces=None, rewind_overtaken=0)
+        self.settings: BrokerSettings = settings or BrokerSettings(
+            namespaces=None, rewind_overtaken=0
+        )
         self.faults = faults
         self.commands: list[Command] = []
-        self.connected = True
-        self.catalogue = Catalogue(self.settings, itertools.count(1).__next__, self._topic_created)
+        self.connected: bool = True
+        self.catalogue: Catalogue = Catalogue(
+            self.settings, itertools.count(1).__next__, self._topic_created
+        )
         self.links: list[MemoryConsumer] = []
         self.producers: list[MemoryProducer] = []
-        self.generation = 0  # of the connections: what is on its way on an old one never arrives
+        self.generation: int = (
+            0  # of the connections: what is on its way on an old one never arrives
+        )
         self._readers: list[MemoryReader] = []
         self._numbers = itertools.count()
         self._awake: dict[Subscription, None] = {}

@@ -110,15 +110,15 @@ class Delivery:
         ack_set: int = -1,
         first_chunk: tuple[int, int] | None = None,
     ) -> None:
-        self.source = source
-        self.ledger = ledger
-        self.entry = entry
-        self.batch_size = batch_size
-        self.redelivery_count = redelivery_count
-        self.indexes = indexes
-        self.messages = messages
-        self.ack_set = ack_set
-        self.first_chunk = first_chunk
+        self.source: int = source
+        self.ledger: int = ledger
+        self.entry: int = entry
+        self.batch_size: int = batch_size
+        self.redelivery_count: int = redelivery_count
+        self.indexes: Sequence[int] = indexes
+        self.messages: Sequence[RawMessage] = messages
+        self.ack_set: int = ack_set
+        self.first_chunk: tuple[int, int] | None = first_chunk
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import zlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ..errors import NotSupportedError
 from . import pulsar_pb2 as pb
@@ -25,13 +25,17 @@ _ZSTD_LEVEL: Final = 3  # what other clients write
 class DecompressionError(EntryError):
     """The payload is not what its codec writes, or not of the size its metadata says."""
 
-    validation_error = pb.CommandAck.DecompressionError
+    validation_error: ClassVar[pb.CommandAck.ValidationError.ValueType] = (
+        pb.CommandAck.DecompressionError
+    )
 
 
 class UncompressedSizeError(EntryError):
     """The payload would be larger than the caller accepts."""
 
-    validation_error = pb.CommandAck.UncompressedSizeCorruption
+    validation_error: ClassVar[pb.CommandAck.ValidationError.ValueType] = (
+        pb.CommandAck.UncompressedSizeCorruption
+    )
 
 
 class CodecError(NotSupportedError):

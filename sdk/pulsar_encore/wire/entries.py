@@ -43,7 +43,9 @@ class ChecksumError(EntryError):
 class BatchError(EntryError):
     """The payload is not the batch its metadata announces."""
 
-    validation_error = pb.CommandAck.BatchDeSerializeError
+    validation_error: ClassVar[pb.CommandAck.ValidationError.ValueType] = (
+        pb.CommandAck.BatchDeSerializeError
+    )
 
 
 class Entry(NamedTuple):

@@ -84,9 +84,9 @@ class Frame:
         body: bytes | None = None,
         broker_entry_metadata: bytes | None = None,
     ) -> None:
-        self.command = command
-        self.body = body
-        self.broker_entry_metadata = broker_entry_metadata
+        self.command: pb.BaseCommand = command
+        self.body: bytes | None = body
+        self.broker_entry_metadata: bytes | None = broker_entry_metadata
 
     def __repr__(self) -> str:
         size = "" if self.body is None else f" +{len(self.body)} bytes"
@@ -111,8 +111,8 @@ class FrameDecoder:
         *,
         skip_unknown: bool = True,
     ) -> None:
-        self.max_frame_size = max_frame_size
-        self.skip_unknown = skip_unknown
+        self.max_frame_size: int = max_frame_size
+        self.skip_unknown: bool = skip_unknown
         self._rest = bytearray()
         self._failed = ""
 

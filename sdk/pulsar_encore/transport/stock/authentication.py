@@ -7,17 +7,22 @@ authentication failed. Of TLS's it names the one that is missing.
 from __future__ import annotations
 
 import json
-from typing import Any, Final
-
-import pulsar
+from typing import TYPE_CHECKING, Any, Final
 
 from ...options.checks import readable_file
+
+if TYPE_CHECKING:
+
+    class _StockOauth2:
+        def __init__(self, auth_params_string: str) -> None: ...
+else:
+    from pulsar import AuthenticationOauth2 as _StockOauth2
 
 _FILE: Final = "file://"
 _INLINE: Final = "data:"
 
 
-class AuthenticationOauth2(pulsar.AuthenticationOauth2):  # type: ignore[misc]
+class AuthenticationOauth2(_StockOauth2):
     """Stock's `AuthenticationOauth2`; the file of `private_key` has to be there.
 
     Args:

@@ -33,7 +33,7 @@ from .pump import Pump
 from .results import Calls, Mailbox
 from .seeking import seek
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 # The native client holds an id for at least 100 ms, and looks every 33 ms: with this lead nothing
 # is ever early, and late by little. Each hand-over restarts its timer; two bursts need more than a
@@ -429,7 +429,8 @@ class StockConsumer:
                 return
             # An ack that reached the broker after the seek would ack what the seek brings back.
             await asyncio.sleep(self._last_ack + _NATIVE_GROUP_S - self._loop.time())
-            await seek(self._native, self._calls, target, self._pump.sought)
+            pump = self._pump
+            await seek(self._native, self._calls, target, pump.sought, pump.asking)
             self._sought += 1
             self._due.clear()
             self._originals.clear()

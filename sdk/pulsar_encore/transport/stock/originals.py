@@ -43,13 +43,13 @@ class Original:
     )
 
     def __init__(self, source: int, key: tuple[int, int]) -> None:
-        self.source = source
-        self.key = key
+        self.source: int = source
+        self.key: tuple[int, int] = key
         self._natives: dict[int, Any] = {}
-        self.is_chunked = False
+        self.is_chunked: bool = False
         self.chunked: Delivery | None = None  # the delivery, with its payload, of a chunked message
-        self.crowded_out = False  # its payload had to go
-        self.kept_at = 0.0
+        self.crowded_out: bool = False  # its payload had to go
+        self.kept_at: float = 0.0
 
     def put(self, delivery: Delivery, now: float) -> None:
         """What came last is what counts: older ids share an older state of their batch."""

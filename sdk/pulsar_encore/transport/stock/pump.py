@@ -24,7 +24,7 @@ import pulsar
 from .failures import failure
 from .results import Mailbox, ignore
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.050  # how often a connection is looked at
 # While acks may be lost with it, this often: a reconnect takes the native client 90 ms or more, and
@@ -201,11 +201,15 @@ class Pump:
         self._full = False
         self._connected = True  # as last looked at
         self._up = True  # as last told
+        # Held where the native consumer is asked whether it is connected, and where it is told to
+        # seek, both on threads of Python: of several topics it takes a lock of its own for either,
+        # keeps the interpreter during the question and wants it during the seek.
+        self.asking: threading.Lock = threading.Lock()
         self._steadiness = Steadiness()
         self._look_failed = False
         self._changes: deque[bool] = deque()  # of the connection, not yet told
         self._losses = 0  # of those that were told
-        self.watchful_until = 0.0
+        self.watchful_until: float = 0.0
         self._thick = False
         self._quick = 0
         self._thread = threading.Thread(target=self._run, name="pulsar-encore-pump")
@@ -278,7 +282,9 @@ class Pump:
         if self._mailbox.loop.is_closed():
             self.forsake()
             return
-        connected = self._steadiness.counts(self._native.is_connected(), time.monotonic())
+        with self.asking:
+            up = self._native.is_connected()
+        connected = self._steadiness.counts(up, time.monotonic())
         if connected != self._connected:
             self._connected = connected
             self._inbox.losses += not connected

@@ -37,7 +37,7 @@ class Mailbox:
     __slots__ = ("_items", "_woken", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+        self.loop: asyncio.AbstractEventLoop = loop
         self._items: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._woken = False
 

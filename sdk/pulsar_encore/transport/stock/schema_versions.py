@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -120,8 +120,8 @@ class SchemaVersions:
         self._schema = schema
         self._writers = writers
         self._parsed: dict[Version, dict[str, Any]] = {}
-        self.lacks = writers.lacks
-        self.fetch = writers.fetch
+        self.lacks: Callable[[Version | None], bool] = writers.lacks
+        self.fetch: Callable[[Version], Coroutine[Any, Any, None]] = writers.fetch
 
     def view(
         self, topic: str, messages: Sequence[RawMessage]

@@ -45,7 +45,7 @@ class KnownSchema:
 
     def __init__(self, info: Any) -> None:
         self._info = info
-        self.key_value = info.schema_type() == _pulsar.SchemaType.KEY_VALUE
+        self.key_value: Any = info.schema_type() == _pulsar.SchemaType.KEY_VALUE
 
     def schema_info(self) -> Any:
         return self._info

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import _pulsar
@@ -21,11 +22,16 @@ _LOOK_S: Final = 0.002
 # An answer within so long of the connection is the one that waited for it, as the library arranges
 # when it can; messages need longer to get here.
 _LATE_S: Final = 0.020
+_NOBODY: Final = nullcontext()
 _MOST: Final = 4  # seeks in all; a connection that comes and goes looks like late answers
 
 
 async def seek(
-    native: Any, calls: Calls, target: Any, sought: Callable[[], None] = lambda: None
+    native: Any,
+    calls: Calls,
+    target: Any,
+    sought: Callable[[], None] = lambda: None,
+    asking: AbstractContextManager[object] = _NOBODY,
 ) -> None:
     """Seek, and again while what came after it may have been thrown away.
 
@@ -34,6 +40,7 @@ async def seek(
         calls: Where the operation counts.
         target: A native message id, or a publish time in ms.
         sought: Called on a native thread each time it is done.
+        asking: Held while another thread asks the native consumer something; see `Pump.asking`.
 
     Raises:
         ClosedError: It was closed meanwhile.
@@ -49,7 +56,8 @@ async def seek(
                     sought()
                 done(result)
 
-            native.seek_async(target, answer)
+            with asking:
+                native.seek_async(target, answer)
 
         back = asyncio.create_task(_connected_again(native))
         try:

@@ -1,0 +1,128 @@
+"""What is declared is what is imported, and NOTICE names what an installation brings along."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
+
+import pulsar
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+
+#: Of the extra "dev", what is run and not imported.
+TOOLS = {
+    "grpcio-tools",
+    "mypy",
+    "mypy-protobuf",
+    "podman-compose",
+    "pyright",
+    "pytest-randomly",
+    "pytest-timeout",
+    "ruff",
+    "sortedcontainers-stubs",
+    "types-protobuf",
+    "types-psutil",
+}
+
+
+def names(requirements: Iterable[str]) -> set[str]:
+    """Of distributions, as PyPI spells them."""
+    found = (re.match(r"[\w.-]+", requirement) for requirement in requirements)
+    return {re.sub(r"[-_.]+", "-", each[0]).lower() for each in found if each}
+
+
+REQUIRED = names(PROJECT["dependencies"])
+OPTIONAL = {extra: names(each) for extra, each in EXTRAS.items() if extra != "dev"}
+
+
+def imported(files: Iterable[Path]) -> set[str]:
+    """Distributions that the files import, by statement or by `import_module` of a literal."""
+    modules: set[str] = set()
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Import(names=aliases):
+                    modules |= {alias.name for alias in aliases}
+                case ast.ImportFrom(module=str(module), level=0):
+                    modules.add(module)
+                case ast.Call(func=func, args=[ast.Constant(value=str(module))]):
+                    if ast.unparse(func).endswith("import_module"):
+                        modules.add(module)
+                case _:
+                    pass
+    tops = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names
+    known = packages_distributions()
+    return names(each for top in tops for each in known.get(top, ())) - {"pulsar-encore"}
+
+
+def python_files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def installed_with(distributions: Iterable[str]) -> set[str]:
+    """The distributions and all that they require, extras of theirs aside."""
+    found: set[str] = set()
+    waiting = list(distributions)
+    while waiting:
+        one = waiting.pop()
+        try:
+            needs = requires(one) or []
+        except PackageNotFoundError:  # for another platform or Python
+            continue
+        found.add(one)
+        waiting += names(each for each in needs if "extra ==" not in each) - found
+    return found
+
+
+def test_what_the_package_imports_is_declared_and_nothing_else() -> None:
+    optional = set().union(*OPTIONAL.values())
+    found = imported(python_files("sdk"))
+    assert REQUIRED.isdisjoint(optional)
+    assert found - optional == REQUIRED
+    # Only the stock package's AvroSchema imports fastavro.
+    stock = imported(Path(pulsar.__file__).parent.rglob("*.py"))
+    assert optional - found == OPTIONAL["avro"] <= stock
+
+
+def test_only_the_command_line_needs_its_extra() -> None:
+    cli = ROOT / "sdk" / "pulsar_encore" / "cli"
+    elsewhere = [path for path in python_files("sdk") if cli not in path.parents]
+    assert imported(elsewhere) & OPTIONAL["cli"] == set()
+
+
+def test_what_the_tests_import_is_declared_and_nothing_else() -> None:
+    dev = names(EXTRAS["dev"]) - {"pulsar-encore"}
+    found = imported(python_files("tests", "integration", "docker", "examples"))
+    assert found <= REQUIRED | dev | set().union(*OPTIONAL.values())
+    assert dev - found == TOOLS
+
+
+@pytest.mark.parametrize("block", ["always", *OPTIONAL])
+def test_the_notice_names_what_is_installed(block: str) -> None:
+    title = block if block == "always" else f'extra "{block}"'
+    text = (ROOT / "NOTICE").read_text(encoding="utf-8")
+    lines = re.search(rf"^  {title}\n((?:    .+\n)+)", text, re.MULTILINE)
+    assert lines is not None
+    named = names(line.strip() for line in lines[1].splitlines())
+    base = installed_with(REQUIRED)
+    assert named == (base if block == "always" else installed_with(OPTIONAL[block]) - base)
+
+
+def test_the_versions_of_python_agree() -> None:
+    minors = [
+        int(found[1])
+        for each in PROJECT["classifiers"]
+        if (found := re.fullmatch(r"Programming Language :: Python :: 3\.(\d+)", each))
+    ]
+    assert minors == list(range(minors[0], minors[-1] + 1))
+    assert PROJECT["requires-python"] == f">=3.{minors[0]}"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"Python 3.{minors[0]} to 3.{minors[-1]}." in readme

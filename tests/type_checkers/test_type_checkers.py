@@ -1,0 +1,116 @@
+"""What a type checker says to a program that uses this package: nothing, or where it is wrong.
+
+mypy runs as a user's does, strict and without this checkout's settings. `make types` runs pyright,
+which holds the whole public surface to known types, and the right program to its strict mode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pulsar.schema
+import pytest
+
+import pulsar_encore
+from pulsar_encore import schema, testing
+
+PROGRAMS = Path(__file__).parent / "programs"
+PACKAGE = Path(pulsar_encore.__file__).parent
+LONGEST_S = 240
+
+# Where the stub departs from the stock classes: how a record's fields are read and set is told by
+# descriptors; `Record.type` is left out, for fields of that name; and what stock calls abstract,
+# without the metaclass that it takes, is not.
+DEPARTURES = r"""
+pulsar_encore\.schema\.\w+\.__(get|set)__
+pulsar_encore\.schema\.Record\.type
+pulsar_encore\.schema\.Field\.(python_)?type
+pulsar_encore\.schema\.Schema\.(en|de)code
+"""
+
+
+def python(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *args],
+        cwd=PACKAGE.parents[1],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_S,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """mypy's: the package is found where it is under test, and as one that is installed."""
+    path = tmp_path_factory.mktemp("mypy") / "mypy.ini"
+    path.write_text(f"[mypy]\nmypy_path = {PACKAGE.parent.name}\nfollow_imports = silent\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def reported(settings: Path) -> set[tuple[str, int]]:
+    """(file, line) of each error that mypy --strict finds in the programs."""
+    programs = sorted(str(path) for path in PROGRAMS.glob("*.py"))
+    ran = python(
+        *("-m", "mypy", "--strict", "--config-file", str(settings)),
+        *("--cache-dir", str(settings.parent / "cache"), *programs),
+    )
+    found = re.findall(r"^(?:.*[\\/])?(\w+\.py):(\d+): error:", ran.stdout, re.MULTILINE)
+    assert found, ran.stdout + ran.stderr
+    return {(name, int(line)) for name, line in found}
+
+
+def marked(name: str) -> Iterator[tuple[str, int]]:
+    lines = (PROGRAMS / name).read_text(encoding="utf-8").splitlines()
+    yield from ((name, n) for n, line in enumerate(lines, 1) if line.endswith("  # wrong"))
+
+
+@pytest.mark.timeout(LONGEST_S)
+def test_a_users_program_passes_strict(reported: set[tuple[str, int]]) -> None:
+    assert [line for name, line in sorted(reported) if name == "service.py"] == []
+
+
+@pytest.mark.timeout(LONGEST_S)
+def test_each_mistake_is_reported(reported: set[tuple[str, int]]) -> None:
+    expected = set(marked("mistakes.py"))
+    assert len(expected) > 20
+    assert {each for each in reported if each[0] == "mistakes.py"} == expected
+
+
+async def test_the_program_runs() -> None:
+    async with testing.broker() as url:
+        ran = await asyncio.to_thread(python, str(PROGRAMS / "service.py"), url)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == (
+        "first is True\n"
+        "2 handled, 0 queued at persistent://public/default/typed-service\n"
+        "persistent://public/default/typed-service poison b'{'\n"
+        "listening to [0, 1, 2]\n"
+        "plainly to [0, 1, 2]\n"
+        "read [\"0 Ada None [] False None ['one']\", \"1 busy None [] False None ['one']\", "
+        "\"2 poison None [] False None ['one']\"] 1.5\n"
+    )
+
+
+@pytest.mark.timeout(LONGEST_S)
+def test_the_schema_classes_are_what_the_stub_says(settings: Path, tmp_path: Path) -> None:
+    allowed = tmp_path / "allowed"
+    allowed.write_text(DEPARTURES)
+    ran = python(
+        *("-m", "mypy.stubtest", "pulsar_encore.schema", "--mypy-config-file", str(settings)),
+        *("--allowlist", str(allowed), "--ignore-positional-only", "--concise"),
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_the_schema_classes_are_the_stock_packages() -> None:
+    for name in schema.__all__:
+        assert getattr(schema, name) is getattr(pulsar.schema, name), name
