@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from .. import FileLogger, LoggerLevel, letters
-from ..deadletters import Letter, LetterGroup, ReplayReport, printable
+from ..deadletters import NO_FINGERPRINT, Letter, LetterGroup, ReplayReport, printable
 
 _MOST_TEXT: Final = 500
 _MOST_ASKED: Final = 50
@@ -36,9 +37,72 @@ def when(ms: int) -> str:
 
 
 def groups_json(groups: Iterable[LetterGroup]) -> str:
-    """One JSON list; everything outside of printable ASCII is escaped in it."""
-    text = json.dumps([asdict(group) for group in groups], indent=2)
-    return text.replace("\x7f", "\\u007f") + "\n"
+    """One JSON list."""
+    return _json([asdict(group) for group in groups])
+
+
+def letter_json(letter: Letter, most_bytes: int | None) -> str:
+    """One letter as a JSON object.
+
+    Args:
+        most_bytes: Longest payload; None for all of it.
+    """
+    message = letter.message
+    data = b"" if message.has_null_value() else message.data()
+    cut = data if most_bytes is None else data[:most_bytes]
+    encoding: str | None = "text"
+    payload: str | None
+    try:
+        payload = _decoded(cut) if len(cut) < len(data) else cut.decode("utf-8")
+    except UnicodeDecodeError:
+        encoding, payload = "base64", b64encode(cut).decode()
+    if message.has_null_value():
+        encoding = payload = None
+    return _json(
+        {
+            "id": letter.id,
+            "topic": message.topic_name(),
+            "real_topic": letter.real_topic,
+            "written_ms": letter.written_ms,
+            "event_ms": message.event_timestamp() or None,
+            "key": _key(message.partition_key),
+            "ordering_key": _key(message.ordering_key),
+            "fingerprint": letter.fingerprint or NO_FINGERPRINT,
+            "error_class": letter.error_class,
+            "error_message": letter.error_message,
+            "replay_id": letter.replay_id,
+            "evidence": letter.evidence(),
+            "properties": letter.user_properties(),
+            "payload": payload,
+            "payload_encoding": encoding,
+            "payload_bytes": len(data),
+            "payload_truncated": len(cut) < len(data),
+            "encrypted": _encrypted(letter),
+        }
+    )
+
+
+def report_json(report: ReplayReport) -> str:
+    """What a replay did, as a JSON object."""
+    return _json(asdict(report))
+
+
+def _json(value: Any) -> str:
+    """Everything outside of printable ASCII is escaped."""
+    return json.dumps(value, indent=2).replace("\x7f", "\\u007f") + "\n"
+
+
+def _key(read: Callable[[], str]) -> str | None:
+    try:
+        return read() or None
+    except UnicodeDecodeError:
+        return None  # raw bytes, which this transport cannot read
+
+
+def _encrypted(letter: Letter) -> bool:
+    """Whether the payload is what could not be decrypted."""
+    context = letter.message.encryption_context()
+    return context is not None and context.is_decryption_failed()
 
 
 def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
@@ -107,8 +171,7 @@ def _payload(letter: Letter, most_bytes: int) -> list[str]:
     if letter.message.has_null_value():
         return ["payload: none (a tombstone)"]
     data = letter.message.data()
-    encrypted = letter.message.encryption_context()
-    if encrypted is not None and encrypted.is_decryption_failed():
+    if _encrypted(letter):
         return [f"payload: encrypted, {len(data)} bytes"]
     cut = data[:most_bytes]
     more = "" if len(cut) == len(data) else f", the first {len(cut)} of them"
@@ -187,10 +250,10 @@ class Progress:
 
     def __init__(self) -> None:
         self._shows = sys.stderr.isatty()
-        self._replayed = 0
+        self.report: ReplayReport | None = None  # the running one, the same object each time
 
     def __call__(self, report: ReplayReport) -> None:
-        self._replayed = report.replayed
+        self.report = report
         if self._shows:
             sys.stderr.write(f"\r{report.replayed} sent, {report.passed} not selected")
             sys.stderr.flush()
@@ -198,12 +261,13 @@ class Progress:
     def interrupted(self) -> None:
         """Said before the error that ends the program."""
         self.close()
+        replayed = 0 if self.report is None else self.report.replayed
         sys.stderr.write(
-            f"interrupted: {self._replayed} letters were sent and acked; run it again to go on\n"
+            f"interrupted: {replayed} letters were sent and acked; run it again to go on\n"
         )
 
     def close(self) -> None:
         """Leave the line."""
-        if self._shows and self._replayed:
+        if self._shows and self.report is not None:
             sys.stderr.write("\n")
             self._shows = False
