@@ -19,6 +19,8 @@ from typing import Any
 OPERATOR = "operator"
 """The role of whoever may do everything; also the common name in its certificate."""
 
+PASSWORD = "open sesame"
+
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
@@ -76,8 +78,8 @@ def make_credentials(folder: Path) -> Credentials:
     _certificate(folder, "misnamed", "misnamed", "ca", "subjectAltName=DNS:elsewhere.example")
     _certificate(folder, OPERATOR, OPERATOR, "ca")
     _certificate(folder, "stranger", OPERATOR, "other-ca")
-    hashed = base64.b64encode(hashlib.sha1(b"open sesame").digest()).decode()
-    (folder / "passwords").write_text(f"{OPERATOR}:{{SHA}}{hashed}\n")
+    hashed = _openssl("passwd", "-apr1", PASSWORD).strip()
+    (folder / "passwords").write_text(f"{OPERATOR}:{hashed}\n")
     return Credentials(folder, secrets.token_bytes(32))
 
 
@@ -105,8 +107,8 @@ def _certificate(folder: Path, name: str, common: str, signer: str = "", extra: 
     _openssl(*words)
 
 
-def _openssl(*words: str) -> None:
-    subprocess.run(["openssl", *words], check=True, capture_output=True)
+def _openssl(*words: str) -> str:
+    return subprocess.run(["openssl", *words], check=True, capture_output=True, text=True).stdout
 
 
 def _base64(claims: dict[str, Any]) -> str:

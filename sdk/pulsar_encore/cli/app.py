@@ -18,6 +18,7 @@ from cyclopts import App, CycloptsError, Parameter
 from .. import __version__
 from ..errors import EncoreError
 from .exit_codes import CLOSED_PIPE, INTERRUPTED, WRONG, exit_code
+from .login import CLUSTER, NOBODY, Login
 
 app = App(
     name="pulsar-encore",
@@ -30,18 +31,20 @@ app.command("pulsar_encore.cli.dlq:app", name="dlq", help="Dead letters: ls, sho
 
 
 @app.command
-def demo(*, url: str | None = None) -> int:
+def demo(
+    *, url: Annotated[str | None, Parameter(group=CLUSTER)] = None, login: Login = NOBODY
+) -> int:
     """Run the stock client and this SDK side by side and print one table; under a minute.
 
     Args:
-        url: A broker to run against, such as pulsar://localhost:6650; without it a development
-            broker is started for the run.
+        url: A broker to run against, such as pulsar://localhost:6650 (it publishes there, so
+            PULSAR_URL is not read); without it a development broker is started for the run.
     """
     from .demo.run import check_broker, run_demo
 
     if url is not None:
-        check_broker(url)
-    return run_demo(url)
+        check_broker(url, login)
+    return run_demo(url, login)
 
 
 @app.command

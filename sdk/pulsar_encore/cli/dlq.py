@@ -35,7 +35,7 @@ from ..errors import ConfigurationError, EncoreError, TransportError
 from ..topics import full_name
 from . import dlq_output as output
 from .exit_codes import NOTHING_THERE, exit_code
-from .login import DEFAULT_URL, Access, Login, Url, access
+from .login import DEFAULT_URL, NOBODY, Access, Login, Url, access
 from .probe import probe
 
 app = App(name="dlq", help="Dead letters: list them, look at one, send them home again.")
@@ -46,8 +46,6 @@ _AGO: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 _NO_ANSWER: Final = frozenset({"Timeout", "ConnectError"})
-
-_NOBODY: Final = Login()
 
 T = TypeVar("T")
 Several = Annotated[list[str] | None, Parameter(negative="")]
@@ -62,7 +60,7 @@ def ls(
     topic: str,
     *,
     url: Url = DEFAULT_URL,
-    login: Login = _NOBODY,
+    login: Login = NOBODY,
     fingerprint: Fingerprints = None,
     real_topic: Several = None,
     since: str | None = None,
@@ -112,7 +110,7 @@ def show(
     which: Which = None,
     *,
     url: Url = DEFAULT_URL,
-    login: Login = _NOBODY,
+    login: Login = NOBODY,
     bytes: int | None = None,
     json: Json = False,
 ) -> int:
@@ -148,7 +146,7 @@ def replay(
     topic: str,
     *,
     url: Url = DEFAULT_URL,
-    login: Login = _NOBODY,
+    login: Login = NOBODY,
     fingerprint: Fingerprints = None,
     real_topic: Several = None,
     since: str | None = None,

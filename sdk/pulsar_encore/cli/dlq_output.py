@@ -20,6 +20,7 @@ from ..deadletters import NO_FINGERPRINT, Letter, LetterGroup, ReplayReport, pri
 _MOST_TEXT: Final = 500
 _MOST_ASKED: Final = 50
 _MOST_IDS: Final = 5  # named for each reason of refusals
+_HOME: Final = "persistent://public/default/"
 _NOTHING: Final = "(no REAL_TOPIC)"
 
 
@@ -125,7 +126,8 @@ def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
             str(group.count),
             str(group.again or ""),
             printable(group.fingerprint, _MOST_TEXT),
-            printable(group.real_topic, _MOST_TEXT) or _NOTHING,
+            # Short, as the options take it too: in a narrow column nobody could copy the rest.
+            printable(group.real_topic.removeprefix(_HOME), _MOST_TEXT) or _NOTHING,
             when(group.first_ms),
             when(group.last_ms),
             printable(why, 120),

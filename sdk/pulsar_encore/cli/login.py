@@ -13,66 +13,64 @@ import os
 import re
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import certifi  # the engine's own choice where no CA is named
 from cyclopts import Group, Parameter
 
 from .. import AuthenticationBasic, AuthenticationTLS, AuthenticationToken
+from ..deadletters import printable
 from ..errors import ConfigurationError
 from ..options.checks import readable_file
 
 DEFAULT_URL: Final = "pulsar://localhost:6650"
 TOKEN: Final = "PULSAR_TOKEN"
 
-_CLUSTER: Final = Group(
+CLUSTER: Final = Group(
     "Cluster", help="No option takes a secret; files are read before anything connects."
 )
 _PREFIX: Final = "PULSAR_"
 _PLAIN: Final = "pulsar://"
 _SECURE: Final = "pulsar+ssl://"
+_URL: Final = re.compile(r"pulsar(\+ssl)?://(?P<hosts>[^\s/]+)/?")
+_HOST: Final = re.compile(r"(?P<host>\[[^\s\]]+\]|[^\s:,]+)(:(?P<port>[0-9]{1,5}))?")
 _SECRET: Final = re.compile(r"[!-~]+")
 
-Url = Annotated[str, Parameter(env_var="PULSAR_URL", group=_CLUSTER)]
+
+def _file(variable: str) -> Parameter:
+    return Parameter(env_var=variable, show_default=False)
 
 
-@Parameter(name="*", group=_CLUSTER)
+Url = Annotated[str, Parameter(env_var="PULSAR_URL", group=CLUSTER)]
+
+
+@Parameter(name="*", group=CLUSTER)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Login:
     """As whom a command connects, and whom it trusts. Empty texts are as good as none."""
 
-    token_file: Annotated[str, Parameter(env_var="PULSAR_TOKEN_FILE")] = ""
+    token_file: Annotated[str, _file("PULSAR_TOKEN_FILE")] = ""
     """File with a token (a JWT, an OAuth2 access token), read again for each connection. Without
     it the environment variable PULSAR_TOKEN may be the token itself."""
 
-    basic_file: Annotated[str, Parameter(env_var="PULSAR_BASIC_FILE")] = ""
+    basic_file: Annotated[str, _file("PULSAR_BASIC_FILE")] = ""
     """File with user:password, for basic authentication."""
 
-    tls_trust_certs_file: Annotated[str, Parameter(env_var="PULSAR_TLS_TRUST_CERTS_FILE")] = ""
+    tls_trust_certs_file: Annotated[str, _file("PULSAR_TLS_TRUST_CERTS_FILE")] = ""
     """Certificates of the CAs to trust (PEM); the well-known ones when left out."""
 
-    tls_certificate_file: Annotated[str, Parameter(env_var="PULSAR_TLS_CERTIFICATE_FILE")] = ""
+    tls_certificate_file: Annotated[str, _file("PULSAR_TLS_CERTIFICATE_FILE")] = ""
     """Client certificate (PEM); it is the login where there is no token and no password."""
 
-    tls_private_key_file: Annotated[str, Parameter(env_var="PULSAR_TLS_PRIVATE_KEY_FILE")] = ""
+    tls_private_key_file: Annotated[str, _file("PULSAR_TLS_PRIVATE_KEY_FILE")] = ""
     """Its key (PEM), when that is in another file."""
 
     tls_validate_hostname: Annotated[bool, Parameter(env_var="PULSAR_TLS_VALIDATE_HOSTNAME")] = True
     """Whether the broker's certificate must be its host's."""
 
-    def environment(self) -> dict[str, str]:
-        """What to add to the environment of a child, for `login_of`."""
-        return {_variable(each.name): str(getattr(self, each.name)) for each in fields(self)}
 
-
-def login_of(environment: Mapping[str, str]) -> Login:
-    """What `Login.environment` has put there."""
-    given: dict[str, Any] = {
-        each.name: environment.get(_variable(each.name), "") for each in fields(Login)
-    }
-    given["tls_validate_hostname"] = given["tls_validate_hostname"] != "False"
-    return Login(**given)
+NOBODY: Final = Login()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -81,6 +79,7 @@ class Access:
 
     Attributes:
         url: `pulsar://` or `pulsar+ssl://`.
+        hosts: Those of the URL, each with its port.
         method: Pulsar's name of the login: token, basic, tls or none.
         secret: What is sent with it; asked for each connection.
         keywords: The same for `Client` and for stock's.
@@ -88,6 +87,7 @@ class Access:
     """
 
     url: str
+    hosts: tuple[tuple[str, int], ...]
     method: str
     secret: Callable[[], str]
     keywords: dict[str, Any]
@@ -104,7 +104,7 @@ def access(url: str, login: Login, environment: Mapping[str, str] | None = None)
         ConfigurationError: The URL is none, a file cannot be used, or options do not go together.
     """
     url = url or DEFAULT_URL
-    _check_url(url)
+    hosts = _hosts(url)
     tls = _tls(url, login)
     method, secret = _secret(login, (os.environ if environment is None else environment))
     certificate = login.tls_certificate_file
@@ -123,20 +123,34 @@ def access(url: str, login: Login, environment: Mapping[str, str] | None = None)
         if certificate and method != "tls":
             keywords["tls_certificate_file_path"] = certificate
             keywords["tls_private_key_file_path"] = key
-    return Access(url=url, method=method, secret=secret, keywords=keywords, tls=tls)
+    return Access(url=url, hosts=hosts, method=method, secret=secret, keywords=keywords, tls=tls)
 
 
-def _check_url(url: str) -> None:
+def _hosts(url: str) -> tuple[tuple[str, int], ...]:
     if "@" in url:
         raise ConfigurationError(
             "--url (PULSAR_URL) has an @ in it: a user or a password is no part of a service URL; "
             f"name a file with --token-file or --basic-file, or set {TOKEN}"
         )
-    if not url.startswith((_PLAIN, _SECURE)):
+    match = _URL.fullmatch(url)
+    if match is None:
         raise ConfigurationError(
             "--url (PULSAR_URL) must be the service URL of brokers or proxies, like "
-            f"pulsar://host:6650 or pulsar+ssl://host:6651, got {url[:200]!r}"
+            f"pulsar://host:6650 or pulsar+ssl://host:6651, got {printable(url, 200)!r}"
         )
+    default = 6650 if url.startswith(_PLAIN) else 6651
+    return tuple(_host(url, each, default) for each in match["hosts"].split(","))
+
+
+def _host(url: str, text: str, default: int) -> tuple[str, int]:
+    match = _HOST.fullmatch(text)
+    port = 0 if match is None else int(match["port"] or default)
+    if match is None or not 1 <= port <= 65_535:
+        raise ConfigurationError(
+            f"--url (PULSAR_URL) {printable(url, 200)!r}: {printable(text, 200)!r} must be a host, "
+            "or host:port with a number from 1 to 65535"
+        )
+    return match["host"].strip("[]"), port
 
 
 def _secret(login: Login, environment: Mapping[str, str]) -> tuple[str, Callable[[], str]]:
@@ -236,13 +250,14 @@ def _tls(url: str, login: Login) -> ssl.SSLContext | None:
         ) from error
     context.check_hostname = login.tls_validate_hostname
     if certificate:
+        where = key or certificate
         try:
-            context.load_cert_chain(certificate, key or None, password=_no_password)
+            context.load_cert_chain(certificate, where, password=_no_password)
         except (ssl.SSLError, ValueError) as error:
             raise ConfigurationError(
-                f"{_option('tls_certificate_file')} {certificate!r} and its key"
-                f"{f' {key!r}' if key else ''} cannot be used: they must be PEM, belong together, "
-                f"and the key without a password ({getattr(error, 'reason', None) or error})"
+                f"{_option('tls_certificate_file')} {certificate!r} cannot be used with the key "
+                f"{where!r} of {_option('tls_private_key_file')}: both must be PEM, belong "
+                "together, and the key have no password"
             ) from error
     return context
 

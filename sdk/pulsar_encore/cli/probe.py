@@ -1,4 +1,4 @@
-"""One short connection before the engine's: is the cluster there, does it let us in, has it a topic?
+"""One connection before the engine's: is the cluster there, are we let in, has it the topic?
 
 Owns `probe`. The engine cannot ask for a topic without making it where brokers make topics by
 themselves, takes a refused login for a lost connection, and tries again until its time is up. Here
@@ -19,7 +19,6 @@ from ..version import VERSION
 from ..wire import FrameDecoder, FrameError, commands, encode, pb
 from .login import TOKEN, Access
 
-_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
 _REQUEST: Final = 1
 _MOST_WORDS: Final = 300
 _AGAIN_S: Final = 0.3
@@ -56,10 +55,8 @@ async def probe(access: Access, topic: str | None, *, timeout_s: float) -> None:
 
 async def _any_host(access: Access, topic: str | None) -> None:
     """The first that can be connected to; the engine takes them in turn as well."""
-    scheme, _, rest = access.url.partition("://")
     problem: TransportError | None = None
-    for each in rest.rstrip("/").split(","):
-        host, port = _host_and_port(each, _PORTS[scheme])
+    for host, port in access.hosts:
         try:
             reader, writer = await asyncio.open_connection(
                 host, port, ssl=access.tls, server_hostname=host if access.tls else None
@@ -193,13 +190,6 @@ class _Conversation:
         )
 
 
-def _host_and_port(text: str, default: int) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or text.endswith("]"):
-        host, port = text, ""
-    return host.removeprefix("[").removesuffix("]"), int(port or default)
-
-
 def _silent(url: str, timeout_s: float) -> TransportError:
     plain = "" if url.startswith("pulsar+ssl") else ", that its port is not one of TLS"
     return TransportError(
@@ -216,10 +206,10 @@ def _not_connected(
     where = f"{host}:{port}"
     if isinstance(error, ssl.SSLCertVerificationError):
         return TransportError(_distrusted(where, error), result="ConnectError")
-    if isinstance(error, ssl.SSLError):
+    if access.tls and isinstance(error, (ssl.SSLError, ConnectionResetError)):
+        why = getattr(error, "reason", None) or type(error).__name__
         return TransportError(
-            f"no TLS with {where} ({error.reason or error}): a port without TLS takes "
-            "--url pulsar://...",
+            f"no TLS with {where} ({why}): check its port; one without TLS takes --url pulsar://...",
             result="ConnectError",
         )
     if isinstance(error, (socket.gaierror, UnicodeError)):
