@@ -69,7 +69,7 @@ def ls(
 ) -> int:
     """Count the letters by fingerprint and by the topic they died on.
 
-    The column "again" says how many of them had been replayed before and died again. Exit code 3:
+    "again" says how many of them had been replayed before and died again. Exit code 3:
     the topic holds no letters at all, or there is none of that name. Nothing is made by asking.
 
     Args:

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from base64 import b64encode
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from .. import FileLogger, LoggerLevel, letters
 from ..deadletters import NO_FINGERPRINT, Letter, LetterGroup, ReplayReport, printable
 
 _MOST_TEXT: Final = 500
+_MOST_FINGERPRINT: Final = 40  # ours have 12 characters; a forged one has no need to be copied
 _MOST_ASKED: Final = 50
 _MOST_IDS: Final = 5  # named for each reason of refusals
 _HOME: Final = "persistent://public/default/"
@@ -108,6 +110,7 @@ def _encrypted(letter: Letter) -> bool:
 
 def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
     """A table; a line on stderr when no letter of the topic was selected."""
+    from rich.box import HORIZONTALS
     from rich.table import Table
     from rich.text import Text
 
@@ -116,22 +119,20 @@ def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
     if not groups:
         sys.stderr.write(f"none of the letters of {printable(topic, _MOST_TEXT)} matches\n")
         return
-    table = Table()
-    names = ("letters", "again", "fingerprint", "died on", "first", "last", "why", "a letter")
-    for name in names:
-        table.add_column(name, overflow="fold")
+    # Two lines each: beside one another these are wider than a terminal, and would be folded.
+    table = Table(box=HORIZONTALS, show_lines=True)
+    for name in ("letters\nagain", "fingerprint\na letter", "first\nlast"):
+        table.add_column(name, no_wrap=True)  # to be copied
+    table.add_column("why\ndied on", overflow="fold")
     for group in groups:
         why = f"{group.error_class}: {group.error_message}".strip(": ")
+        # Short where that is enough for the options.
+        home = printable(group.real_topic.removeprefix(_HOME), _MOST_TEXT) or _NOTHING
         row = (
-            str(group.count),
-            str(group.again or ""),
-            printable(group.fingerprint, _MOST_TEXT),
-            # Short, as the options take it too: in a narrow column nobody could copy the rest.
-            printable(group.real_topic.removeprefix(_HOME), _MOST_TEXT) or _NOTHING,
-            when(group.first_ms),
-            when(group.last_ms),
-            printable(why, 120),
-            group.sample_id,
+            f"{group.count}\n{group.again or ''}",
+            f"{printable(group.fingerprint, _MOST_FINGERPRINT)}\n{group.sample_id}",
+            f"{when(group.first_ms)}\n{when(group.last_ms)}",
+            f"{printable(why, 120)}\n{home}",
         )
         table.add_row(*map(Text, row))  # text, not markup
     wide_console().print(table)
@@ -189,13 +190,12 @@ def _payload(letter: Letter, most_bytes: int) -> list[str]:
 
 
 def _decoded(cut: bytes) -> str:
-    for missing in range(4):
-        try:
-            return cut[: len(cut) - missing].decode("utf-8")
-        except UnicodeDecodeError:
-            if missing == 3:
-                raise
-    raise AssertionError("unreachable")
+    """Text without the character that the cut went through.
+
+    Raises:
+        UnicodeDecodeError: It is no text.
+    """
+    return getincrementaldecoder("utf-8")().decode(cut)
 
 
 def somebody_watches() -> bool:
