@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import socket
+import ssl
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +33,7 @@ QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
 
 @dataclass(frozen=True, slots=True)
 class Secured:
-    """A broker that is up.
-
-    Attributes:
-        tls_url: Where it speaks TLS; `plain_url` asks for a login as well.
-        home: A topic; its letters are on `dead`.
-    """
+    """A broker that is up; it asks for a login at both addresses."""
 
     credentials: Credentials
     tls_url: str
@@ -53,10 +50,7 @@ class Secured:
 
     @property
     def trusting(self) -> dict[str, Any]:
-        return {
-            "url": self.tls_url,
-            "tls_trust_certs_file": self.file("ca.pem"),
-        }
+        return {"url": self.tls_url, "tls_trust_certs_file": self.file("ca.pem")}
 
     @property
     def with_token(self) -> dict[str, Any]:
@@ -270,9 +264,6 @@ async def test_looking_makes_no_topic(secured: Secured) -> None:
 @pytest.fixture
 def misnamed(secured: Secured, tmp_path: Path) -> Iterator[str]:
     """Address of a server whose certificate the CA signed for another host."""
-    import ssl
-    import threading
-
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(secured.file("misnamed.pem"), secured.file("misnamed.key"))
     with socket.create_server(("127.0.0.1", 0)) as listening:

@@ -100,6 +100,24 @@ async def test_an_interrupted_replay_sends_nothing_twice(broker: BrokerThread) -
     assert sorted(bodies(await read_from(broker.url))) == sent
 
 
+async def test_an_interrupted_replay_says_that_it_waits_for_a_broker_that_is_away() -> None:
+    with run_in_thread(BrokerSettings(keep_acked=True)) as broker:
+        await bury_on(broker.url, [b"%05d" % number for number in range(LETTERS)])
+        broker.create_topic(HOME)
+        process = await command(broker, "replay", DEAD, "--all", "--rate", str(RATE))
+        while sent_home(broker) < 20:
+            await asyncio.sleep(0.01)
+    try:
+        await asyncio.sleep(0.2)  # letters that nobody takes
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        line = await asyncio.wait_for(process.stderr.readline(), 10)
+        assert line.startswith(b"interrupted, and waiting for the letters under way")
+    finally:
+        process.kill()
+        await process.communicate()
+
+
 async def test_a_lost_connection_loses_nothing_and_sends_no_letter_again(
     broker: BrokerThread,
 ) -> None:

@@ -41,6 +41,7 @@ from .probe import probe
 app = App(name="dlq", help="Dead letters: list them, look at one, send them home again.")
 
 _BYTES: Final = 2000
+_PATIENCE_S: Final = 1.0
 _TIMEOUT_S: Final = 10  # somebody waits at a prompt
 _AGO: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -203,10 +204,10 @@ def replay(
 
     async def work(dead: DeadLetters) -> ReplayReport:
         chosen = selection
-        try:
-            if target is None and not dry_run and output.somebody_watches():
-                chosen = await _agreed(dead, selection)
-            return await dead.replay(
+        if target is None and not dry_run and output.somebody_watches():
+            chosen = await _agreed(dead, selection)
+        replaying = asyncio.ensure_future(
+            dead.replay(
                 chosen,
                 dry_run=dry_run,
                 rate=rate,
@@ -216,7 +217,17 @@ def replay(
                 target=target,
                 on_progress=progress,
             )
+        )
+        try:
+            return await asyncio.shield(replaying)
         except asyncio.CancelledError:
+            # It waits for what is under way; where the broker is away, somebody should know.
+            replaying.cancel()
+            if not (await asyncio.wait([replaying], timeout=_PATIENCE_S))[0]:
+                progress.waiting()
+            await asyncio.wait([replaying])
+            if not replaying.cancelled():
+                replaying.exception()  # seen: the interruption is what is said
             progress.interrupted()
             raise
         finally:

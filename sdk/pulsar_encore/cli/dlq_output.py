@@ -260,6 +260,15 @@ class Progress:
             sys.stderr.write(f"\r{report.replayed} sent, {report.passed} not selected")
             sys.stderr.flush()
 
+    def waiting(self) -> None:
+        """Said when an interruption takes its time."""
+        self.close()
+        sys.stderr.write(
+            "interrupted, and waiting for the letters under way, up to half a minute: killed now, "
+            "some may be sent again\n"
+        )
+        sys.stderr.flush()
+
     def interrupted(self) -> None:
         """Said before the error that ends the program."""
         self.close()

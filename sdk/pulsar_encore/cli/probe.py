@@ -193,8 +193,8 @@ class _Conversation:
 def _silent(url: str, timeout_s: float) -> TransportError:
     plain = "" if url.startswith("pulsar+ssl") else ", that its port is not one of TLS"
     return TransportError(
-        f"no answer from {url} in {timeout_s:g} s: check --url (PULSAR_URL), that nothing is "
-        f"between{plain}, and that the broker is up",
+        f"no answer from {url} in {timeout_s:g} s: check --url (PULSAR_URL){plain}, that the "
+        "broker is up, and that no firewall is on the way",
         result="Timeout",
         retryable=True,
     )
