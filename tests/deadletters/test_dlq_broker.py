@@ -222,6 +222,32 @@ async def test_somebody_at_a_terminal_is_asked(
     assert bodies(await read_from(broker.url, ELSEWHERE)) == [b"2"][: sent - 1]
 
 
+async def test_an_interrupt_is_an_answer_too(broker: BrokerThread) -> None:
+    await bury_on(broker.url, [b"2"], real_topic=ELSEWHERE)
+    there, here = os.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pulsar_encore", "dlq", "replay", DEAD, "--all"),
+        *("--url", broker.url),
+        stdin=here,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=here,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+    os.close(here)
+    asked = b""
+    try:
+        while b"[y/N]" not in asked:
+            asked += await asyncio.wait_for(asyncio.to_thread(os.read, there, 4096), 20)
+        process.send_signal(signal.SIGINT)
+        out, _ = await asyncio.wait_for(process.communicate(), 10)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        os.close(there)
+    assert (process.returncode, out) == (130, b"")
+    assert ELSEWHERE not in broker.call(lambda running: dict(running.hub.catalogue.topics))
+
+
 LOOKS = (
     ("ls",),
     ("ls", "--json"),

@@ -304,7 +304,7 @@ async def _agreed(dead: DeadLetters, selection: Selection) -> Selection:
                 homes.add(letter.real_topic)
             elif letter.real_topic and letter.real_topic not in known:
                 strange[letter.real_topic] += 1
-    if not strange or not await asyncio.to_thread(output.agrees, dead.topic, strange):
+    if not strange or not await output.agrees(dead.topic, strange):
         return selection
     return replace(selection, real_topics=known | homes | set(strange))
 

@@ -5,9 +5,12 @@ Owns the words. Nothing here talks to a broker.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import sys
+import threading
 from base64 import b64encode
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -203,7 +206,7 @@ def somebody_watches() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def agrees(dead_topic: str, strange: Mapping[str, int]) -> bool:
+async def agrees(dead_topic: str, strange: Mapping[str, int]) -> bool:
     """Ask whether letters may go to topics that the dead-letter topic is not named after."""
     sys.stderr.write(
         f"Letters name topics that {printable(dead_topic, _MOST_TEXT)} is not named after; whoever "
@@ -215,7 +218,30 @@ def agrees(dead_topic: str, strange: Mapping[str, int]) -> bool:
         sys.stderr.write(f"  and {len(strange) - _MOST_ASKED} more topics\n")
     sys.stderr.write("Send them there? [y/N] ")
     sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return (await _typed()).strip().lower() in ("y", "yes")
+
+
+async def _typed() -> str:
+    """A line from the terminal; "" at its end."""
+    loop = asyncio.get_running_loop()
+    line: asyncio.Future[str] = loop.create_future()
+
+    def answered(text: str) -> None:
+        if not line.done():
+            line.set_result(text)
+
+    def read() -> None:
+        try:
+            # Not sys.stdin: its lock would be held when the process ends.
+            text = os.read(sys.stdin.fileno(), 4096).decode(errors="replace")
+        except OSError:
+            text = ""
+        with contextlib.suppress(RuntimeError):  # interrupted meanwhile, and the loop is closed
+            loop.call_soon_threadsafe(answered, text)
+
+    # Not the loop's own threads either: the end of the loop would wait for this one.
+    threading.Thread(target=read, daemon=True).start()
+    return await line
 
 
 def report_text(report: ReplayReport) -> str:
