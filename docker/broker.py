@@ -112,7 +112,7 @@ class Broker(ABC):
             ports = self._ports or free_ports(*self._wanted)
             try:
                 self._child = self._launch(self._folder, ports)
-                self._child.wait_ready(self._start_timeout)
+                self._child.wait_ready(self._start_timeout, self._own_token())
             except BaseException as e:
                 self.kill()
                 if isinstance(e, PortTakenError) and attempts_left:
@@ -158,6 +158,11 @@ class Broker(ABC):
         child, self._child = self._child, None
         if child is not None:
             child.end(how, self._stop_timeout)
+
+    def _own_token(self) -> str:
+        """What the broker itself logs in with, where it asks for that."""
+        given = str(self.settings.get("brokerClientAuthenticationParameters", ""))
+        return given.removeprefix("token:")
 
     def _chosen_ports(self) -> Ports:
         if self._ports is None:

@@ -75,11 +75,12 @@ def overrides(settings: Mapping[str, object], ports: Ports) -> dict[str, str]:
     }
 
 
-def is_ready(ports: Ports) -> bool:
-    """Whether a broker answers there and topics can be used."""
+def is_ready(ports: Ports, token: str = "") -> bool:
+    """Whether a broker answers there, to who has the token, and topics can be used."""
     url = f"http://127.0.0.1:{ports.admin}/admin/v2/namespaces/public"
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        with _http.open(url, timeout=5) as answer:
+        with _http.open(urllib.request.Request(url, headers=headers), timeout=5) as answer:
             return "public/default" in json.load(answer)
     except (OSError, ValueError):
         return False
@@ -144,11 +145,12 @@ class BrokerChild:
         """Process id of the broker."""
         return self._process.pid
 
-    def wait_ready(self, timeout: float) -> None:
+    def wait_ready(self, timeout: float, token: str = "") -> None:
         """Return when topics can be used.
 
         Args:
             timeout: Seconds.
+            token: For a broker that asks for one.
 
         Raises:
             PortTakenError: The broker ended because a port was in use.
@@ -156,7 +158,7 @@ class BrokerChild:
         """
         deadline = time.monotonic() + timeout
         while True:
-            answers = is_ready(self.ports)
+            answers = is_ready(self.ports, token)
             # Asked after the answer: with the port taken, somebody else's broker may have answered.
             code = self._process.poll()
             if code is not None:

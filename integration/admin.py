@@ -42,11 +42,13 @@ class Admin:
     Args:
         url: Root, such as `http://127.0.0.1:8080`.
         timeout: Seconds for one call.
+        token: For a broker that asks for one.
     """
 
-    def __init__(self, url: str, *, timeout: float = 30.0) -> None:
+    def __init__(self, url: str, *, timeout: float = 30.0, token: str = "") -> None:
         self._root = f"{url.rstrip('/')}/admin/v2"
         self._timeout = timeout
+        self._login = {"Authorization": f"Bearer {token}"} if token else {}
 
     def create_namespace(self, namespace: str, policies: Mapping[str, Any] | None = None) -> None:
         """Create `tenant/namespace`, with policies by their names in Pulsar's `Policies`."""
@@ -164,7 +166,7 @@ class Admin:
         fields = {name: json.dumps(value) for name, value in query.items()}
         url = self._root + path + (f"?{urlencode(fields)}" if fields else "")
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", **self._login}
         request = urllib.request.Request(url, data, headers, method=method)
         try:
             with _http.open(request, timeout=self._timeout) as answer:

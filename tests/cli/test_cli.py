@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pulsar_encore import cli
+from pulsar_encore import __version__, cli
 from pulsar_encore.cli import bench, broker_process
 from pulsar_encore.errors import ConfigurationError, TransportError
 
@@ -24,6 +25,31 @@ def test_without_its_libraries_it_names_the_extra(
     monkeypatch.delitem(sys.modules, "pulsar_encore.cli.app", raising=False)
     assert cli.main(["demo"]) == 2
     assert 'pip install "pulsar-encore[cli]"' in capsys.readouterr().err
+
+
+def _module(*words: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    """`python -m pulsar_encore`, after some other code."""
+    code = f"{before}; import runpy; runpy.run_module('pulsar_encore', run_name='__main__')"
+    command = [sys.executable, "-c", code] if before else [sys.executable, "-m", "pulsar_encore"]
+    return subprocess.run([*command, *words], capture_output=True, text=True, timeout=30)
+
+
+def test_the_package_runs_as_a_module() -> None:
+    ran = _module("--version")
+    assert (ran.returncode, ran.stdout.strip(), ran.stderr) == (0, __version__, "")
+    ran = _module("--help")
+    assert (ran.returncode, ran.stdout.split()[:2]) == (0, ["Usage:", "pulsar-encore"])
+    ran = _module("broker", "--port", "many")
+    assert (ran.returncode, "Traceback" in ran.stdout + ran.stderr) == (2, False)
+
+
+@pytest.mark.parametrize("library", ["cyclopts", "rich"])
+def test_as_a_module_without_the_extra_it_says_what_to_install(library: str) -> None:
+    ran = _module("dlq", "ls", "--help", before=f"import sys; sys.modules[{library!r}] = None")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == (
+        f'pulsar-encore: the command line needs {library}: pip install "pulsar-encore[cli]"\n'
+    )
 
 
 def test_another_missing_module_is_not_taken_for_the_extra(

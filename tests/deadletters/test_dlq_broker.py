@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 from letters_kit import DEAD, HOME, QUIET, bodies, bury_on, publish_on, read_from
@@ -97,6 +98,24 @@ async def test_an_interrupted_replay_sends_nothing_twice(broker: BrokerThread) -
     code, out, _ = await said(broker, "replay", DEAD, "--all")
     assert (code, out.split()[0]) == (0, str(LETTERS - before))
     assert sorted(bodies(await read_from(broker.url))) == sent
+
+
+async def test_an_interrupted_replay_says_that_it_waits_for_a_broker_that_is_away() -> None:
+    with run_in_thread(BrokerSettings(keep_acked=True)) as broker:
+        await bury_on(broker.url, [b"%05d" % number for number in range(LETTERS)])
+        broker.create_topic(HOME)
+        process = await command(broker, "replay", DEAD, "--all", "--rate", str(RATE))
+        while sent_home(broker) < 20:
+            await asyncio.sleep(0.01)
+    try:
+        await asyncio.sleep(0.2)  # letters that nobody takes
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        line = await asyncio.wait_for(process.stderr.readline(), 10)
+        assert line.startswith(b"interrupted, and waiting for the letters under way")
+    finally:
+        process.kill()
+        await process.communicate()
 
 
 async def test_a_lost_connection_loses_nothing_and_sends_no_letter_again(
@@ -203,13 +222,63 @@ async def test_somebody_at_a_terminal_is_asked(
     assert bodies(await read_from(broker.url, ELSEWHERE)) == [b"2"][: sent - 1]
 
 
+async def test_an_interrupt_is_an_answer_too(broker: BrokerThread) -> None:
+    await bury_on(broker.url, [b"2"], real_topic=ELSEWHERE)
+    there, here = os.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pulsar_encore", "dlq", "replay", DEAD, "--all"),
+        *("--url", broker.url),
+        stdin=here,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=here,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+    os.close(here)
+    asked = b""
+    try:
+        while b"[y/N]" not in asked:
+            asked += await asyncio.wait_for(asyncio.to_thread(os.read, there, 4096), 20)
+        process.send_signal(signal.SIGINT)
+        out, _ = await asyncio.wait_for(process.communicate(), 10)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        os.close(there)
+    assert (process.returncode, out) == (130, b"")
+    assert ELSEWHERE not in broker.call(lambda running: dict(running.hub.catalogue.topics))
+
+
+LOOKS = (
+    ("ls",),
+    ("ls", "--json"),
+    ("show", "1:2"),
+    ("show", "-", "--json"),
+    ("replay", "--all", "--json"),
+    ("replay", "--all", "--dry-run"),
+)
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+async def test_a_topic_that_is_not_there_is_not_made_by_looking(partitions: int) -> None:
+    """On a broker that makes every topic asked for."""
+    with run_in_thread(BrokerSettings(auto_create_partitions=partitions)) as broker:
+        for words in LOOKS:
+            code, out, problems = await said(broker, words[0], "orders-DLO", *words[1:])
+            assert (code, out) == (3, "[]\n" if words == ("ls", "--json") else "")
+            assert "there is no dead-letter topic" in problems
+            assert "orders-DLO: check the name" in problems
+            assert problems.count("\n") == 1
+        assert not broker.call(lambda running: dict(running.hub.catalogue.topics))
+        assert not broker.call(lambda running: dict(running.hub.catalogue.partitioned))
+
+
 async def test_a_topic_without_letters_is_named_and_gets_no_subscription(
     broker: BrokerThread,
 ) -> None:
-    """The engine cannot ask for a topic without making it; nothing else is left behind."""
-    for words in (("ls",), ("ls", "--json"), ("show", "1:2"), ("replay", "--all")):
+    broker.create_topic("orders-DLO")
+    for words in LOOKS:
         code, out, problems = await said(broker, words[0], "orders-DLO", *words[1:])
-        assert (code, out) == (3, "[]\n" if "--json" in words else "")
+        assert (code, out) == (3, "[]\n" if words == ("ls", "--json") else "")
         assert "orders-DLO holds no letters: check the name" in problems
     await publish_on(broker.url, HOME, [b"1", b"2"])
     for dry in ((), ("--dry-run",)):
@@ -272,8 +341,145 @@ async def test_no_broker_is_said_in_words_of_the_command() -> None:
         out, problems = await asyncio.wait_for(process.communicate(), 50)
     assert (process.returncode, out) == (2, b"")
     assert problems.startswith(f"pulsar-encore: no answer from {url}: check --url".encode())
+    assert b"nobody listens there" in problems
     assert b"_seconds" not in problems + out
     assert problems.count(b"\n") == 1
+
+
+SHOWN = {
+    "id",
+    "topic",
+    "real_topic",
+    "written_ms",
+    "event_ms",
+    "key",
+    "ordering_key",
+    "fingerprint",
+    "error_class",
+    "error_message",
+    "replay_id",
+    "evidence",
+    "properties",
+    "payload",
+    "payload_encoding",
+    "payload_bytes",
+    "payload_truncated",
+    "encrypted",
+}
+
+
+async def test_a_letter_as_json_has_its_payload_as_text_or_base64(broker: BrokerThread) -> None:
+    long = "é" * 3000
+    await bury_on(broker.url, [long.encode()], colour="r\x1bed")
+    await bury_on(broker.url, [b"\xff\x00\x01"], fingerprint="bbbbbbbbbbbb")
+    code, out, problems = await said(broker, "show", DEAD, "aaaaaaaaaaaa", "--json")
+    assert (code, problems) == (0, "")
+    assert not set(out) & set("\x1b\x7f")
+    shown = json.loads(out)
+    assert shown.keys() == SHOWN
+    assert (shown["payload"], shown["payload_encoding"]) == (long, "text")
+    assert (shown["payload_bytes"], shown["payload_truncated"]) == (6000, False)
+    assert (shown["real_topic"], shown["properties"]["colour"]) == (HOME, "r\x1bed")
+    assert shown["evidence"][letters.FINGERPRINT] == shown["fingerprint"] == "aaaaaaaaaaaa"
+    words = ("show", DEAD, shown["id"], "--bytes", "5", "--json")
+    shown = json.loads((await said(broker, *words))[1])
+    assert (shown["payload"], shown["payload_truncated"]) == ("éé", True)  # not half a character
+    for most, base64 in (("2000", "/wAB"), ("2", "/wA=")):
+        words = ("show", DEAD, "bbbbbbbbbbbb", "--bytes", most, "--json")
+        shown = json.loads((await said(broker, *words))[1])
+        assert (shown["payload"], shown["payload_encoding"]) == (base64, "base64")
+    code, text, _ = await said(broker, "show", DEAD, "bbbbbbbbbbbb", "--bytes", "2")
+    assert (code, "as hex, the first 2 of them:\n  ff 00\n" in text) == (0, True)
+
+
+async def test_a_replay_as_json_is_its_report_also_when_letters_stay_or_it_is_interrupted(
+    broker: BrokerThread,
+) -> None:
+    sent = [b"%05d" % number for number in range(LETTERS)]
+    await bury_on(broker.url, sent)
+    await bury_on(broker.url, [b"lost"], real_topic=None)
+    code, out, problems = await said(broker, "replay", DEAD, "--all", "--dry-run", "--json")
+    assert (code, problems) == (1, "")
+    report = json.loads(out)
+    assert (report["dry_run"], report["selected"], report["replayed"]) == (True, LETTERS, 0)
+    assert report["targets"] == {HOME: LETTERS}
+    assert [each["letter_id"] for each in report["refusals"]] != []
+    broker.create_topic(HOME)
+    process = await command(broker, "replay", DEAD, "--all", "--rate", str(RATE), "--json")
+    while not sent_home(broker):
+        await asyncio.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, problems = (each.decode() for each in await process.communicate())
+    assert process.returncode == 130
+    before = json.loads(out)["replayed"]
+    assert 0 < before < LETTERS
+    assert problems.startswith(f"interrupted: {before} letters")
+    code, out, problems = await said(broker, "replay", DEAD, "--all", "--json")
+    assert (code, problems) == (1, "")
+    report = json.loads(out)
+    assert (report["replayed"], report["refused"]) == (LETTERS - before, 1)
+    assert sorted(bodies(await read_from(broker.url))) == [
+        b"%05d" % each for each in range(LETTERS)
+    ]
+
+
+@pytest.mark.parametrize("words", [("ls",), ("ls", "--json"), ("show", "aaaaaaaaaaaa", "--json")])
+async def test_a_closed_pipe_ends_a_command_without_a_word(
+    broker: BrokerThread, words: tuple[str, ...]
+) -> None:
+    await bury_on(broker.url, [b"x" * 500_000])
+    reading, writing = os.pipe()
+    os.close(reading)  # as `head` does when it has enough
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pulsar_encore", "dlq", words[0], DEAD, *words[1:]),
+        *("--url", broker.url),
+        stdout=writing,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    os.close(writing)
+    _, problems = await asyncio.wait_for(process.communicate(), 30)
+    assert (process.returncode, problems) == (141, b"")
+
+
+async def with_login(
+    broker: BrokerThread, *options: str, **environment: str
+) -> tuple[int | None, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pulsar_encore", "dlq", "ls", DEAD, "--json", *options),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PULSAR_URL": broker.url, **environment},
+    )
+    out, problems = await asyncio.wait_for(process.communicate(), 30)
+    return process.returncode, out.decode(), problems.decode()
+
+
+async def test_a_token_comes_from_a_file_or_the_environment_and_is_never_shown(
+    tmp_path: Path,
+) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    good.write_text("let-me-in\n")
+    bad.write_text("not-the-token")
+    with run_in_thread(BrokerSettings(token="let-me-in")) as broker:
+        broker.create_topic(DEAD)
+        for options, environment in (
+            (("--token-file", str(good)), {}),
+            ((), {"PULSAR_TOKEN_FILE": str(good)}),
+            ((), {"PULSAR_TOKEN": "let-me-in"}),
+            (("--token-file", str(good)), {"PULSAR_TOKEN": "not-the-token"}),
+        ):
+            assert (await with_login(broker, *options, **environment))[:2] == (3, "[]\n")
+        for options, environment, change in (
+            (("--token-file", str(bad)), {}, "check the token of --token-file or PULSAR_TOKEN"),
+            ((), {"PULSAR_TOKEN": "not-the-token"}, "check the token of --token-file"),
+            ((), {}, "log in with --token-file, PULSAR_TOKEN"),
+        ):
+            code, out, problems = await with_login(broker, *options, **environment)
+            assert (code, out) == (2, "")
+            assert "does not let this login in" in problems
+            assert change in problems
+            assert problems.count("\n") == 1
+            assert "not-the-token" not in problems
 
 
 def test_a_wrong_command_is_one_line_before_anything_is_connected(

@@ -19,17 +19,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Words after the program's name; None takes the process's own.
 
     Returns:
-        The exit code: 0, 1 when something could not be measured or missed its bar, 2 when the
-        command itself is wrong, 3 when `dlq` finds no letters at all, or no such topic.
+        The exit code: 0; 1 when something could not be measured or missed its bar, or letters
+        stay; 2 when the command is wrong or the cluster refuses it; 3 when `dlq` finds no letters
+        at all, or no such topic; 130 when interrupted; 141 when nobody reads stdout any more.
     """
     try:
         from .app import run
+
+        return run(arguments)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _LIBRARIES:
+        library = (error.name or "").partition(".")[0]
+        if library not in _LIBRARIES:
             raise
         sys.stderr.write(
-            f"pulsar-encore: the command line needs {error.name}: "
-            'pip install "pulsar-encore[cli]"\n'
+            f'pulsar-encore: the command line needs {library}: pip install "pulsar-encore[cli]"\n'
         )
         return 2
-    return run(arguments)

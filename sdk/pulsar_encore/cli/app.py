@@ -6,8 +6,10 @@ stderr and exit code 2, never with a traceback; 3 says that there are no letters
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +17,8 @@ from cyclopts import App, CycloptsError, Parameter
 
 from .. import __version__
 from ..errors import EncoreError
+from .exit_codes import CLOSED_PIPE, INTERRUPTED, WRONG, exit_code
+from .login import CLUSTER, NOBODY, Login
 
 app: App = App(
     name="pulsar-encore",
@@ -27,18 +31,20 @@ app.command("pulsar_encore.cli.dlq:app", name="dlq", help="Dead letters: ls, sho
 
 
 @app.command
-def demo(*, url: str | None = None) -> int:
+def demo(
+    *, url: Annotated[str | None, Parameter(group=CLUSTER)] = None, login: Login = NOBODY
+) -> int:
     """Run the stock client and this SDK side by side and print one table; under a minute.
 
     Args:
-        url: A broker to run against, such as pulsar://localhost:6650; without it a development
-            broker is started for the run.
+        url: A broker to run against, such as pulsar://localhost:6650 (it publishes there, so
+            PULSAR_URL is not read); without it a development broker is started for the run.
     """
     from .demo.run import check_broker, run_demo
 
     if url is not None:
-        check_broker(url)
-    return run_demo(url)
+        check_broker(url, login)
+    return run_demo(url, login)
 
 
 @app.command
@@ -107,14 +113,22 @@ def bench(
     return run_bench(only, url, json)
 
 
-def _nothing_there(error: EncoreError) -> bool:
-    from ..deadletters import NoLettersError
-
-    return isinstance(error, NoLettersError) or getattr(error, "result", "") == "TopicNotFound"
-
-
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a locale's encoding is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read stdout has enough, as `head` has; the flush at exit must not find that out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED_PIPE
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         result = app(
             list(arguments) if arguments is not None else None,
@@ -122,10 +136,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
             exit_on_error=False,
         )
     except CycloptsError:
-        return 2  # printed already, with the usage
+        return WRONG  # printed already, with the usage
     except EncoreError as error:
         sys.stderr.write(f"pulsar-encore: {error}\n")
-        return 3 if _nothing_there(error) else 2
+        return exit_code(error)
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     return result if isinstance(result, int) else 0

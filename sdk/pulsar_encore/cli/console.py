@@ -9,9 +9,14 @@ from rich.console import Console
 _FILE_COLUMNS: Final = 110
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # whose end is `run`'s, as of everything else that is printed
+
+
 def wide_console() -> Console:
     """A console on stdout."""
-    console = Console(highlight=False)
+    console = _Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, _FILE_COLUMNS)
     return console

@@ -31,13 +31,18 @@ from ..deadletters import (
     printable,
 )
 from ..deadletters.topic import SUBSCRIPTION
-from ..errors import ConfigurationError, TransportError
+from ..errors import ConfigurationError, EncoreError, TransportError
 from ..exceptions import named
+from ..topics import full_name
 from . import dlq_output as output
+from .exit_codes import NOTHING_THERE, exit_code
+from .login import DEFAULT_URL, NOBODY, Access, Login, Url, access
+from .probe import probe
 
 app: App = App(name="dlq", help="Dead letters: list them, look at one, send them home again.")
 
-_URL: Final = "pulsar://localhost:6650"
+_BYTES: Final = 2000
+_PATIENCE_S: Final = 1.0
 _TIMEOUT_S: Final = 10  # somebody waits at a prompt
 _AGO: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -48,6 +53,7 @@ T = TypeVar("T")
 Several = Annotated[list[str] | None, Parameter(negative="")]
 # "-" stands for letters without a fingerprint.
 Fingerprints = Annotated[list[str] | None, Parameter(negative="", allow_leading_hyphen=True)]
+Json = Annotated[bool, Parameter(negative="")]
 Which = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
 
 
@@ -55,65 +61,85 @@ Which = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
 def ls(
     topic: str,
     *,
-    url: str = _URL,
+    url: Url = DEFAULT_URL,
+    login: Login = NOBODY,
     fingerprint: Fingerprints = None,
     real_topic: Several = None,
     since: str | None = None,
     until: str | None = None,
-    json: bool = False,
+    json: Json = False,
 ) -> int:
     """Count the letters by fingerprint and by the topic they died on.
 
-    The column "again" says how many of them had been replayed before and died again. Exit code 3:
-    the topic holds no letters at all, or there is none of that name. Most brokers make a topic of
-    any name that is asked for, and then look the same for both.
+    "again" says how many of them had been replayed before and died again. Exit code 3:
+    the topic holds no letters at all, or there is none of that name. Nothing is made by asking.
 
     Args:
         topic: The dead-letter topic.
-        url: The broker.
+        url: The service URL of its cluster.
         fingerprint: Only these failures; "-" for letters without evidence. May be repeated.
         real_topic: Only letters that died on these topics. May be repeated.
         since: Only letters written since, such as 2h (30s, 10m, 7d) ago or 2026-01-31T12:00.
         until: Only letters written before.
-        json: Print a JSON list instead of a table.
+        json: Print a JSON list instead of a table. An item has fingerprint, real_topic, count,
+            again, first_ms, last_ms, error_class, error_message, sample_id; the list is empty where
+            there are no letters.
     """
     selection = _selection(fingerprint, real_topic, since, until, None)
 
     async def work(dead: DeadLetters) -> list[LetterGroup]:
         groups = await dead.list(selection)
         if not groups:
-            if json:
-                sys.stdout.write(output.groups_json(groups))
             await dead.check()
         return groups
 
-    groups = _run(url, topic, SUBSCRIPTION, work)
+    try:
+        groups = _run(access(url, login), topic, SUBSCRIPTION, work)
+    except EncoreError as error:
+        if json and exit_code(error) == NOTHING_THERE:
+            sys.stdout.write(output.groups_json(()))
+        raise
     if json:
-        sys.stdout.write(output.groups_json(groups) if groups else "")
+        sys.stdout.write(output.groups_json(groups))
     else:
         output.print_groups(groups, topic)
     return 0
 
 
 @app.command
-def show(topic: str, which: Which = None, *, url: str = _URL, bytes: int = 2000) -> int:
+def show(
+    topic: str,
+    which: Which = None,
+    *,
+    url: Url = DEFAULT_URL,
+    login: Login = NOBODY,
+    bytes: int | None = None,
+    json: Json = False,
+) -> int:
     """Print one letter: payload, keys, properties and the evidence of its end.
 
     Args:
         topic: The dead-letter topic.
         which: Its id as `ls` shows it, or a fingerprint for the last letter that has it.
-        url: The broker.
-        bytes: Print so much of the payload.
+        url: The service URL of its cluster.
+        bytes: Print so much of the payload. [default: 2000, with --json all of it]
+        json: Print a JSON object instead. It has id, topic, real_topic, written_ms, event_ms, key,
+            ordering_key, fingerprint, error_class, error_message, replay_id, evidence, properties,
+            payload, payload_encoding ("text" or "base64", null where there is no payload),
+            payload_bytes, payload_truncated, encrypted.
     """
     if which is None:
         raise ConfigurationError(
             f"show which letter? An id or a fingerprint, as `pulsar-encore dlq ls "
             f"{printable(topic, 200)}` lists them"
         )
-    if bytes < 0:
+    if bytes is not None and bytes < 0:
         raise ConfigurationError(f"bytes must be 0 or more, got {bytes}")
-    letter = _run(url, topic, SUBSCRIPTION, lambda dead: dead.show(which))
-    sys.stdout.write(output.letter_text(letter, bytes))
+    letter = _run(access(url, login), topic, SUBSCRIPTION, lambda dead: dead.show(which))
+    if json:
+        sys.stdout.write(output.letter_json(letter, bytes))
+    else:
+        sys.stdout.write(output.letter_text(letter, _BYTES if bytes is None else bytes))
     return 0
 
 
@@ -121,7 +147,8 @@ def show(topic: str, which: Which = None, *, url: str = _URL, bytes: int = 2000)
 def replay(
     topic: str,
     *,
-    url: str = _URL,
+    url: Url = DEFAULT_URL,
+    login: Login = NOBODY,
     fingerprint: Fingerprints = None,
     real_topic: Several = None,
     since: str | None = None,
@@ -136,6 +163,7 @@ def replay(
     target: str | None = None,
     text_keys: bool = False,
     subscription: str = SUBSCRIPTION,
+    json: Json = False,
 ) -> int:
     """Send letters back to the topics they died on; what is persisted there is acked here.
 
@@ -147,7 +175,7 @@ def replay(
 
     Args:
         topic: The dead-letter topic.
-        url: The broker.
+        url: The service URL of its cluster.
         fingerprint: Only these failures; "-" for letters without evidence. May be repeated.
         real_topic: Only letters that died on these topics. May be repeated.
         since: Only letters written since, such as 2h (30s, 10m, 7d) ago or 2026-01-31T12:00.
@@ -163,6 +191,9 @@ def replay(
         target: Send them all to this topic instead.
         text_keys: The letters' keys are text, also where they read as base64 of bytes.
         subscription: Remembers what was replayed; another name starts anew.
+        json: Print the report as a JSON object, also of a replay that was stopped. It has
+            replay_id, dry_run, selected, replayed, passed, targets, refused, refusals (the first
+            100, each with letter_id and reason), reasons, reached_end, at_limit, missing, doubtful.
     """
     selection = _selection(fingerprint, real_topic, since, until, id)
     if selection.everything != all:
@@ -174,10 +205,10 @@ def replay(
 
     async def work(dead: DeadLetters) -> ReplayReport:
         chosen = selection
-        try:
-            if target is None and not dry_run and output.somebody_watches():
-                chosen = await _agreed(dead, selection)
-            return await dead.replay(
+        if target is None and not dry_run and output.somebody_watches():
+            chosen = await _agreed(dead, selection)
+        replaying = asyncio.ensure_future(
+            dead.replay(
                 chosen,
                 dry_run=dry_run,
                 rate=rate,
@@ -187,44 +218,80 @@ def replay(
                 target=target,
                 on_progress=progress,
             )
+        )
+        try:
+            return await asyncio.shield(replaying)
         except asyncio.CancelledError:
+            # It waits for what is under way; where the broker is away, somebody should know.
+            replaying.cancel()
+            if not (await asyncio.wait([replaying], timeout=_PATIENCE_S))[0]:
+                progress.waiting()
+            await asyncio.wait([replaying])
+            if not replaying.cancelled():
+                replaying.exception()  # seen: the interruption is what is said
             progress.interrupted()
             raise
         finally:
             progress.close()
 
     try:
-        report = _run(url, topic, subscription, work, text_keys=text_keys)
+        report = _run(access(url, login), topic, subscription, work, text_keys=text_keys)
     except ReplayStoppedError as error:
         sys.stderr.write(f"pulsar-encore: {printable(str(error))}\n")
+        if json:
+            sys.stdout.write(output.report_json(error.report))
         return 1
-    sys.stdout.write(output.report_text(report))
+    except KeyboardInterrupt:
+        if json and progress.report is not None:
+            sys.stdout.write(output.report_json(progress.report))
+        raise
+    sys.stdout.write(output.report_json(report) if json else output.report_text(report))
     return 1 if report.refused else 0
 
 
 def _run(
-    url: str,
+    to: Access,
     topic: str,
     subscription: str,
     work: Callable[[DeadLetters], Awaitable[T]],
     **options: Any,
 ) -> T:
     async def main() -> T:
-        engine = output.quiet_engine()
-        async with Client(url, operation_timeout_seconds=_TIMEOUT_S, logger=engine) as client:
+        async with _Looking(to) as client:
             try:
                 return await work(DeadLetters(client, topic, subscription=subscription, **options))
             except TransportError as error:
-                if error.result not in _NO_ANSWER:
+                if error.result not in _NO_ANSWER or not client.answered:
                     raise
                 # The engine's advice names options that this command does not have.
                 raise named(
                     error.result,
-                    f"no answer from {url}: check --url, and that the broker is up and lets "
-                    "clients in that do not log in",
+                    f"no answer any more from {to.url}: check that the broker is still up, and "
+                    "that the address it gives its clients can be reached from here "
+                    f"({error.result})",
                 ) from error
 
     return asyncio.run(main())
+
+
+class _Looking(Client):
+    """A client that makes no topic by asking for the one it is used for."""
+
+    def __init__(self, to: Access) -> None:
+        super().__init__(
+            to.url,
+            operation_timeout_seconds=_TIMEOUT_S,
+            logger=output.quiet_engine(),
+            **to.keywords,
+        )
+        self._to = to
+        self.answered = False
+
+    async def get_topic_partitions(self, topic: str) -> list[str]:
+        if not self.answered:
+            await probe(self._to, full_name(topic), timeout_s=_TIMEOUT_S)
+            self.answered = True
+        return await super().get_topic_partitions(topic)
 
 
 async def _agreed(dead: DeadLetters, selection: Selection) -> Selection:
@@ -237,7 +304,7 @@ async def _agreed(dead: DeadLetters, selection: Selection) -> Selection:
                 homes.add(letter.real_topic)
             elif letter.real_topic and letter.real_topic not in known:
                 strange[letter.real_topic] += 1
-    if not strange or not await asyncio.to_thread(output.agrees, dead.topic, strange):
+    if not strange or not await output.agrees(dead.topic, strange):
         return selection
     return replace(selection, real_topics=known | homes | set(strange))
 

@@ -5,20 +5,27 @@ Owns the words. Nothing here talks to a broker.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from base64 import b64encode
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from .. import FileLogger, LoggerLevel, letters
-from ..deadletters import Letter, LetterGroup, ReplayReport, printable
+from ..deadletters import NO_FINGERPRINT, Letter, LetterGroup, ReplayReport, printable
 
 _MOST_TEXT: Final = 500
+_MOST_FINGERPRINT: Final = 40  # ours have 12 characters; a forged one has no need to be copied
 _MOST_ASKED: Final = 50
 _MOST_IDS: Final = 5  # named for each reason of refusals
+_HOME: Final = "persistent://public/default/"
 _NOTHING: Final = "(no REAL_TOPIC)"
 
 
@@ -36,13 +43,77 @@ def when(ms: int) -> str:
 
 
 def groups_json(groups: Iterable[LetterGroup]) -> str:
-    """One JSON list; everything outside of printable ASCII is escaped in it."""
-    text = json.dumps([asdict(group) for group in groups], indent=2)
-    return text.replace("\x7f", "\\u007f") + "\n"
+    """One JSON list."""
+    return _json([asdict(group) for group in groups])
+
+
+def letter_json(letter: Letter, most_bytes: int | None) -> str:
+    """One letter as a JSON object.
+
+    Args:
+        most_bytes: Longest payload; None for all of it.
+    """
+    message = letter.message
+    data = b"" if message.has_null_value() else message.data()
+    cut = data if most_bytes is None else data[:most_bytes]
+    encoding: str | None = "text"
+    payload: str | None
+    try:
+        payload = _decoded(cut) if len(cut) < len(data) else cut.decode("utf-8")
+    except UnicodeDecodeError:
+        encoding, payload = "base64", b64encode(cut).decode()
+    if message.has_null_value():
+        encoding = payload = None
+    return _json(
+        {
+            "id": letter.id,
+            "topic": message.topic_name(),
+            "real_topic": letter.real_topic,
+            "written_ms": letter.written_ms,
+            "event_ms": message.event_timestamp() or None,
+            "key": _key(message.partition_key),
+            "ordering_key": _key(message.ordering_key),
+            "fingerprint": letter.fingerprint or NO_FINGERPRINT,
+            "error_class": letter.error_class,
+            "error_message": letter.error_message,
+            "replay_id": letter.replay_id,
+            "evidence": letter.evidence(),
+            "properties": letter.user_properties(),
+            "payload": payload,
+            "payload_encoding": encoding,
+            "payload_bytes": len(data),
+            "payload_truncated": len(cut) < len(data),
+            "encrypted": _encrypted(letter),
+        }
+    )
+
+
+def report_json(report: ReplayReport) -> str:
+    """What a replay did, as a JSON object."""
+    return _json(asdict(report))
+
+
+def _json(value: Any) -> str:
+    """Everything outside of printable ASCII is escaped."""
+    return json.dumps(value, indent=2).replace("\x7f", "\\u007f") + "\n"
+
+
+def _key(read: Callable[[], str]) -> str | None:
+    try:
+        return read() or None
+    except UnicodeDecodeError:
+        return None  # raw bytes, which this transport cannot read
+
+
+def _encrypted(letter: Letter) -> bool:
+    """Whether the payload is what could not be decrypted."""
+    context = letter.message.encryption_context()
+    return context is not None and context.is_decryption_failed()
 
 
 def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
     """A table; a line on stderr when no letter of the topic was selected."""
+    from rich.box import HORIZONTALS
     from rich.table import Table
     from rich.text import Text
 
@@ -51,21 +122,20 @@ def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
     if not groups:
         sys.stderr.write(f"none of the letters of {printable(topic, _MOST_TEXT)} matches\n")
         return
-    table = Table()
-    names = ("letters", "again", "fingerprint", "died on", "first", "last", "why", "a letter")
-    for name in names:
-        table.add_column(name, overflow="fold")
+    # Two lines each: beside one another these are wider than a terminal, and would be folded.
+    table = Table(box=HORIZONTALS, show_lines=True)
+    for name in ("letters\nagain", "fingerprint\na letter", "first\nlast"):
+        table.add_column(name, no_wrap=True)  # to be copied
+    table.add_column("why\ndied on", overflow="fold")
     for group in groups:
         why = f"{group.error_class}: {group.error_message}".strip(": ")
+        # Short where that is enough for the options.
+        home = printable(group.real_topic.removeprefix(_HOME), _MOST_TEXT) or _NOTHING
         row = (
-            str(group.count),
-            str(group.again or ""),
-            printable(group.fingerprint, _MOST_TEXT),
-            printable(group.real_topic, _MOST_TEXT) or _NOTHING,
-            when(group.first_ms),
-            when(group.last_ms),
-            printable(why, 120),
-            group.sample_id,
+            f"{group.count}\n{group.again or ''}",
+            f"{printable(group.fingerprint, _MOST_FINGERPRINT)}\n{group.sample_id}",
+            f"{when(group.first_ms)}\n{when(group.last_ms)}",
+            f"{printable(why, 120)}\n{home}",
         )
         table.add_row(*map(Text, row))  # text, not markup
     wide_console().print(table)
@@ -107,8 +177,7 @@ def _payload(letter: Letter, most_bytes: int) -> list[str]:
     if letter.message.has_null_value():
         return ["payload: none (a tombstone)"]
     data = letter.message.data()
-    encrypted = letter.message.encryption_context()
-    if encrypted is not None and encrypted.is_decryption_failed():
+    if _encrypted(letter):
         return [f"payload: encrypted, {len(data)} bytes"]
     cut = data[:most_bytes]
     more = "" if len(cut) == len(data) else f", the first {len(cut)} of them"
@@ -124,13 +193,12 @@ def _payload(letter: Letter, most_bytes: int) -> list[str]:
 
 
 def _decoded(cut: bytes) -> str:
-    for missing in range(4):
-        try:
-            return cut[: len(cut) - missing].decode("utf-8")
-        except UnicodeDecodeError:
-            if missing == 3:
-                raise
-    raise AssertionError("unreachable")
+    """Text without the character that the cut went through.
+
+    Raises:
+        UnicodeDecodeError: It is no text.
+    """
+    return getincrementaldecoder("utf-8")().decode(cut)
 
 
 def somebody_watches() -> bool:
@@ -138,7 +206,7 @@ def somebody_watches() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def agrees(dead_topic: str, strange: Mapping[str, int]) -> bool:
+async def agrees(dead_topic: str, strange: Mapping[str, int]) -> bool:
     """Ask whether letters may go to topics that the dead-letter topic is not named after."""
     sys.stderr.write(
         f"Letters name topics that {printable(dead_topic, _MOST_TEXT)} is not named after; whoever "
@@ -150,7 +218,30 @@ def agrees(dead_topic: str, strange: Mapping[str, int]) -> bool:
         sys.stderr.write(f"  and {len(strange) - _MOST_ASKED} more topics\n")
     sys.stderr.write("Send them there? [y/N] ")
     sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return (await _typed()).strip().lower() in ("y", "yes")
+
+
+async def _typed() -> str:
+    """A line from the terminal; "" at its end."""
+    loop = asyncio.get_running_loop()
+    line: asyncio.Future[str] = loop.create_future()
+
+    def answered(text: str) -> None:
+        if not line.done():
+            line.set_result(text)
+
+    def read() -> None:
+        try:
+            # Not sys.stdin: its lock would be held when the process ends.
+            text = os.read(sys.stdin.fileno(), 4096).decode(errors="replace")
+        except OSError:
+            text = ""
+        with contextlib.suppress(RuntimeError):  # interrupted meanwhile, and the loop is closed
+            loop.call_soon_threadsafe(answered, text)
+
+    # Not the loop's own threads either: the end of the loop would wait for this one.
+    threading.Thread(target=read, daemon=True).start()
+    return await line
 
 
 def report_text(report: ReplayReport) -> str:
@@ -187,23 +278,33 @@ class Progress:
 
     def __init__(self) -> None:
         self._shows = sys.stderr.isatty()
-        self._replayed = 0
+        self.report: ReplayReport | None = None  # the running one, the same object each time
 
     def __call__(self, report: ReplayReport) -> None:
-        self._replayed = report.replayed
+        self.report = report
         if self._shows:
             sys.stderr.write(f"\r{report.replayed} sent, {report.passed} not selected")
             sys.stderr.flush()
 
+    def waiting(self) -> None:
+        """Said when an interruption takes its time."""
+        self.close()
+        sys.stderr.write(
+            "interrupted, and waiting for the letters under way, up to half a minute: killed now, "
+            "some may be sent again\n"
+        )
+        sys.stderr.flush()
+
     def interrupted(self) -> None:
         """Said before the error that ends the program."""
         self.close()
+        replayed = 0 if self.report is None else self.report.replayed
         sys.stderr.write(
-            f"interrupted: {self._replayed} letters were sent and acked; run it again to go on\n"
+            f"interrupted: {replayed} letters were sent and acked; run it again to go on\n"
         )
 
     def close(self) -> None:
         """Leave the line."""
-        if self._shows and self._replayed:
+        if self._shows and self.report is not None:
             sys.stderr.write("\n")
             self._shows = False

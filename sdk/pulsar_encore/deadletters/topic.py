@@ -118,7 +118,7 @@ class DeadLetters:
         await self.check()
         raise LetterNotFoundError(
             f"{self.topic} has no letter {wanted}: the broker has dropped it, or the id is of "
-            "another topic; `letters()` and the listing name those there are"
+            "another topic; the listing (`letters()`) names those there are"
         )
 
     async def _last_of(self, fingerprint: str) -> Letter:
@@ -335,8 +335,8 @@ class DeadLetters:
 
     def _empty(self) -> str:
         return (
-            f"{self.topic} holds no letters: check the name; a broker that makes topics by "
-            "itself has made one of this name now"
+            f"{self.topic} holds no letters: check the name (where a broker makes topics by "
+            "itself, asking for one that is missing may have made it)"
         )
 
     async def _why_nothing(self, selection: Selection) -> str:

@@ -19,7 +19,15 @@ from ... import (
 from ...deadletters import DeadLetters, Selection
 from ...ids import MessageId
 from .stock_side import publish
-from .workload import ENTRIES_PER_LEDGER, PAYLOAD, SUBSCRIPTION, Figures, Stopwatch, resident_mb
+from .workload import (
+    ENTRIES_PER_LEDGER,
+    LOGIN,
+    PAYLOAD,
+    SUBSCRIPTION,
+    Figures,
+    Stopwatch,
+    resident_mb,
+)
 
 _SHARED: dict[str, Any] = {
     "consumer_type": ConsumerType.Shared,
@@ -28,7 +36,7 @@ _SHARED: dict[str, Any] = {
 
 
 def _client(url: str) -> Client:
-    return Client(url, logger=ConsoleLogger(LoggerLevel.Error))
+    return Client(url, logger=ConsoleLogger(LoggerLevel.Error), **LOGIN)
 
 
 async def continuous_nacks(

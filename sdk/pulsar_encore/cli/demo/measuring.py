@@ -13,11 +13,13 @@ import importlib
 import inspect
 import json
 import sys
+from dataclasses import asdict
 from types import ModuleType
 from typing import Any, Final
 
 from ...errors import EncoreError
-from .workload import Figures
+from ..login import Login, access
+from .workload import LOGIN, Figures
 
 _MODULE: Final = "pulsar_encore.cli.demo.measuring"
 
@@ -36,7 +38,14 @@ class MeasurementError(EncoreError):
 
 
 async def measure(
-    side: str, name: str, url: str, topic: str, *, within_s: float, **parameters: Any
+    side: str,
+    name: str,
+    url: str,
+    topic: str,
+    *,
+    within_s: float,
+    login: Login | None = None,
+    **parameters: Any,
 ) -> Figures:
     """Run one measurement in a process of its own.
 
@@ -44,11 +53,14 @@ async def measure(
         side: ``"stock"`` or ``"encore"``, or the full name of another module with measurements.
         name: A function of that side.
         within_s: Longest it may take in s.
+        login: Where the broker asks for one; the process reads its files.
         parameters: The function's keywords.
 
     Raises:
         MeasurementError: It failed, or took too long.
     """
+    if login is not None:
+        parameters["login"] = asdict(login)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", _MODULE, side, name, url, topic, json.dumps(parameters)),
         stdin=asyncio.subprocess.DEVNULL,
@@ -85,8 +97,11 @@ async def _awaited(result: Any) -> Figures:
 
 def main(arguments: list[str]) -> int:
     """The child: one measurement, its figures as JSON on the last line of stdout."""
-    side, name, url, topic, parameters = arguments
-    result = getattr(_side(side), name)(url, topic, **json.loads(parameters))
+    side, name, url, topic, rest = arguments
+    parameters = json.loads(rest)
+    if login := parameters.pop("login", None):
+        LOGIN.update(access(url, Login(**login)).keywords)
+    result = getattr(_side(side), name)(url, topic, **parameters)
     figures = asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
     sys.stdout.write(f"\n{json.dumps(figures)}\n")
     return 0

@@ -7,11 +7,11 @@ about speed or memory run alone. Figures come from this run and nowhere else.
 from __future__ import annotations
 
 import asyncio
-import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from rich.console import Console
@@ -19,11 +19,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-from ... import Client, FileLogger, LoggerLevel
-from ...errors import TransportError
-from ...exceptions import named
 from ..broker_process import broker_process
 from ..console import wide_console
+from ..login import Login, access
+from ..probe import probe
 from . import (
     continuous_nacks,
     pending_memory,
@@ -49,36 +48,28 @@ SCENARIOS: tuple[Scenario, ...] = (
 _CONNECT_S: Final = 5
 
 
-def check_broker(url: str) -> None:
+def check_broker(url: str, login: Login) -> None:
     """One connection, before anything is measured.
 
     Raises:
-        ConfigurationError: It is no address.
-        TransportError: No broker answers there, or not to everybody.
+        ConfigurationError: It is no address, or the login cannot be used.
+        TransportError: No broker answers there, or it does not let the login in.
     """
-
-    async def connect() -> None:
-        quiet = FileLogger(LoggerLevel.Error, os.devnull)
-        async with Client(url, operation_timeout_seconds=_CONNECT_S, logger=quiet) as client:
-            try:
-                await client.get_topic_partitions("encore-demo")
-            except TransportError as error:
-                raise named(
-                    error.result,
-                    f"no answer from {url}: check --url, and that the broker is up and lets "
-                    f"clients in that do not log in ({error.result})",
-                ) from error
-
-    asyncio.run(connect())
+    asyncio.run(probe(access(url, login), None, timeout_s=_CONNECT_S))
 
 
 def run_demo(
-    url: str | None, *, scenarios: Sequence[Scenario] = SCENARIOS, console: Console | None = None
+    url: str | None,
+    login: Login | None = None,
+    *,
+    scenarios: Sequence[Scenario] = SCENARIOS,
+    console: Console | None = None,
 ) -> int:
     """Measure and print.
 
     Args:
         url: The broker; None starts the development broker for the run.
+        login: Where that broker asks for one.
         scenarios: The rows.
         console: Where to print.
 
@@ -94,7 +85,8 @@ def run_demo(
         where = url or stack.enter_context(broker_process())
         kind = "the broker you named" if url else "a development broker in another process"
         console.print(f"Stock pulsar-client and pulsar-encore side by side, on {kind}: {where}")
-        rows = asyncio.run(_measure_all(where, scenarios, console))
+        run = partial(_runner, where, login if url else None)
+        rows = asyncio.run(_measure_all(run, scenarios, console))
     console.print(table_of(rows))
     missing = [row for row in rows if row.missing]
     for row in missing:
@@ -103,7 +95,9 @@ def run_demo(
     return 1 if missing else 0
 
 
-async def _measure_all(url: str, scenarios: Sequence[Scenario], console: Console) -> list[Row]:
+async def _measure_all(
+    runner: Callable[[list[str]], Run], scenarios: Sequence[Scenario], console: Console
+) -> list[Row]:
     with Progress(
         SpinnerColumn(finished_text="done"),
         TextColumn("{task.description}", table_column=None),
@@ -122,7 +116,7 @@ async def _measure_all(url: str, scenarios: Sequence[Scenario], console: Console
             ticking = asyncio.ensure_future(_tick(progress, task))
             try:
                 tries: list[str] = []
-                row = row_of(scenario, await scenario.measure(_runner(url, tries)))
+                row = row_of(scenario, await scenario.measure(runner(tries)))
                 if tries:
                     row = replace(row, stock="\n".join((row.stock, *dict.fromkeys(tries))))
                 rows[scenario.title] = row
@@ -143,11 +137,12 @@ async def _tick(progress: Progress, task: Any) -> None:
         progress.advance(task, 0.1)
 
 
-def _runner(url: str, tries: list[str]) -> Run:
+def _runner(url: str, login: Login | None, tries: list[str]) -> Run:
     """Measures on `url`. Stock aborts its process now and then, and is given a second try.
 
     Args:
         url: The broker.
+        login: Where it asks for one.
         tries: Where that is said, for the row.
     """
 
@@ -156,7 +151,9 @@ def _runner(url: str, tries: list[str]) -> Run:
     ) -> Figures:
         async def once() -> Figures:
             where = topic or f"encore-demo-{uuid.uuid4().hex}"
-            return await measure(side, name, url, where, within_s=within_s, **parameters)
+            return await measure(
+                side, name, url, where, within_s=within_s, login=login, **parameters
+            )
 
         try:
             return await once()

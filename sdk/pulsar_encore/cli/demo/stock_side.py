@@ -15,7 +15,15 @@ import pulsar
 import pulsar.asyncio
 from pulsar import ConsoleLogger, ConsumerType, InitialPosition, LoggerLevel
 
-from .workload import ENTRIES_PER_LEDGER, PAYLOAD, SUBSCRIPTION, Figures, Stopwatch, resident_mb
+from .workload import (
+    ENTRIES_PER_LEDGER,
+    LOGIN,
+    PAYLOAD,
+    SUBSCRIPTION,
+    Figures,
+    Stopwatch,
+    resident_mb,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +40,7 @@ def _quiet() -> Any:
 
 @contextmanager
 def _client(url: str) -> Iterator[pulsar.Client]:
-    client = pulsar.Client(url, logger=_quiet())
+    client = pulsar.Client(url, logger=_quiet(), **LOGIN)
     try:
         yield client
     finally:
@@ -86,7 +94,7 @@ async def continuous_nacks(
     """Nack one message after the other; when does the first come back?"""
     count = round(for_s / every_s)
     await asyncio.to_thread(publish, url, topic, count)
-    client = pulsar.asyncio.Client(url, logger=_quiet())
+    client = pulsar.asyncio.Client(url, logger=_quiet(), **LOGIN)
     consumer = await client.subscribe(
         topic, SUBSCRIPTION, negative_ack_redelivery_delay_ms=round(delay_s * 1000), **_SHARED
     )
@@ -112,7 +120,7 @@ async def timed_out_receives(
     url: str, topic: str, *, count: int, burst: int, every_s: float, timeout_s: float
 ) -> Figures:
     """Poll with a timeout while messages come; how many are ever seen?"""
-    client = pulsar.asyncio.Client(url, logger=_quiet())
+    client = pulsar.asyncio.Client(url, logger=_quiet(), **LOGIN)
     consumer = await client.subscribe(topic, SUBSCRIPTION, **_SHARED)
     publishing = asyncio.to_thread(publish, url, topic, count, every_s=every_s, burst=burst)
     sender = asyncio.ensure_future(publishing)
@@ -137,7 +145,7 @@ async def timed_out_receives(
 async def two_delays(url: str, topic: str, *, short_s: float, long_s: float) -> Figures:
     """Two messages of one batch, for two delays; the consumer has one, the shorter is set."""
     await asyncio.to_thread(publish, url, topic, 2, batch=2)
-    client = pulsar.asyncio.Client(url, logger=_quiet())
+    client = pulsar.asyncio.Client(url, logger=_quiet(), **LOGIN)
     consumer = await client.subscribe(
         topic, SUBSCRIPTION, negative_ack_redelivery_delay_ms=round(short_s * 1000), **_SHARED
     )
@@ -194,7 +202,7 @@ def poison_message(url: str, topic: str, *, most: int) -> Figures:
 
 async def throughput_asyncio(url: str, topic: str, *, count: int, subscription: str) -> Figures:
     """Receive and ack one by one, in one task."""
-    client = pulsar.asyncio.Client(url, logger=_quiet())
+    client = pulsar.asyncio.Client(url, logger=_quiet(), **LOGIN)
     consumer = await client.subscribe(topic, subscription, **_SHARED)
     message = await consumer.receive()
     clock, cpu = Stopwatch(), time.process_time()

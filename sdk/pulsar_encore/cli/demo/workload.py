@@ -10,7 +10,7 @@ import gc
 import os
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 Figures = dict[str, float | None]
 
@@ -18,6 +18,8 @@ SUBSCRIPTION: Final = "demo"
 PAYLOAD: Final = b"x" * 100
 #: A pending nack's id: so many entries to a ledger, as brokers cut them by default.
 ENTRIES_PER_LEDGER: Final = 50_000
+#: What both clients are made with besides the URL: the login of the run that this process is of.
+LOGIN: Final[dict[str, Any]] = {}
 
 
 def resident_mb() -> float:

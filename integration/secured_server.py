@@ -1,0 +1,119 @@
+"""Owns what a broker that lets nobody in unknown needs: a CA, certificates, tokens, its settings.
+
+Invariant: everything is made anew in a folder that the caller gives, with a day to live; nothing of
+it is a secret of anybody's. Needs `openssl` on the path.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+OPERATOR = "operator"
+"""The role of whoever may do everything; also the common name in its certificate."""
+
+PASSWORD = "open sesame"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Files for a broker and its clients.
+
+    Attributes:
+        folder: Has `ca.pem`, and of `broker`, `operator` and `stranger` a `.pem` and a `.key`;
+            the stranger's is signed by a CA that the broker does not know, `other-ca.pem`.
+        signing_key: Of the tokens.
+    """
+
+    folder: Path
+    signing_key: bytes
+
+    def file(self, name: str) -> str:
+        """Full path of one of the files."""
+        return str(self.folder / name)
+
+    def token(self, role: str = OPERATOR) -> str:
+        """A token for a role."""
+        parts = [_base64({"alg": "HS256", "typ": "JWT"}), _base64({"sub": role})]
+        signed = hmac.digest(self.signing_key, ".".join(parts).encode(), hashlib.sha256)
+        return ".".join([*parts, _url_safe(signed)])
+
+    def settings(self, tls_port: int) -> dict[str, object]:
+        """Of a broker that asks for a token, a certificate or a password, on TLS too."""
+        providers = ("Token", "Tls", "Basic")
+        key = base64.b64encode(self.signing_key).decode()
+        return {
+            "authenticationEnabled": True,
+            "authenticationProviders": ",".join(
+                f"org.apache.pulsar.broker.authentication.AuthenticationProvider{name}"
+                for name in providers
+            ),
+            "authorizationEnabled": True,
+            "superUserRoles": OPERATOR,
+            "tokenSecretKey": f"data:;base64,{key}",
+            "basicAuthConf": self.file("passwords"),
+            "brokerServicePortTls": tls_port,
+            "tlsCertificateFilePath": self.file("broker.pem"),
+            "tlsKeyFilePath": self.file("broker.key"),
+            "tlsTrustCertsFilePath": self.file("ca.pem"),
+            "brokerClientAuthenticationPlugin": (
+                "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+            ),
+            "brokerClientAuthenticationParameters": f"token:{self.token()}",
+        }
+
+
+def make_credentials(folder: Path) -> Credentials:
+    """Make all files."""
+    for ca in ("ca", "other-ca"):
+        _certificate(folder, ca, ca)
+    _certificate(folder, "broker", "broker", "ca", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+    _certificate(folder, "misnamed", "misnamed", "ca", "subjectAltName=DNS:elsewhere.example")
+    _certificate(folder, OPERATOR, OPERATOR, "ca")
+    _certificate(folder, "stranger", OPERATOR, "other-ca")
+    hashed = _openssl("passwd", "-apr1", PASSWORD).strip()
+    (folder / "passwords").write_text(f"{OPERATOR}:{hashed}\n")
+    return Credentials(folder, secrets.token_bytes(32))
+
+
+def _certificate(folder: Path, name: str, common: str, signer: str = "", extra: str = "") -> None:
+    key, made = str(folder / f"{name}.key"), str(folder / f"{name}.pem")
+    _openssl("genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", key)
+    words = [
+        "req",
+        "-x509",
+        "-new",
+        "-key",
+        key,
+        "-out",
+        made,
+        "-days",
+        "1",
+        "-subj",
+        f"/CN={common}",
+    ]
+    if signer:
+        words += ["-CA", str(folder / f"{signer}.pem"), "-CAkey", str(folder / f"{signer}.key")]
+        words += ["-addext", "basicConstraints=critical,CA:FALSE"]
+    if extra:
+        words += ["-addext", extra]
+    _openssl(*words)
+
+
+def _openssl(*words: str) -> str:
+    return subprocess.run(["openssl", *words], check=True, capture_output=True, text=True).stdout
+
+
+def _base64(claims: dict[str, Any]) -> str:
+    return _url_safe(json.dumps(claims).encode())
+
+
+def _url_safe(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

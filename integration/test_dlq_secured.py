@@ -1,0 +1,289 @@
+"""`pulsar-encore dlq` on a broker that lets nobody in unknown, over TLS, as an operator runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import pulsar_encore as encore
+from pulsar_encore import letters
+
+from .admin import Admin
+from .pulsar_server import NoBrokerError, StandaloneError, own_broker
+from .secured_server import OPERATOR, PASSWORD, Credentials, make_credentials
+
+# looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.
+asyncio.set_event_loop(None)
+
+LETTERS = 20
+QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
+
+
+@dataclass(frozen=True, slots=True)
+class Secured:
+    """A broker that is up; it asks for a login at both addresses."""
+
+    credentials: Credentials
+    tls_url: str
+    plain_url: str
+    admin: Admin
+
+    def file(self, name: str) -> str:
+        return self.credentials.file(name)
+
+    def written(self, name: str, text: str) -> str:
+        path = self.credentials.folder / name
+        path.write_text(text)
+        return str(path)
+
+    @property
+    def trusting(self) -> dict[str, Any]:
+        return {"url": self.tls_url, "tls_trust_certs_file": self.file("ca.pem")}
+
+    @property
+    def with_token(self) -> dict[str, Any]:
+        return {**self.trusting, "token_file": self.written("token", self.credentials.token())}
+
+    @property
+    def with_certificate(self) -> dict[str, Any]:
+        return {
+            **self.trusting,
+            "tls_certificate_file": self.file(f"{OPERATOR}.pem"),
+            "tls_private_key_file": self.file(f"{OPERATOR}.key"),
+        }
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """Run from jars, also where containers are: the broker and its clients read the same files."""
+    credentials = make_credentials(tmp_path_factory.mktemp("credentials"))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    broker = own_broker("standalone", **credentials.settings(port))
+    try:
+        with broker:
+            yield Secured(
+                credentials,
+                f"pulsar+ssl://127.0.0.1:{port}",
+                broker.service_url,
+                Admin(broker.admin_url, token=credentials.token()),
+            )
+    except (NoBrokerError, StandaloneError) as e:
+        pytest.fail(str(e), pytrace=False)
+
+
+async def dlq(
+    *words: str, environment: dict[str, str] | None = None, **options: str
+) -> tuple[int | None, str, str]:
+    """Run a command with options by name; gives its exit code and what it said."""
+    given = [
+        part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)
+    ]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pulsar_encore", "dlq", *words, *given),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={
+            **{name: text for name, text in os.environ.items() if not name.startswith("PULSAR_")},
+            **(environment or {}),
+        },
+    )
+    out, problems = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode, out.decode(), problems.decode()
+
+
+async def bury(secured: Secured) -> tuple[str, str]:
+    """Letters on a topic of its own; gives where they died and where they are."""
+    home = f"persistent://public/default/orders-{uuid4().hex[:8]}"
+    properties = {letters.REAL_TOPIC: home, letters.REAL_SUBSCRIPTION: "s"}
+    properties[letters.FINGERPRINT] = "aaaaaaaaaaaa"
+    async with (
+        encore.Client(
+            secured.tls_url,
+            authentication=encore.AuthenticationToken(secured.credentials.token()),
+            tls_trust_certs_file_path=secured.file("ca.pem"),
+            logger=QUIET,
+        ) as client,
+        await client.create_producer(f"{home}-s-DLQ") as producer,
+    ):
+        sends = (producer.send(b"%d" % each, properties) for each in range(LETTERS))
+        await asyncio.gather(*sends)
+    return home, f"{home}-s-DLQ"
+
+
+async def read_out(secured: Secured, topic: str) -> list[bytes]:
+    async with (
+        encore.Client(
+            secured.tls_url,
+            authentication=encore.AuthenticationToken(secured.credentials.token()),
+            tls_trust_certs_file_path=secured.file("ca.pem"),
+            logger=QUIET,
+        ) as client,
+        await client.create_reader(topic, encore.MessageId.earliest) as reader,
+    ):
+        found = []
+        while await reader.has_message_available():
+            found.append((await reader.read_next(timeout_millis=5000)).data())
+        return found
+
+
+@pytest.mark.parametrize("how", ["with_token", "with_certificate"])
+async def test_letters_are_listed_shown_and_replayed(secured: Secured, how: str) -> None:
+    home, dead = await bury(secured)
+    login = getattr(secured, how)
+    code, out, problems = await dlq("ls", dead, "--json", **login)
+    assert (code, problems) == (0, "")
+    [group] = json.loads(out)
+    assert (group["count"], group["real_topic"]) == (LETTERS, home)
+    code, out, problems = await dlq("show", dead, group["sample_id"], "--json", **login)
+    assert (code, problems) == (0, "")
+    shown = json.loads(out)
+    assert (shown["payload"], shown["payload_encoding"]) == (f"{LETTERS - 1}", "text")
+    code, out, problems = await dlq("replay", dead, "--all", "--json", **login)
+    assert (code, problems) == (0, "")
+    report = json.loads(out)
+    assert (report["replayed"], report["targets"]) == (LETTERS, {home: LETTERS})
+    assert sorted(await read_out(secured, home)) == sorted(b"%d" % each for each in range(LETTERS))
+
+
+async def test_every_way_to_log_in_is_as_good(secured: Secured) -> None:
+    _, dead = await bury(secured)
+    token = secured.credentials.token()
+    by_environment = {
+        "PULSAR_URL": secured.tls_url,
+        "PULSAR_TLS_TRUST_CERTS_FILE": secured.file("ca.pem"),
+    }
+    pair = secured.written("pair", f"{OPERATOR}:{PASSWORD}\n")
+    localhost = secured.tls_url.replace("127.0.0.1", "localhost")
+    ways: list[tuple[dict[str, Any], dict[str, str]]] = [
+        ({}, {**by_environment, "PULSAR_TOKEN": token}),
+        ({}, {**by_environment, "PULSAR_TOKEN_FILE": secured.with_token["token_file"]}),
+        ({**secured.trusting, "basic_file": pair}, {}),
+        ({**secured.with_certificate, "token_file": secured.with_token["token_file"]}, {}),
+        ({**secured.with_token, "url": localhost}, {}),
+        ({"url": secured.plain_url}, {"PULSAR_TOKEN": token}),
+    ]
+    for options, environment in ways:
+        code, out, problems = await dlq("ls", dead, "--json", environment=environment, **options)
+        assert (code, problems) == (0, ""), (options, environment)
+        assert [group["count"] for group in json.loads(out)] == [LETTERS]
+
+
+async def test_who_is_not_let_in_is_told_what_to_change(secured: Secured) -> None:
+    wrong = Credentials(secured.credentials.folder, b"0" * 32).token()
+    stranger = {
+        "tls_certificate_file": secured.file("stranger.pem"),
+        "tls_private_key_file": secured.file("stranger.key"),
+    }
+    cases: list[tuple[dict[str, Any], str]] = [
+        (
+            {**secured.with_token, "token_file": secured.written("wrong", wrong)},
+            "check the token of --token-file or PULSAR_TOKEN",
+        ),
+        (secured.trusting, "log in with --token-file"),
+        (
+            {**secured.trusting, "basic_file": secured.written("pair", f"{OPERATOR}:guessed")},
+            "check the user and the password in --basic-file",
+        ),
+        ({**secured.trusting, **stranger}, "check --tls-certificate-file"),
+        (
+            {
+                **secured.trusting,
+                "token_file": secured.written("other", secured.credentials.token("nobody")),
+            },
+            "the role that is logged in needs the permission",
+        ),
+        (
+            {**secured.with_token, "tls_trust_certs_file": secured.file("other-ca.pem")},
+            "name the file with its CA in --tls-trust-certs-file",
+        ),
+        (
+            {"url": secured.tls_url, "token_file": secured.with_token["token_file"]},
+            "name the file with its CA in --tls-trust-certs-file",
+        ),
+        (
+            {**secured.with_token, "tls_trust_certs_file": secured.file("missing.pem")},
+            "--tls-trust-certs-file (PULSAR_TLS_TRUST_CERTS_FILE): cannot read",
+        ),
+        (
+            {
+                "url": secured.tls_url.replace("pulsar+ssl", "pulsar"),
+                "token_file": secured.with_token["token_file"],
+            },
+            "(pulsar+ssl://",
+        ),
+        (
+            {**secured.with_token, "url": secured.plain_url.replace("pulsar", "pulsar+ssl")},
+            "one without TLS takes --url pulsar://",
+        ),
+    ]
+    for options, change in cases:
+        code, out, problems = await dlq("ls", "orders-s-DLQ", "--json", **options)
+        assert (code, out) == (2, ""), options
+        assert change in problems
+        assert problems.count("\n") == 1
+        assert not any(
+            secret in problems for secret in (wrong, secured.credentials.token(), "guessed")
+        )
+
+
+async def test_looking_makes_no_topic(secured: Secured) -> None:
+    """The broker makes topics by itself, as brokers do unless they are told not to."""
+    name = f"missing-{uuid4().hex[:8]}"
+    login = secured.with_token
+    for words in (
+        ("ls", name, "--json"),
+        ("show", name, "1:2"),
+        ("show", f"{name}-partition-0", "aaaaaaaaaaaa"),
+        ("replay", name, "--all"),
+        ("replay", name, "--all", "--dry-run"),
+    ):
+        code, out, problems = await dlq(*words, **login)
+        assert (code, out) == (3, "[]\n" if "--json" in words else "")
+        assert "there is no dead-letter topic" in problems
+    topics = await asyncio.to_thread(secured.admin.topics)
+    partitioned = await asyncio.to_thread(
+        secured.admin.call, "GET", "/persistent/public/default/partitioned"
+    )
+    assert not [topic for topic in [*topics, *partitioned] if name in topic]
+
+
+@pytest.fixture
+def misnamed(secured: Secured, tmp_path: Path) -> Iterator[str]:
+    """Address of a server whose certificate the CA signed for another host."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(secured.file("misnamed.pem"), secured.file("misnamed.key"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            try:
+                connection, _ = listening.accept()
+                with connection, context.wrap_socket(connection, server_side=True) as secure:
+                    secure.recv(4096)
+            except OSError:  # the client does not go on
+                pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"pulsar+ssl://127.0.0.1:{listening.getsockname()[1]}"
+        thread.join()
+
+
+async def test_a_certificate_of_another_host_is_refused(secured: Secured, misnamed: str) -> None:
+    code, out, problems = await dlq("ls", "orders-s-DLQ", **{**secured.with_token, "url": misnamed})
+    assert (code, out) == (2, "")
+    assert "is another host's" in problems
+    assert "--no-tls-validate-hostname" in problems

@@ -1,0 +1,5 @@
+"""``python -m pulsar_encore``: the command line."""
+
+from .cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,19 @@
+"""What a command's end says to a script."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..deadletters import NoLettersError
+from ..errors import EncoreError, TransportError
+
+NOTHING_THERE: Final = 3
+INTERRUPTED: Final = 130  # as shells say it of SIGINT
+CLOSED_PIPE: Final = 141  # and of SIGPIPE
+WRONG: Final = 2
+
+
+def exit_code(error: EncoreError) -> int:
+    """Of a command that ended with an error."""
+    missing = isinstance(error, TransportError) and error.result == "TopicNotFound"
+    return NOTHING_THERE if missing or isinstance(error, NoLettersError) else WRONG

@@ -1,0 +1,241 @@
+"""One connection before the engine's: is the cluster there, are we let in, has it the topic?
+
+Owns `probe`. The engine cannot ask for a topic without making it where brokers make topics by
+themselves, takes a refused login for a lost connection, and tries again until its time is up. Here
+the broker is asked not to make anything, and what it says is the error. Refuses to do more: what
+comes after is the engine's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import Final
+
+from ..deadletters import printable
+from ..errors import TransportError
+from ..version import VERSION
+from ..wire import FrameDecoder, FrameError, commands, encode, pb
+from .login import TOKEN, Access
+
+_REQUEST: Final = 1
+_MOST_WORDS: Final = 300
+_AGAIN_S: Final = 0.3
+_RETRYABLE: Final = frozenset({"MetadataError", "ServiceNotReady", "TooManyRequests"})
+_TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
+_OF_ANOTHER_HOST: Final = frozenset({62, 64})  # OpenSSL's X509_V_ERR_*_MISMATCH: host, IP address
+_EXPIRED: Final = frozenset({9, 10})  # not yet valid, not valid any more
+
+
+async def probe(access: Access, topic: str | None, *, timeout_s: float) -> None:
+    """Connect, log in, and ask for a topic without making it.
+
+    Args:
+        topic: Full name; None asks for none.
+        timeout_s: Longest wait in s, trying again included.
+
+    Raises:
+        TransportError: With what to change. `result` is TopicNotFound where the cluster has no such
+            topic. A broker from before Pulsar 3.0.6 cannot tell: there it passes.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while True:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await _any_host(access, topic)
+        except TimeoutError as error:
+            raise _silent(access.url, timeout_s) from error
+        except TransportError as error:
+            if error.result not in _RETRYABLE or loop.time() + _AGAIN_S > deadline:
+                raise
+        await asyncio.sleep(_AGAIN_S)
+
+
+async def _any_host(access: Access, topic: str | None) -> None:
+    """The first that can be connected to; the engine takes them in turn as well."""
+    problem: TransportError | None = None
+    for host, port in access.hosts:
+        try:
+            reader, writer = await asyncio.open_connection(
+                host, port, ssl=access.tls, server_hostname=host if access.tls else None
+            )
+        except (OSError, UnicodeError) as error:  # TLS's are OSErrors; a host can be no name at all
+            problem = _not_connected(access, host, port, error)
+            problem.__cause__ = error
+            continue
+        try:
+            return await _Conversation(access, f"{host}:{port}", reader, writer).hold(topic)
+        finally:
+            writer.transport.abort()  # nothing is on its way, and nobody waits for a goodbye
+    assert problem is not None  # there is a host in every URL
+    raise problem
+
+
+class _Conversation:
+    def __init__(
+        self,
+        access: Access,
+        where: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._access = access
+        self._where = where
+        self._reader = reader
+        self._writer = writer
+        self._decoder = FrameDecoder()
+        self._heard = b""
+        self._secret = access.secret()
+
+    async def hold(self, topic: str | None) -> None:
+        flags = pb.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True)
+        method = self._access.method
+        answer = await self._ask(
+            commands.connect(
+                client_version=f"pulsar-encore {VERSION}",
+                auth_method_name=method,
+                auth_data=self._secret.encode(),
+                feature_flags=flags,
+            )
+        )
+        kinds = pb.BaseCommand.Type
+        if answer.type == kinds.ERROR:
+            raise self._refused_login(answer.error)
+        if answer.type != kinds.CONNECTED:
+            raise self._not_let_in(f"it answers with {kinds.Name(answer.type)}")
+        told = answer.connected.feature_flags
+        if topic is None or not told.supports_get_partitioned_metadata_without_auto_creation:
+            return
+        answer = await self._ask(
+            commands.partitioned_metadata(topic, request_id=_REQUEST, auto_create=False)
+        )
+        found = answer.partitionMetadataResponse
+        if answer.type == kinds.ERROR:
+            raise self._refused(answer.error.error, answer.error.message, topic)
+        if found.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
+            raise self._refused(found.error, found.message, topic)
+
+    async def _ask(self, command: pb.BaseCommand) -> pb.BaseCommand:
+        try:
+            self._writer.write(encode(command))
+            while data := await self._reader.read(1 << 16):
+                self._heard += data[:8]
+                for frame in self._decoder.feed(data):
+                    if frame.command.type == pb.BaseCommand.PING:
+                        self._writer.write(encode(commands.pong()))
+                    else:
+                        return frame.command
+        except FrameError as error:
+            raise self._another_protocol() from error
+        except ssl.SSLError as error:  # TLS 1.3 tells only now what it thinks of a certificate
+            raise TransportError(
+                f"the broker at {self._where} ends TLS ({error.reason}): check "
+                "--tls-certificate-file and --tls-private-key-file, which it may ask for",
+                result="AuthenticationError",
+            ) from error
+        except OSError as error:
+            raise self._hung_up() from error
+        raise self._hung_up()
+
+    def _words(self, text: str) -> str:
+        """The broker's own, on one line; it was told a secret, and may repeat it."""
+        if self._secret:
+            text = text.replace(self._secret, "***")
+        return printable(text, _MOST_WORDS)
+
+    def _refused_login(self, error: pb.CommandError) -> TransportError:
+        name = pb.ServerError.Name(error.error)
+        words = self._words(error.message)
+        if name in _RETRYABLE:
+            return TransportError(f"the broker at {self._where} is not ready: {words}", result=name)
+        return self._not_let_in(f"it says {name}: {words}")
+
+    def _not_let_in(self, why: str) -> TransportError:
+        change = {
+            "none": f"log in with --token-file, {TOKEN}, --basic-file or --tls-certificate-file",
+            "token": f"check the token of --token-file or {TOKEN}",
+            "basic": "check the user and the password in --basic-file",
+            "tls": "check --tls-certificate-file",
+        }[self._access.method]
+        return TransportError(
+            f"the broker at {self._where} does not let this login in: {change} ({why})",
+            result="AuthenticationError",
+        )
+
+    def _refused(self, error: pb.ServerError.ValueType, message: str, topic: str) -> TransportError:
+        name = pb.ServerError.Name(error)
+        change = {
+            "TopicNotFound": "there is no such topic: check the name",
+            "AuthorizationError": "the role that is logged in needs the permission to consume it",
+        }.get(name, name)
+        return TransportError(f"{topic}: {change} ({self._words(message)})", result=name)
+
+    def _another_protocol(self) -> TransportError:
+        heard = self._heard
+        if heard.startswith(b"HTTP"):
+            what = "speaks HTTP: --url takes the service URL, not that of the admin API"
+        elif heard.startswith(_TLS_RECORDS):
+            what = "speaks TLS: write --url pulsar+ssl://..."
+        else:
+            what = "does not speak Pulsar's protocol: check --url and its port"
+        return TransportError(f"{self._where} {what}", result="ConnectError")
+
+    def _hung_up(self) -> TransportError:
+        plain = "" if self._access.tls else ", and whether it is one of TLS (pulsar+ssl://...)"
+        return TransportError(
+            f"{self._where} hangs up without an answer: check --url, its port{plain}",
+            result="ConnectError",
+        )
+
+
+def _silent(url: str, timeout_s: float) -> TransportError:
+    plain = "" if url.startswith("pulsar+ssl") else ", that its port is not one of TLS"
+    return TransportError(
+        f"no answer from {url} in {timeout_s:g} s: check --url (PULSAR_URL){plain}, that the "
+        "broker is up, and that no firewall is on the way",
+        result="Timeout",
+        retryable=True,
+    )
+
+
+def _not_connected(
+    access: Access, host: str, port: int, error: OSError | UnicodeError
+) -> TransportError:
+    where = f"{host}:{port}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return TransportError(_distrusted(where, error), result="ConnectError")
+    if access.tls and isinstance(error, (ssl.SSLError, ConnectionResetError)):
+        why = getattr(error, "reason", None) or type(error).__name__
+        return TransportError(
+            f"no TLS with {where} ({why}): check its port; one without TLS takes --url pulsar://...",
+            result="ConnectError",
+        )
+    if isinstance(error, (socket.gaierror, UnicodeError)):
+        why = "no such host"
+    elif isinstance(error, ConnectionRefusedError):
+        why = "nobody listens there"
+    else:
+        why = error.strerror or type(error).__name__
+    return TransportError(
+        f"no answer from {access.url}: check --url (PULSAR_URL), and that the broker is up "
+        f"({where}: {why})",
+        result="ConnectError",
+        retryable=True,
+    )
+
+
+def _distrusted(where: str, error: ssl.SSLCertVerificationError) -> str:
+    what = f"the certificate of {where}"
+    if error.verify_code in _OF_ANOTHER_HOST:
+        return (
+            f"{what} is another host's: write the host in --url as the certificate does, or "
+            f"--no-tls-validate-hostname ({error.verify_message})"
+        )
+    if error.verify_code in _EXPIRED:
+        return f"{what} is out of date: the broker needs a new one ({error.verify_message})"
+    return (
+        f"{what} is not trusted: name the file with its CA in --tls-trust-certs-file "
+        f"({error.verify_message})"
+    )
