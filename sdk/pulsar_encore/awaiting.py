@@ -8,14 +8,18 @@ them.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast
 
 from .turn import Turn
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -70,17 +74,38 @@ class ActedLast(Coroutine[Any, Any, None]):
         """Nothing to end."""
 
 
-class Acting(Coroutine[Any, Any, None]):
-    """The call's work is under way in a task, awaited or not; cancelling the caller leaves it."""
+class Refused(asyncio.Future[None]):
+    """The call was refused: whoever awaits it is told, else asyncio's log of what nobody saw.
 
-    __slots__ = ("_steps", "_task")
+    Args:
+        error: Why.
+        loop: Of the object that was called.
+    """
 
-    def __init__(self, task: asyncio.Task[None]) -> None:
-        self._task = task
+    def __init__(self, error: Exception, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self.set_exception(error)
+
+    def send(self, value: Any) -> Any:
+        self.result()
+
+    def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
+        raise typ if val is None else val
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+Coroutine.register(Refused)
+
+
+class _Stepped(Coroutine[Any, Any, None]):
+    """What can be awaited, as a coroutine; the steps are those of its `__await__`."""
+
+    __slots__ = ("_steps",)
+
+    def __init__(self) -> None:
         self._steps: Generator[Any, Any, None] | None = None
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        return asyncio.shield(self._task).__await__()
 
     def _begun(self) -> Generator[Any, Any, None]:
         if self._steps is None:
@@ -96,6 +121,43 @@ class Acting(Coroutine[Any, Any, None]):
     def close(self) -> None:
         if self._steps is not None:
             self._steps.close()
+
+
+class Acting(_Stepped):
+    """The call's work is under way in a task, awaited or not; cancelling the caller leaves it."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        super().__init__()
+        self._task = task
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return asyncio.shield(self._task).__await__()
+
+
+class Handed(_Stepped):
+    """A call made in a thread without an event loop, on its way to the one it belongs to."""
+
+    __slots__ = ("_outcome", "_watched")
+
+    def __init__(self, outcome: concurrent.futures.Future[None]) -> None:
+        super().__init__()
+        self._outcome = outcome
+        self._watched = False
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        self._watched = True
+        return asyncio.wrap_future(self._outcome).__await__()
+
+    def __del__(self) -> None:
+        if not self._watched:
+            self._outcome.add_done_callback(_tell_unwatched)
+
+
+def _tell_unwatched(outcome: concurrent.futures.Future[None]) -> None:
+    if not outcome.cancelled() and (error := outcome.exception()) is not None:
+        logger.error("a call from another thread failed: %s", error, exc_info=error)
 
 
 class _Entered(Protocol):

@@ -72,6 +72,13 @@ class Place:
         if self.runner._thread_id != get_ident():
             raise self._refusal()
 
+    def check_process(self) -> None:
+        """
+        Raises:
+            ForkedError: In a child of the process it was made in.
+        """
+        check_process(self._pid, self._what)
+
     @property
     def over(self) -> bool:
         """Its loop is closed: nothing it waits for can happen any more."""
@@ -88,16 +95,16 @@ class Place:
         return Place(self._what)
 
     def _refusal(self) -> ConfigurationError:
-        check_process(self._pid, self._what)
-        if running_loop() is None:
+        self.check_process()
+        if self.over:
+            how = (
+                "made on an event loop that is closed by now: make it anew on the one in use, as "
+                "each asyncio.run() has its own loop; the client may be kept"
+            )
+        elif running_loop() is None:
             how = (
                 "called without its event loop running: await it there; from another thread use "
                 "asyncio.run_coroutine_threadsafe(...) or loop.call_soon_threadsafe(...)"
-            )
-        elif self.over:
-            how = (
-                "made on an event loop that is closed by now: make it anew on this one, as each "
-                "asyncio.run() has its own loop; the client may be kept"
             )
         else:
             how = (

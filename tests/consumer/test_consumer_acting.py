@@ -153,18 +153,70 @@ async def test_a_long_list_that_fails_says_so_unawaited_as_well(
     await other.close()
 
 
-async def test_mistakes_are_raised_by_the_call(
+def mistakes(consumer: Consumer, message: Message) -> list[Callable[[], Any]]:
+    return [
+        lambda: consumer.acknowledge_cumulative(message),
+        lambda: consumer.negative_acknowledge(message, delay=-1),
+        lambda: consumer.acknowledge("x"),  # type: ignore[arg-type]
+        lambda: consumer.acknowledge([message, "x"]),  # type: ignore[list-item]
+    ]
+
+
+async def test_mistakes_are_raised_where_they_are_awaited(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
+    """As from a coroutine function: `gather` collects them, a task holds them."""
     put_numbers(transport, 1)
     consumer = await subscribe()
     message = await consumer.receive()
-    with pytest.raises(ConfigurationError, match="needs an Exclusive or Failover"):
-        consumer.acknowledge_cumulative(message)
+    for call in mistakes(consumer, message):
+        with pytest.raises(ConfigurationError):
+            await call()
+        task = asyncio.create_task(call())
+        await asyncio.wait((task,))
+        assert isinstance(task.exception(), ConfigurationError)
+        first, second = await asyncio.gather(call(), call(), return_exceptions=True)
+        assert isinstance(first, ConfigurationError) and isinstance(second, ConfigurationError)
+    await consumer.close()
+
+
+async def test_mistakes_that_nobody_awaits_are_told_to_the_loop(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    put_numbers(transport, 1)
+    consumer = await subscribe()
+    message = await consumer.receive()
+    for call in mistakes(consumer, message):
+        call()
+        gc.collect()
+    assert [isinstance(each["exception"], ConfigurationError) for each in told] == [True] * 4
+    await consumer.close()
+
+
+async def test_a_call_of_a_thread_is_made_on_the_loop(
+    transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`asyncio.to_thread(consumer.acknowledge, message)` of programs that were synchronous."""
+    put_numbers(transport, 3)
+    consumer = await subscribe()
+    messages = await receive_n(consumer, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        await asyncio.to_thread(consumer.acknowledge, messages[0])
+        await (await asyncio.to_thread(consumer.acknowledge, messages[1]))
+        await asyncio.to_thread(lambda: consumer.negative_acknowledge(messages[2], 5, error="no"))
+        await asyncio.sleep(0.2)
+        gc.collect()
+    statistics = consumer.statistics()
+    assert (statistics.in_flight, statistics.nacked) == (0, 1)
+    assert transport.backlog(TOPIC, "s") == 1
+    await asyncio.to_thread(lambda: consumer.negative_acknowledge(messages[2], -1) and None)
+    await asyncio.sleep(0.1)
+    assert "a call from another thread failed" in caplog.text
     with pytest.raises(ConfigurationError):
-        consumer.negative_acknowledge(message, delay=-1)
-    with pytest.raises(ConfigurationError):
-        consumer.acknowledge("x")  # type: ignore[arg-type]
+        await (await asyncio.to_thread(consumer.negative_acknowledge, messages[2], -1))
     await consumer.close()
 
 

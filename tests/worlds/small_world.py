@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -93,9 +94,13 @@ class StillLoop:
     def __init__(self) -> None:
         self.now = _BEGIN_S
         self.timers: list[Timer] = []
+        self._thread_id = threading.get_ident()  # it runs here, always
 
     def time(self) -> float:
         return self.now
+
+    def get_debug(self) -> bool:
+        return False
 
     def call_at(self, at: float, callback: Callable[..., Any], *args: Any) -> Timer:
         timer = Timer(self, at, callback)

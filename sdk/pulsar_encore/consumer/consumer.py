@@ -16,10 +16,10 @@ from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
 
-from ..awaiting import Acted, ActedLast, Acting, settles
+from ..awaiting import Acted, ActedLast, Acting, Handed, Refused, settles
 from ..backoff import to_ms
 from ..core.in_flight import InFlight
-from ..errors import ClosedError, ConfigurationError
+from ..errors import ClosedError, ConfigurationError, EncoreError
 from ..evidence import check_error
 from ..exceptions import (
     CumulativeAcknowledgementNotAllowedError,
@@ -27,7 +27,7 @@ from ..exceptions import (
     OperationNotSupported,
 )
 from ..ids import MessageId
-from ..loops import Place, get_ident
+from ..loops import Place, get_ident, running_loop
 from ..message import Message
 from ..options import BatchReceivePolicy, ConsumerOptions
 from ..options.checks import integer
@@ -40,7 +40,7 @@ from .forwarder import Forwarder
 from .intake import Intake
 from .letter_desk import LetterDesk
 from .letter_topics import LetterTopics
-from .listener import Listener
+from .listener import Listener, in_callback
 from .receive_queue import ReceiveQueue
 from .redelivery import Redelivery
 from .settlement import Settleable, Settlement
@@ -200,14 +200,16 @@ class Consumer:
     def acknowledge(self, message: Settleable | Sequence[Settleable]) -> Coroutine[Any, Any, None]:
         """The message, or each of a list, is done and need not come again.
 
-        Done when the call returns; awaiting the result lets the event loop run when it is time.
-        Sent with others within `ack_group_time_ms`; kept while disconnected. Acking twice is
-        harmless, acking a nacked message cancels its nack, and an id without index is its entry's.
+        Done when the call returns; awaiting the result lets the event loop run when it is time, and
+        raises what there is to raise. (In a listener's callback the call itself does.) Called in a
+        thread without an event loop, it is done on this consumer's. Sent with others within
+        `ack_group_time_ms`; kept while disconnected. Acking twice is harmless, acking a nacked
+        message cancels its nack, and an id without index is its entry's.
 
         Raises:
             MessageNotHeldError: Another consumer's, of no topic read here, or part of a batch that
                 this consumer does not hold. Nothing was acked but what precedes it in the list.
-            WrongLoopError: Awaited on another event loop; outside of any it acts when awaited.
+            WrongLoopError: Called on another event loop.
         """
         if self.place.runner._thread_id != get_ident():
             return self._elsewhere(self.acknowledge, message)
@@ -225,14 +227,27 @@ class Consumer:
                 elif turn.clock() >= turn.ends:
                     done = self._acted_last
                 return done
-        self._refuse_closed()
         if isinstance(message, (list, tuple)) and len(message) > _LONG:
             return Acting(self._in_background(self._acknowledge_all(message)))
+        return self._act(self._acknowledge, message)
+
+    def _acknowledge(self, message: Settleable | Sequence[Settleable]) -> None:
         if isinstance(message, (list, tuple)):
             for each in message:
                 self._settlement.ack(each)
         else:
             self._settlement.ack(message)  # type: ignore[arg-type]  # refuses other sequences
+
+    def _act(self, step: Callable[..., None], *args: Any) -> Coroutine[Any, Any, None]:
+        """Take a step now. What it raises is raised where it is awaited; in a listener's callback
+        here, for that has failed then, and nobody may be awaiting it."""
+        try:
+            self._refuse_closed()
+            step(*args)
+        except EncoreError as error:
+            if in_callback():
+                raise
+            return Refused(error, self._loop)
         return self._end_turn()
 
     def _end_turn(self) -> Coroutine[Any, Any, None]:
@@ -241,10 +256,17 @@ class Consumer:
         over = turn.clock() >= turn.ends
         return self._acted_last if over else self._acted
 
-    async def _elsewhere(self, call: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-        """The call, made where the loop does not run, once it is awaited."""
+    def _elsewhere(
+        self, call: Callable[..., Coroutine[Any, Any, None]], *args: Any
+    ) -> Coroutine[Any, Any, None]:
+        """The call, made where the consumer's loop does not run."""
+        self.place.check_process()
+        if running_loop() is not None or self.place.over:
+            return self._misplaced()
+        return Handed(asyncio.run_coroutine_threadsafe(_called(call, *args), self._loop))
+
+    async def _misplaced(self) -> None:
         self.place.check()
-        await call(*args)
 
     async def _acknowledge_all(self, messages: Sequence[Settleable]) -> None:
         """A long list, in several turns of the loop."""
@@ -264,10 +286,11 @@ class Consumer:
         """
         if self.place.runner._thread_id != get_ident():
             return self._elsewhere(self.acknowledge_cumulative, message)
-        self._refuse_closed()
+        return self._act(self._acknowledge_cumulative, message)
+
+    def _acknowledge_cumulative(self, message: Settleable) -> None:
         self._check_cumulative("acknowledge_cumulative")
         self._settlement.ack_cumulative(message)
-        return self._end_turn()
 
     def _check_cumulative(self, call: str) -> None:
         if self._options.shared:
@@ -303,11 +326,17 @@ class Consumer:
         """
         if self.place.runner._thread_id != get_ident():
             return self._elsewhere(partial(self.negative_acknowledge, error=error), message, delay)
-        self._refuse_closed()
+        return self._act(self._negative_acknowledge, message, delay, error)
+
+    def _negative_acknowledge(
+        self,
+        message: Settleable,
+        delay: float | timedelta | None,
+        error: BaseException | str | None,
+    ) -> None:
         check_error(error)
         self._settlement.nack(message, delay, error)
         self._window.watch()
-        return self._end_turn()
 
     async def reconsume_later(
         self,
@@ -554,6 +583,10 @@ class Consumer:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
+
+
+async def _called(call: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+    await call(*args)
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:

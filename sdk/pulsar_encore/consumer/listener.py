@@ -30,6 +30,11 @@ _CANCEL_S: Final = 1.0  # for a cancelled callback to clean up
 _inside: ContextVar[Message | None] = ContextVar("pulsar_encore_listener", default=None)
 
 
+def in_callback() -> bool:
+    """Whether the running code is part of a listener's callback."""
+    return _inside.get() is not None
+
+
 class _Consumer(Protocol):
     def topic(self) -> str: ...
     async def negative_acknowledge(

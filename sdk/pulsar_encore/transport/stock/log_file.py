@@ -29,11 +29,11 @@ class LogFile:
             raise OSError("no files in memory on this system")
         made = os.memfd_create("pulsar-encore-log", os.MFD_CLOEXEC)
         try:  # again by its path, as the library will: it appends, whatever is read
-            self.fd = os.open(f"/proc/self/fd/{made}", os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            self.fd: int = os.open(f"/proc/self/fd/{made}", os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         finally:
             os.close(made)
-        self.path = f"/proc/self/fd/{self.fd}"
-        self.read = 0  # bytes taken so far
+        self.path: str = f"/proc/self/fd/{self.fd}"
+        self.read: int = 0  # bytes taken so far
         self._freed = 0
         self._id = _identity(self.fd)
 
