@@ -52,6 +52,7 @@ LAYERS: dict[str, int] = {
     "testing": 6,
     "cli": 7,
     "spark": 7,
+    "asyncio": 8,
     "": 8,  # the package's own __init__ and __main__
 }
 

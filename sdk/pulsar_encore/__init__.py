@@ -113,6 +113,8 @@ from .version import VERSION
 
 __version__ = VERSION
 
+from . import asyncio  # takes its names from here
+
 __all__ = [
     "AlreadyClosed",
     "Authentication",
@@ -217,6 +219,7 @@ __all__ = [
     "UnsupportedVersionError",
     "WrongLoopError",
     "__version__",
+    "asyncio",
     "exceptions",
     "schema",
 ]

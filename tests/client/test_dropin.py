@@ -37,7 +37,6 @@ NOT_HERE = {
     "pulsar.functions": FUNCTIONS,
     "pulsar.TableView": BLOCKING,
     "pulsar.tableview": BLOCKING,
-    "pulsar.asyncio": "its classes are this package's own",
     "pulsar.schema.definition": "a file; its classes are in `schema`",
     "pulsar.schema.schema": "a file; its classes are in `schema`",
     "pulsar.schema.schema_avro": "a file; its classes are in `schema`",
@@ -45,7 +44,7 @@ NOT_HERE = {
 }
 MODULES = (
     (pulsar, encore),
-    (pulsar.asyncio, encore),
+    (pulsar.asyncio, encore.asyncio),
     (pulsar.exceptions, encore.exceptions),
     (pulsar.schema, encore.schema),
 )
@@ -55,7 +54,7 @@ REWRITTEN = {
     *("BatchReceivePolicy", "ConsumerBatchReceivePolicy"),
     *("BatchingType", "CompressionType", "ConsumerType", "InitialPosition"),
     *("PartitionsRoutingMode", "ProducerAccessMode", "RegexSubscriptionMode"),
-    *("exceptions", "schema"),
+    *("asyncio", "exceptions", "schema"),
 }
 
 CLASSES = ("Client", "Producer", "Consumer", "Reader")

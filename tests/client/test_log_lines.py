@@ -83,6 +83,14 @@ def test_the_reason_of_a_refused_request_and_of_a_refused_lookup() -> None:
     assert refusals.take("NotAllowedError", 0) == "not here (really)"
 
 
+def test_what_the_clients_own_authentication_raised_is_a_reason_of_all_its_calls() -> None:
+    said = "Failed to create Connect command: RuntimeError: vault is sealed\n\nAt:\n  f.py(4): f\n"
+    refusals = told(f"{CONNECTION}{said}")
+    assert refusals.take("AuthenticationError", 0).startswith("Failed to create Connect command: R")
+    assert "vault is sealed" in refusals.take("AuthenticationError", 0)
+    assert refusals.take("ConnectError", 0) == ""
+
+
 def test_no_reason_from_before_the_call_or_of_another_result() -> None:
     refusals = told(refused("ConsumerBusy", "an older one"), refused("ProducerBusy", "another"))
     assert refusals.take("ConsumerBusy", 1) == ""

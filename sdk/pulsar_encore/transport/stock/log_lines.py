@@ -29,6 +29,9 @@ _REFUSED: Final = re.compile(
     r"|Failed (?:partition-metadata )?lookup req_id: \d+ error: (\w+) msg: (.+)\Z",
     re.DOTALL,
 )
+# What authentication= raised, when the library made the client's own part of it; as producers and
+# readers are told.
+_OWN_FAILURE: Final = re.compile(r"Failed to create Connect command: .+\Z", re.DOTALL)
 #: Refusals kept for a caller that may yet ask.
 _KEPT: Final = 256
 
@@ -90,6 +93,10 @@ class Refusals:
 
     def add(self, line: Line) -> None:
         """Keep the refusal that `line` tells of, if it does."""
+        own = _OWN_FAILURE.search(line.text)
+        if own is not None:
+            self._recent.append(_Refusal(line.at, "AuthenticationError", own[0], True))
+            return
         found = _REFUSED.search(line.text)
         if found is not None:
             result, reason = found[1] or found[3], found[2] or found[4]
