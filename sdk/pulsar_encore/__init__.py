@@ -1,5 +1,9 @@
 """An asyncio consumer SDK for Apache Pulsar whose acks and negative acks are right."""
 
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
 from . import exceptions, schema
 from .backoff import Backoff
 from .client import Client
@@ -115,6 +119,17 @@ __version__ = VERSION
 
 from . import asyncio  # takes its names from here
 
+if TYPE_CHECKING:
+    from . import deadletters, testing
+
+
+def __getattr__(name: str) -> ModuleType:
+    """`pulsar_encore.testing` and `deadletters` need no import of their own, and cost none."""
+    if name in ("deadletters", "testing"):
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "AlreadyClosed",
     "Authentication",
@@ -220,6 +235,8 @@ __all__ = [
     "WrongLoopError",
     "__version__",
     "asyncio",
+    "deadletters",
     "exceptions",
     "schema",
+    "testing",
 ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import enum
 import inspect
+import subprocess
+import sys
 import pickle
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -253,3 +255,14 @@ def test_constants_of_ids_are_stocks() -> None:
 def test_all_public_names_exist() -> None:
     for name in encore.__all__:
         assert hasattr(encore, name), name
+
+
+def test_testing_and_deadletters_need_no_import_of_their_own() -> None:
+    """As the README writes them; and they cost a program that does not use them nothing."""
+    program = (
+        "import sys, pulsar_encore as encore\n"
+        "assert not {'pulsar_encore.testing', 'pulsar_encore.devbroker'} & sys.modules.keys()\n"
+        "print(encore.testing.run.__name__, encore.deadletters.DeadLetters.__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("run DeadLetters\n", "")
