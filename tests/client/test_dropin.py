@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import enum
 import inspect
+import pickle
 import subprocess
 import sys
-import pickle
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
