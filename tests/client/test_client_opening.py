@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -70,7 +69,6 @@ async def test_one_that_was_forgotten_is_told_of(
     async with make_client() as client:
         with pytest.warns(RuntimeWarning, match="never awaited"):
             opening(client)
-            gc.collect()
 
 
 async def test_reprs_say_what_it_is() -> None:

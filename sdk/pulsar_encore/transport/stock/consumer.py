@@ -136,7 +136,10 @@ class StockConsumer:
         return self._options.consumer_name or str(self._native.consumer_name())
 
     def is_connected(self) -> bool:
-        return not self._closed and bool(self._native.is_connected())
+        if self._closed:
+            return False
+        with self._pump.asking:
+            return bool(self._native.is_connected())
 
     def topic_of(self, source: int) -> tuple[str, int]:
         return self._sources.name(source)

@@ -7,6 +7,8 @@ unwanted, keeps threads and descriptors for ever; so it is ended only when nothi
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,11 +16,12 @@ from .results import Calls, Start
 
 
 class Creations:
-    """Counts what is under way in one native client. On its event loop, while that runs."""
+    """Counts what is under way in one native client, on whichever event loops it is used from."""
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._under_way = 0
+        self._lock = threading.Lock()
+        # By loop: a closed one takes what it was told last with it, so its counts mean nothing.
+        self._under_way: dict[asyncio.AbstractEventLoop, int] = {}
         self._waiting: list[Callable[[], None]] = []
 
     async def make(self, calls: Calls, start: Start, doing: str) -> Any:
@@ -28,11 +31,11 @@ class Creations:
             ClosedError: `calls` was abandoned.
             TransportError: It failed.
         """
-        self._loop = asyncio.get_running_loop()
-        left = self._begin()
+        loop = asyncio.get_running_loop()
+        left = self._begin(loop)
 
         def begin(done: Callable[..., None]) -> None:
-            answered = self._begin()
+            answered = self._begin(loop)
 
             def answer(*outcome: Any) -> None:
                 done(*outcome)  # first: there the closing of what is unwanted begins
@@ -45,7 +48,7 @@ class Creations:
                 raise
 
         def discard(native: Any) -> None:
-            native.close_async(self._begin())
+            native.close_async(self._begin(loop))
 
         try:
             return await calls.run(begin, doing, discard=discard)
@@ -53,24 +56,33 @@ class Creations:
             left()
 
     def then(self, action: Callable[[], None]) -> None:
-        """Call `action` once nothing is under way: now, or later on the loop or a native thread."""
-        self._waiting.append(action)
+        """Call `action` once nothing is under way: now, or later on a loop or a native thread."""
+        with self._lock:
+            self._waiting.append(action)
         self._check()
 
     async def settled(self) -> None:
         """Wait until nothing is under way."""
+        loop = asyncio.get_running_loop()
         nothing = asyncio.Event()
-        self.then(nothing.set)
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # closed: nobody waits any more
+                loop.call_soon_threadsafe(nothing.set)
+
+        self.then(tell)
         await nothing.wait()
 
-    def _begin(self) -> Callable[..., None]:
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> Callable[..., None]:
         """Count one more; returns what counts it off, once, from any thread."""
-        loop = self._loop
-        assert loop is not None
-        self._under_way += 1
+        with self._lock:
+            self._under_way[loop] = self._under_way.get(loop, 0) + 1
 
         def end() -> None:
-            self._under_way -= 1
+            with self._lock:
+                left = self._under_way.pop(loop, 1) - 1
+                if left:
+                    self._under_way[loop] = left
             self._check()
 
         def end_soon(*_outcome: Any) -> None:
@@ -82,8 +94,10 @@ class Creations:
         return end_soon
 
     def _check(self) -> None:
-        # A closed loop takes what it was told last with it: then nothing is waited for.
-        if self._under_way == 0 or (self._loop is not None and self._loop.is_closed()):
+        with self._lock:
+            if any(not loop.is_closed() for loop in self._under_way):
+                return
+            self._under_way.clear()
             actions, self._waiting = self._waiting, []
-            for action in actions:
-                action()
+        for action in actions:
+            action()
