@@ -36,6 +36,10 @@ class Acted(asyncio.Future[None]):
     """The call has acted: there is nothing to wait for. A future, because awaiting one that is done
     costs next to nothing; and a coroutine to who asks. One serves all calls of an object."""
 
+    _asyncio_future_blocking: Any = (
+        None  # `asyncio.isfuture` says no, so `ensure_future` makes a task
+    )
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
         self.set_result(None)
@@ -81,6 +85,8 @@ class Refused(asyncio.Future[None]):
         error: Why.
         loop: Of the object that was called.
     """
+
+    _asyncio_future_blocking: Any = None  # as with `Acted`
 
     def __init__(self, error: Exception, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)

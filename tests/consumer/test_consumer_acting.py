@@ -103,6 +103,8 @@ async def test_what_is_returned_goes_wherever_a_coroutine_goes(
     async with asyncio.TaskGroup() as group:
         group.create_task(settle(consumer, messages), name="settling")
     assert asyncio.iscoroutine(settle(consumer, messages))
+    done, _ = await asyncio.wait([asyncio.ensure_future(settle(consumer, messages))])
+    assert [each.result() for each in done] == [None]
     assert await left(consumer) == after
     await consumer.close()
 
@@ -175,6 +177,8 @@ async def test_mistakes_are_raised_where_they_are_awaited(
         task = asyncio.create_task(call())
         await asyncio.wait((task,))
         assert isinstance(task.exception(), ConfigurationError)
+        done, _ = await asyncio.wait([asyncio.ensure_future(call())])
+        assert isinstance(done.pop().exception(), ConfigurationError)
         first, second = await asyncio.gather(call(), call(), return_exceptions=True)
         assert isinstance(first, ConfigurationError) and isinstance(second, ConfigurationError)
     await consumer.close()
