@@ -14,6 +14,7 @@ import pytest
 
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerThread, Fault, FaultPlan
+from pulsar_encore.transport.stock import consumer as consumer_module
 from pulsar_encore.transport.stock import originals, seeking
 from pulsar_encore.transport.stock.pump import Pump
 
@@ -297,9 +298,10 @@ async def test_a_seek_that_is_answered_late_loses_nothing(
 ) -> None:
     """A broker that is busy answers after the consumer is connected again and messages have come:
     the library throws those away, and nobody asks for them. When that is not seen, because it was
-    late by little, they come after a second of silence."""
+    late by little, they come after some silence."""
     if not seen:
         monkeypatch.setattr(seeking, "_LATE_S", 60.0)
+        monkeypatch.setattr(consumer_module, "_SILENCE_S", 0.5)
     numbers = [b"%d" % number for number in range(60)]
     async with (
         client.subscribe(

@@ -51,7 +51,8 @@ _CLOSE_S: Final = 5.0
 # With a read of the broker's under way, a rewind makes it skip a block (wire notes 5.5). Nothing is
 # taken for so long, so that the permits are used up; 0 of 12 rewinds skipped then, 9 of 12 without.
 _QUIET_S: Final = 0.300
-_SILENCE_S: Final = 1.0  # after a seek
+# After a seek; a broker needs one for the active consumer of a Failover subscription alone.
+_SILENCE_S: Final = 3.0
 
 STOCK: Final = Capabilities(
     name="stock",

@@ -369,7 +369,11 @@ class Pump:
                 self._losses += 1
                 arrived = self._inbox.arrived
                 old = arrived and arrived[0][1] < self._losses
-                if old and not self._hand_over(self._taken_in()):
+                if old and self._paused:
+                    # A seek is under way: what it outdates is not handed out in the middle of it.
+                    if self._rests:
+                        self._taken_in()
+                elif old and not self._hand_over(self._taken_in()):
                     return False
             self._up = up
             if not self._mailbox.post(self._connection, self._up):
