@@ -13,6 +13,7 @@ import functools
 import inspect
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast
@@ -132,14 +133,14 @@ class _Stepped(Coroutine[Any, Any, None]):
 class Acting(_Stepped):
     """The call's work is under way in a task, awaited or not; cancelling the caller leaves it."""
 
-    __slots__ = ("_task",)
+    __slots__ = ("task",)
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         super().__init__()
-        self._task = task
+        self.task: asyncio.Task[None] = task
 
     def __await__(self) -> Generator[Any, Any, None]:
-        return asyncio.shield(self._task).__await__()
+        return asyncio.shield(self.task).__await__()
 
 
 class Handed(_Stepped):
@@ -198,13 +199,26 @@ class Opening(Coroutine[Any, Any, _T_co]):
         return self._coroutine.__await__()
 
     def send(self, value: Any) -> Any:
+        if value is not None:  # a producer was meant
+            raise TypeError(self._not_awaited("send"))
         return self._coroutine.send(value)
 
     def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
         return self._coroutine.throw(typ if val is None else val)
 
     def close(self) -> None:
+        if inspect.getcoroutinestate(self._coroutine) == inspect.CORO_CREATED:
+            warnings.warn(self._not_awaited("close"), RuntimeWarning, stacklevel=2)
         self._coroutine.close()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(self._not_awaited(name))
+
+    def _not_awaited(self, name: str) -> str:
+        call = getattr(self._coroutine, "__qualname__", "it")
+        return f"{call}() was never awaited, so there is no {name!r} yet: await it, or `async with`"
 
     async def __aenter__(self) -> _T_co:
         opened = await self._coroutine

@@ -7,6 +7,7 @@ Owns `Client` and what closes with it. Every keyword is checked before anything 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -18,7 +19,7 @@ from .backoff import Backoff
 from .closing import CloseOnce, warn_unless_closed
 from .consumer import Consumer
 from .consumer.opening import make_consumer, open_link
-from .errors import ClosedError, ConfigurationError
+from .errors import ClosedError, ConfigurationError, TransportTimeout
 from .ids import MessageId
 from .loops import check_process, running_loop
 from .options import (
@@ -402,13 +403,16 @@ class Client:
         check_process(self._pid, "client")
         self._closed = True
         self._unclosed.detach()
-        for each in list(self._open):
-            loop = each.place.loop
-            if loop.is_running() and loop is not running_loop():
-                loop.call_soon_threadsafe(each.abandon)
-            else:
-                each.abandon()
-        self._transport.shutdown()
+        try:
+            for each in list(self._open):
+                loop = each.place.loop
+                if loop.is_running() and loop is not running_loop():
+                    with contextlib.suppress(RuntimeError):  # it has just been closed
+                        loop.call_soon_threadsafe(each.abandon)
+                else:
+                    each.abandon()
+        finally:
+            self._transport.shutdown()
 
     async def close(self) -> None:
         """Close every producer, consumer and reader, then the connections. Again does nothing.
@@ -416,6 +420,9 @@ class Client:
         Consumers send their acks first. Cancelling the call does not stop the closing. What belongs
         to another event loop is closed there; where that does not run any more, what was acked in
         its last `ack_group_time_ms` may come again.
+
+        Raises:
+            TransportTimeout: Another event loop did not close what belongs to it within 10 s.
         """
         check_process(self._pid, "client")
         await self._close_once()
@@ -461,9 +468,17 @@ async def _close_at_home(each: Producer | Consumer | Reader) -> None:
     if loop is running_loop():
         await each.close()
     elif loop.is_running():
-        begun = asyncio.run_coroutine_threadsafe(each.close(), loop)
-        async with asyncio.timeout(_ELSEWHERE_S):
-            await asyncio.wrap_future(begun)
+        begun = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(each.close(), loop))
+        await asyncio.wait((begun,), timeout=_ELSEWHERE_S)
+        if begun.done() and not begun.cancelled():
+            begun.result()
+            return
+        each.abandon()
+        if not begun.done():
+            raise TransportTimeout(
+                f"the event loop of {each!r} did not close it in {_ELSEWHERE_S:g} s: what it acked "
+                "last may come again; let that loop run while the client is closed"
+            )
     else:
         each.abandon()
 

@@ -128,7 +128,8 @@ class Producer:
         Args:
             content: This and the others as for `send`.
             callback: Called on the event loop as ``callback(result, message_id)``: a
-                `pulsar.Result`, `Result.Ok` when it is stored, and its id, None when it is not.
+                `pulsar.Result`, `Result.Ok` when it is stored, and its id, None when it is not. Not
+                called any more once that loop is closed.
 
         Raises:
             ConfigurationError: An argument is wrong; nothing was sent.
@@ -280,6 +281,7 @@ class Producer:
         if self.place.runner._thread_id != get_ident():
             if self.place.over and running_loop() is not None:
                 self.place = self.place.moved()
+                self._sending.clear()  # nobody is left to be told
             self.place.check()
 
     def _check_open(self) -> None:

@@ -5,6 +5,7 @@ Owns `Reader`. What has been read needs no acknowledging.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
@@ -127,14 +128,14 @@ class Reader:
                     "messageid must be a MessageId, or a publish time in ms since the epoch as an "
                     f"int, got {type(messageid).__name__}"
                 ) from error
-        await self._link.seek(position)
+        seeking = self.place.loop.create_task(self._link.seek(position))
+        seeking.add_done_callback(_retrieve)
+        await asyncio.shield(seeking)  # cancelled half-way it would meet the next one
 
     async def close(self) -> None:
         """Close the reader; reads under way fail with `ClosedError`. Again does nothing."""
-        if self.place.over:  # and with it all that waits
-            self.abandon()
-            return
-        self.place.check()
+        if not self.place.over:  # else there is nobody who waits, and it is closed from here
+            self.place.check()
         await self._close_once()
 
     async def _close(self) -> None:
@@ -186,6 +187,11 @@ class Reader:
             self.place.check()
         if self._closed:
             raise ClosedError("the reader is closed: create another")
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 def _partition_of(topic: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 
 import pulsar_encore as encore
+from pulsar_encore import client as client_module
+from pulsar_encore.transport.stock import ending
 
 MakeClient = Callable[..., encore.Client]
 
@@ -127,7 +130,8 @@ async def test_a_call_from_another_loop_does_nothing_but_raise(
 
         def elsewhere(call: Callable[[], Any]) -> str:
             async def make() -> None:
-                await call()
+                call_ = call()
+                await call_
 
             try:
                 asyncio.run(make())
@@ -356,3 +360,123 @@ def test_a_forked_child_is_told_and_the_parent_goes_on(broker: Any, topic: str, 
         env=os.environ | {"PYTHONFAULTHANDLER": "1"},
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "the parent went on\n", "")
+
+
+@pytest.mark.parametrize("then", ["flush", "close", "client"])
+def test_sends_that_a_loop_left_under_way_hold_nobody_up(
+    make_client: MakeClient, topic: str, then: str
+) -> None:
+    client = make_client()
+    told: list[Any] = []
+
+    async def begin() -> encore.Producer:
+        producer = await client.create_producer(
+            topic,
+            batching_max_publish_delay_ms=300,
+            max_pending_messages=3,
+            block_if_queue_full=True,
+        )
+        for number in range(10):
+            producer.send_async(b"%d" % number, lambda *outcome: told.append(outcome))
+        return producer
+
+    async def go_on(producer: encore.Producer) -> None:
+        async with asyncio.timeout(10):
+            if then == "flush":
+                await producer.flush()
+                await producer.send(b"last")
+            if then != "client":
+                await producer.close()
+            await client.close()
+
+    producer = asyncio.run(begin())
+    asyncio.run(go_on(producer))
+    assert told == []  # whoever was to be told is gone
+
+
+def test_what_a_loops_end_cut_off_does_not_keep_the_native_client(
+    make_client: MakeClient, topic: str
+) -> None:
+    client = make_client()
+
+    async def cut() -> None:
+        shared = encore.ConsumerType.Shared
+        making = [asyncio.ensure_future(client.subscribe(topic, "s", shared)) for _ in range(5)]
+        await asyncio.sleep(0)
+        assert not any(each.done() for each in making)
+
+    async def use() -> None:
+        async with client.create_producer(topic) as producer:
+            await producer.send(b"1")
+
+    asyncio.run(cut())
+    asyncio.run(use())
+    asyncio.run(asyncio.sleep(0.2))
+    native = client._transport.native  # type: ignore[attr-defined]
+    asyncio.run(client.close())
+    assert id(native) not in ending._open
+
+
+async def test_a_loop_that_is_blocked_is_named_when_the_client_is_closed(
+    make_client: MakeClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_ELSEWHERE_S", 0.3)
+    client = make_client()
+    blocked, over = threading.Event(), threading.Event()
+
+    def thread() -> None:
+        async def block() -> None:
+            await client.subscribe(topic, "s")
+            blocked.set()
+            over.wait(20)
+
+        asyncio.run(block())
+
+    worker = threading.Thread(target=thread)
+    worker.start()
+    await asyncio.to_thread(blocked.wait, 20)
+    try:
+        with pytest.raises(encore.TransportTimeout, match="let that loop run"):
+            await client.close()
+    finally:
+        over.set()
+        await asyncio.to_thread(worker.join, 20)
+
+
+async def test_loops_that_end_by_the_close_do_not_cancel_it(
+    make_client: MakeClient, topic: str
+) -> None:
+    client = make_client()
+    waiting = threading.Barrier(4)
+
+    def thread(name: str) -> None:
+        async def wait() -> None:
+            consumer = await client.subscribe(topic, name)
+            waiting.wait(20)
+            with contextlib.suppress(encore.ClosedError):
+                await consumer.receive()
+
+        asyncio.run(wait())
+
+    workers = [threading.Thread(target=thread, args=(f"s{number}",)) for number in range(3)]
+    for worker in workers:
+        worker.start()
+    await asyncio.to_thread(waiting.wait, 20)
+    await client.close()
+    for worker in workers:
+        await asyncio.to_thread(worker.join, 20)
+
+
+def test_a_reader_is_closed_from_the_next_loop(
+    make_client: MakeClient, broker: Any, topic: str
+) -> None:
+    client = make_client()
+
+    async def make() -> encore.Reader:
+        return await client.create_reader(topic, encore.MessageId.earliest)
+
+    reader = asyncio.run(make())
+    before = len(broker.recorded("CLOSE_CONSUMER"))
+    asyncio.run(reader.close())
+    assert len(broker.recorded("CLOSE_CONSUMER")) == before + 1
+    asyncio.run(client.close())

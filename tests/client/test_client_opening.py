@@ -85,3 +85,16 @@ async def test_reprs_say_what_it_is() -> None:
     assert repr(client) == "<Client of memory://, closed>"
     for each in (consumer, producer, reader):
         assert repr(each).endswith(", closed>")
+
+
+async def test_a_forgotten_await_is_said(opening: Callable[[encore.Client], Any]) -> None:
+    """The first mistake of who comes from the synchronous client."""
+    async with make_client() as client:
+        with pytest.warns(RuntimeWarning, match="never awaited"):
+            with pytest.raises(TypeError, match="never awaited"):
+                opening(client).send(b"x")
+        with pytest.warns(RuntimeWarning, match="never awaited"):
+            with pytest.raises(AttributeError, match="so there is no 'receive' yet"):
+                opening(client).receive()
+        with pytest.warns(RuntimeWarning, match="never awaited, so there is no 'close' yet"):
+            opening(client).close()

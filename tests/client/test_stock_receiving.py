@@ -282,10 +282,16 @@ async def test_seeks_by_id_with_the_smallest_queue(
             assert (await consumer.receive(timeout=5)).data() == b"%d" % (at + 1)
 
 
-@pytest.mark.parametrize("seen", [True, False])
 @pytest.mark.parametrize("late_ms", [300, 600])
 @pytest.mark.parametrize("queue", [5, 1000])
-@pytest.mark.parametrize("kind", [encore.ConsumerType.Exclusive, encore.ConsumerType.Shared])
+@pytest.mark.parametrize(
+    ("kind", "seen"),
+    [
+        (encore.ConsumerType.Exclusive, True),
+        (encore.ConsumerType.Shared, True),
+        (encore.ConsumerType.Exclusive, False),  # with others, they may have what came
+    ],
+)
 async def test_a_seek_that_is_answered_late_loses_nothing(
     client: encore.Client,
     broker: BrokerThread,
@@ -334,3 +340,21 @@ async def test_a_reader_whose_seek_is_answered_late_loses_nothing(
         broker.faults = FaultPlan([Fault(kind="delay", command="SUCCESS", delay_ms=500)])
         await reader.seek(encore.MessageId.earliest)
         assert [(await reader.read_next(timeout=5)).data() for _ in range(50)] == first
+
+
+@pytest.mark.parametrize("kind", [encore.ConsumerType.Exclusive, encore.ConsumerType.Shared])
+async def test_a_silent_seek_is_repeated_where_nobody_else_can_have_what_it_brought(
+    client: encore.Client,
+    broker: BrokerThread,
+    topic: str,
+    kind: encore.ConsumerType,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With others on the subscription it would come to them a second time."""
+    monkeypatch.setattr(consumer_module, "_SILENCE_S", 0.2)
+    async with client.subscribe(topic, "s", kind) as consumer:
+        before = len(broker.recorded("SEEK"))
+        await consumer.seek(encore.MessageId.earliest)
+        await asyncio.sleep(0.8)
+        seeks = len(broker.recorded("SEEK")) - before
+        assert seeks == (2 if kind is encore.ConsumerType.Exclusive else 1)

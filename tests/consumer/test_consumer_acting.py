@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -229,3 +230,41 @@ async def test_a_mock_of_it_is_awaited() -> None:
     assert isinstance(mock.acknowledge, AsyncMock) and isinstance(mock.receive, AsyncMock)
     await mock.acknowledge("m")
     mock.acknowledge.assert_awaited_once_with("m")
+
+
+async def test_a_threads_calls_are_made_before_the_close_that_follows(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 20)
+    consumer = await subscribe()
+    messages = await receive_n(consumer, 20)
+
+    def work() -> None:
+        for message in messages:
+            consumer.acknowledge(message)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+@pytest.mark.parametrize("then", ["close", "change", "seek", "redeliver"])
+async def test_a_long_list_is_acked_whatever_follows_the_call(
+    transport: MemoryTransport, subscribe: Subscribe, then: str
+) -> None:
+    consumer, messages = await held(subscribe, transport)
+    consumer.acknowledge(messages)
+    if then == "close":
+        await consumer.close()
+    elif then == "change":
+        messages.clear()
+        await asyncio.sleep(1)
+    elif then == "seek":
+        await consumer.seek(messages[-1].message_id())
+    else:
+        consumer.redeliver_unacknowledged_messages()
+        await asyncio.sleep(1)
+    assert transport.backlog(TOPIC, "s") == 0
+    await consumer.close()

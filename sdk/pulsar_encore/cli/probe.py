@@ -141,8 +141,9 @@ class _Conversation:
 
     def _words(self, text: str) -> str:
         """The broker's own, on one line; it was told a secret, and may repeat it."""
-        if self._secret:
-            text = text.replace(self._secret, "***")
+        for secret in (self._secret, self._secret.partition(":")[2]):  # a password alone as well
+            if secret:
+                text = text.replace(secret, "***")
         return printable(text, _MOST_WORDS)
 
     def _refused_login(self, error: pb.CommandError) -> TransportError:

@@ -9,7 +9,10 @@ nothing here blocks it or starts a thread.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -112,6 +115,8 @@ class Consumer:
         most = max(1, options.receiver_queue_size)
         self._batches = BatchReceiver(self._queue, policy, most, self._turn)
         self._background: set[asyncio.Task[Any]] = set()
+        self._handed: deque[Callable[[], None]] = deque()  # calls of other threads
+        self._lists: list[deque[Settleable]] = []  # long ones, being acked
         self._cut_off = False  # nothing can be sent any more, and need not be waited for
         link.start(self._intake)
         if options.message_listener is not None:
@@ -212,7 +217,8 @@ class Consumer:
             WrongLoopError: Called on another event loop.
         """
         if self.place.runner._thread_id != get_ident():
-            return self._elsewhere(self.acknowledge, message)
+            whole = tuple(message) if isinstance(message, list) else message
+            return self._elsewhere(self.acknowledge, whole)
         if type(message) is Message and self._refusal is None:
             # What nearly every call is; the rules are `Settlement.ack`'s.
             entry = message._entry
@@ -228,7 +234,11 @@ class Consumer:
                     done = self._acted_last
                 return done
         if isinstance(message, (list, tuple)) and len(message) > _LONG:
-            return Acting(self._in_background(self._acknowledge_all(message)))
+            rest = deque(message)  # the caller's own list may change
+            self._lists.append(rest)
+            task = self._in_background(self._acknowledge_all(rest))
+            task.add_done_callback(lambda _: self._lists.remove(rest))
+            return Acting(task)
         return self._act(self._acknowledge, message)
 
     def _acknowledge(self, message: Settleable | Sequence[Settleable]) -> None:
@@ -262,18 +272,33 @@ class Consumer:
         """The call, made where the consumer's loop does not run."""
         self.place.check_process()
         if running_loop() is not None or self.place.over:
-            return self._misplaced()
-        return Handed(asyncio.run_coroutine_threadsafe(_called(call, *args), self._loop))
+            self.place.check()
+        outcome: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._handed.append(partial(_make, outcome, call, *args))
+        self._loop.call_soon_threadsafe(self._take_handed)
+        return Handed(outcome)
 
-    async def _misplaced(self) -> None:
-        self.place.check()
+    def _take_handed(self) -> None:
+        """Make the calls that other threads have made; before anything that ends or outdates."""
+        while self._handed:
+            self._handed.popleft()()
 
-    async def _acknowledge_all(self, messages: Sequence[Settleable]) -> None:
+    async def _acknowledge_all(self, rest: deque[Settleable]) -> None:
         """A long list, in several turns of the loop."""
-        for each in messages:
+        while rest:
             self._refuse_closed()
-            self._settlement.ack(each)
+            self._settlement.ack(rest[0])
+            rest.popleft()
             await self._end_turn()
+
+    def _settle_now(self) -> None:
+        """What was called for and is not done yet, before something that ends or outdates it."""
+        self._take_handed()
+        for rest in self._lists:
+            with contextlib.suppress(EncoreError):  # its own task meets it as well, and says so
+                while rest:
+                    self._settlement.ack(rest[0])
+                    rest.popleft()
 
     @settles
     def acknowledge_cumulative(self, message: Settleable) -> Coroutine[Any, Any, None]:
@@ -403,6 +428,7 @@ class Consumer:
     def redeliver_unacknowledged_messages(self) -> None:
         """Everything this consumer has and did not ack comes again now, pending nacks included."""
         self._check_open()
+        self._settle_now()
         self._redelivery.redeliver_all()
 
     # Position and life
@@ -420,6 +446,7 @@ class Consumer:
             position: MessageId | int = integer(messageid, "seek's time", low=0, high=2**63 - 1)
         else:
             position = _position(messageid)
+        self._settle_now()
         self._acks.flush()
         await self._finish(self._link.seek(position))
 
@@ -441,6 +468,7 @@ class Consumer:
     async def unsubscribe(self) -> None:
         """Delete the subscription, with what it holds, and close."""
         self._check_open()
+        self._settle_now()
         self._acks.flush()
         await self._finish(self._unsubscribe())
 
@@ -490,6 +518,7 @@ class Consumer:
                 return
             self.place.check()
         if self._closing is None:
+            self._settle_now()
             if self._listener is None:
                 self._refusal = _closed()
             self._closing = self._loop.create_task(self._close())
@@ -585,8 +614,32 @@ class Consumer:
         return task
 
 
-async def _called(call: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-    await call(*args)
+def _make(
+    outcome: concurrent.futures.Future[None],
+    call: Callable[..., Coroutine[Any, Any, None]],
+    *args: Any,
+) -> None:
+    """Make another thread's call on the loop, and tell it what came of it."""
+    try:
+        acted = call(*args)
+    except Exception as error:
+        outcome.set_exception(error)
+        return
+    if isinstance(acted, Refused):
+        outcome.set_exception(acted.exception())
+    elif isinstance(acted, Acting):
+        acted.task.add_done_callback(partial(_pass_on, outcome))
+    else:
+        outcome.set_result(None)
+
+
+def _pass_on(outcome: concurrent.futures.Future[None], task: asyncio.Task[None]) -> None:
+    if task.cancelled():
+        outcome.cancel()
+    elif (error := task.exception()) is not None:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(None)
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:

@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 
     class _StockOauth2:
         def __init__(self, auth_params_string: str) -> None: ...
+
+    class _StockTLS:
+        def __init__(self, certificate_path: str, private_key_path: str) -> None: ...
 else:
     from pulsar import AuthenticationOauth2 as _StockOauth2
+    from pulsar import AuthenticationTLS as _StockTLS
 
 _FILE: Final = "file://"
 _INLINE: Final = "data:"
@@ -36,6 +40,23 @@ class AuthenticationOauth2(_StockOauth2):
     def __init__(self, auth_params_string: str) -> None:
         super().__init__(auth_params_string)
         _check_key(auth_params_string)
+
+
+class AuthenticationTLS(_StockTLS):
+    """Stock's `AuthenticationTLS`; both files have to be there.
+
+    Args:
+        certificate_path: The client's certificate, PEM.
+        private_key_path: Its key, PEM.
+
+    Raises:
+        ConfigurationError: A file cannot be read.
+    """
+
+    def __init__(self, certificate_path: str, private_key_path: str) -> None:
+        super().__init__(certificate_path, private_key_path)
+        readable_file(certificate_path, "AuthenticationTLS's certificate_path")
+        readable_file(private_key_path, "AuthenticationTLS's private_key_path")
 
 
 def _check_key(text: str) -> None:

@@ -23,7 +23,7 @@ from ...closing import CloseOnce
 from ...errors import EncoreError
 from ...exceptions import NotConnected, UnknownError
 from ...ids import MessageId
-from ...options import ConsumerOptions
+from ...options import ConsumerOptions, ConsumerType
 from ...timer import wall_now_ms
 from ..base import AckPlan, Capabilities, Delivery, Sink
 from .deliveries import Grouper, Sources, partition_name
@@ -325,7 +325,7 @@ class StockConsumer:
         """Everything this consumer has at the broker; what is held here is filtered."""
         if not self._closed:
             self._asked_all()
-            self._pump.call(self._native.redeliver_unacknowledged_messages)
+            self._pump.call(self._pump.ask_for_all)
 
     def _bring_again(self, kept: Original, delivery: Delivery) -> None:
         if kept.chunked is not delivery or self._closed or self._sink is None:
@@ -383,7 +383,7 @@ class StockConsumer:
         the library still holds go before, or what they say comes again as well."""
         self._pump.drain(self._options.receiver_queue_size)
         self._pump.rest(unsent_s)
-        self._native.redeliver_unacknowledged_messages()
+        self._pump.ask_for_all()
         self._mailbox.post(self._drained)
 
     def _drained(self) -> None:
@@ -391,13 +391,13 @@ class StockConsumer:
 
     def _rewind_chunked(self, sought: int) -> None:
         if not (self._closed or self._seeking) and sought == self._sought:
-            self._pump.call(self._native.redeliver_unacknowledged_messages)
+            self._pump.call(self._pump.ask_for_all)
 
     def _rewind(self) -> None:
         """On the pump's thread. What the native queue holds is taken afterwards: taking it now
         would let the broker read on."""
         self._pump.rest(_QUIET_S)
-        self._native.redeliver_unacknowledged_messages()
+        self._pump.ask_for_all()
 
     # Position and life
 
@@ -407,7 +407,9 @@ class StockConsumer:
             isinstance(position, int) and position >= wall_now_ms(self._loop)
         )
         await self._seek(target)
-        if not latest:  # which is another place each time
+        # The latest is another place each time; and with others on the subscription, what came may
+        # have come to them.
+        if not latest and self._options.consumer_type is ConsumerType.Exclusive:
             again = _weakly(self._seek_again)
             self._loop.call_later(_SILENCE_S, again, target, self._sought, self._came)
 

@@ -21,7 +21,7 @@ class Creations:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # By loop: a closed one takes what it was told last with it, so its counts mean nothing.
-        self._under_way: dict[asyncio.AbstractEventLoop, int] = {}
+        self._under_way: dict[asyncio.AbstractEventLoop | None, int] = {}
         self._waiting: list[Callable[[], None]] = []
 
     async def make(self, calls: Calls, start: Start, doing: str) -> Any:
@@ -48,7 +48,7 @@ class Creations:
                 raise
 
         def discard(native: Any) -> None:
-            native.close_async(self._begin(loop))
+            native.close_async(self._begin(None if loop.is_closed() else loop))
 
         try:
             return await calls.run(begin, doing, discard=discard)
@@ -73,31 +73,40 @@ class Creations:
         self.then(tell)
         await nothing.wait()
 
-    def _begin(self, loop: asyncio.AbstractEventLoop) -> Callable[..., None]:
-        """Count one more; returns what counts it off, once, from any thread."""
+    def _begin(self, loop: asyncio.AbstractEventLoop | None) -> Callable[..., None]:
+        """Count one more; returns what counts it off, once, from any thread.
+
+        On the loop, where there is one: what that was told before, to give something back, goes
+        before.
+        """
         with self._lock:
             self._under_way[loop] = self._under_way.get(loop, 0) + 1
 
         def end() -> None:
             with self._lock:
-                left = self._under_way.pop(loop, 1) - 1
-                if left:
+                left = self._under_way.pop(loop, 0) - 1
+                if left > 0:
                     self._under_way[loop] = left
             self._check()
 
         def end_soon(*_outcome: Any) -> None:
             try:
-                loop.call_soon_threadsafe(end)
+                if loop is not None:
+                    loop.call_soon_threadsafe(end)
+                    return
             except BaseException:  # closed; and on a native thread nothing may pass
-                self._check()
+                pass
+            end()
 
         return end_soon
 
     def _check(self) -> None:
         with self._lock:
-            if any(not loop.is_closed() for loop in self._under_way):
+            for loop in list(self._under_way):
+                if loop is not None and loop.is_closed():
+                    del self._under_way[loop]
+            if self._under_way:
                 return
-            self._under_way.clear()
             actions, self._waiting = self._waiting, []
         for action in actions:
             action()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
@@ -60,6 +61,7 @@ class StockTransport:
         self._creations = Creations()
         self._writers = WriterSchemas(self._native)
         self._links: WeakSet[_Link] = WeakSet()
+        self._adding = threading.Lock()  # the loops of several threads may
         self._closed = False
         self._close_once = CloseOnce(self._close)
         watch(self, self._native, self._creations.then)
@@ -89,7 +91,7 @@ class StockTransport:
             if has_versions(options.schema)
             else StockConsumer(native, options, several=several)
         )
-        self._links.add(consumer)
+        self._add(consumer)
         return consumer
 
     async def create_producer(self, options: ProducerOptions) -> ProducerLink:
@@ -100,7 +102,7 @@ class StockTransport:
             f"create a producer on {options.topic}",
         )
         producer = StockProducer(native, options, router)
-        self._links.add(producer)
+        self._add(producer)
         return producer
 
     async def create_reader(self, options: ReaderOptions) -> ReaderLink:
@@ -130,7 +132,7 @@ class StockTransport:
             if has_versions(options.schema)
             else plain
         )
-        self._links.add(reader)
+        self._add(reader)
         return reader
 
     async def topic_partitions(self, topic: str) -> list[str]:
@@ -162,22 +164,33 @@ class StockTransport:
             return
         self._closed = True
         self._calls.abandon()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._options.operation_timeout_seconds):
-                # Links whose closing was cut short, or that never got to be anybody's.
-                await asyncio.gather(*(link.close() for link in self._links))
-        with contextlib.suppress(ClosedError, TransportError, TimeoutError):
-            async with asyncio.timeout(_CREATIONS_WAIT_S):
-                await self._creations.settled()
-            async with asyncio.timeout(self._options.operation_timeout_seconds):
-                await Calls().run(partial(end, self._native), "close the client")
-        self._gone()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._options.operation_timeout_seconds):
+                    # Links whose closing was cut short, or that never got to be anybody's.
+                    closing = (link.close() for link in self._all_links())
+                    await asyncio.gather(*closing, return_exceptions=True)
+            with contextlib.suppress(ClosedError, TransportError, TimeoutError):
+                async with asyncio.timeout(_CREATIONS_WAIT_S):
+                    await self._creations.settled()
+                async with asyncio.timeout(self._options.operation_timeout_seconds):
+                    await Calls().run(partial(end, self._native), "close the client")
+        finally:
+            self._gone()
         await engine_log.delivered()
+
+    def _all_links(self) -> list[_Link]:
+        with self._adding:
+            return list(self._links)
+
+    def _add(self, link: _Link) -> None:
+        with self._adding:
+            self._links.add(link)
 
     def _gone(self) -> None:
         self._closed = True
         self._calls.abandon()
-        for link in self._links:
+        for link in self._all_links():
             link.abandon()
         # Where it was not ended yet: with the last of what is being made.
         self._creations.then(partial(end_open, self._native))

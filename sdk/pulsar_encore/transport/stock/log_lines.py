@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 # SimpleLogger.h: "2026-01-31 12:00:00.123 WARN  [140303244617408] ClientConnection:1731 | text".
 _HEADER: Final = re.compile(
     rb"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3})"
-    rb" (DEBUG|INFO|WARN|ERROR) +\[(\w+)\] (\S+):(\d+) \| ",
+    rb" (DEBUG|INFO|WARN|ERROR) +\[([1-9]\d*|0x[0-9a-fA-F]+)\] (\S+):(\d+) \| ",
     re.MULTILINE,
 )
 _LEVELS: Final = {

@@ -8,7 +8,6 @@ from pulsar import (
     Authentication,
     AuthenticationAthenz,
     AuthenticationBasic,
-    AuthenticationTLS,
     AuthenticationToken,
     AutoClusterFailover,
     ConsoleLogger,
@@ -28,7 +27,7 @@ from pulsar import (
     ServiceInfoProvider,
 )
 
-from .authentication import AuthenticationOauth2
+from .authentication import AuthenticationOauth2, AuthenticationTLS
 
 __all__ = [
     "Authentication",

@@ -48,6 +48,7 @@ class EngineLog:
         self._library_fd = -1  # by this descriptor
         self._offered: LogFile | None = None  # the library may have taken it
         self._making = threading.Lock()  # one client at a time
+        self._child = False  # of a fork
         self._reset()
 
     def _reset(self) -> None:
@@ -129,7 +130,9 @@ class EngineLog:
         while open_ and not ending:
             self._wake.wait(_PERIOD_S)
             self._wake.clear()
-            ending = self._ending
+            # A child that was forked from a thread ends with the last of its threads, and without
+            # the interpreter's exit: this one must not be it.
+            ending = self._ending or (self._child and not threading.main_thread().is_alive())
             waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
             open_ = self._read()
             for seen in waiting:
@@ -232,11 +235,15 @@ class EngineLog:
         if thread is not None:
             self._ending = True
             self._wake.set()
-            thread.join(_EXIT_WAIT_S)
+            if thread.is_alive():
+                thread.join(_EXIT_WAIT_S)
+            elif self._file is not None:
+                self._read()
             self._over = True  # `logging` takes the slow handler's lock to end: leave it that
 
     def forked(self) -> None:
         """In a forked child, at once: the file, like its reader, is the parent's."""
+        self._child = True
         self._making = threading.Lock()
         self._reset()
         old, self._offered = self._offered, None

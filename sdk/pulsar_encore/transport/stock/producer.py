@@ -134,7 +134,8 @@ class StockProducer:
     async def flush(self) -> None:
         if self._closed:
             raise ClosedError("the producer is closed: create another")
-        queued = [future for _, _, future in self._waiting]
+        self._mail.move(asyncio.get_running_loop())
+        queued = [future for _, _, future in self._waiting if not future.get_loop().is_closed()]
         # Not flush_async: it keeps the GIL, which a callback may be waiting for.
         await in_thread(self._native.flush, f"flush {self._topic}")
         if queued:
@@ -144,6 +145,7 @@ class StockProducer:
         await self._close_once()
 
     async def _close(self) -> None:
+        self._mail.move(asyncio.get_running_loop())
         self._closed = True
         with contextlib.suppress(ClosedError, TransportError):
             await self._calls.run(self._native.close_async, "close the producer")
@@ -156,7 +158,7 @@ class StockProducer:
         queued = [future for _, _, future in self._waiting]
         self._waiting.clear()
         for future in (*self._under_way, *queued):
-            if not future.done():
+            if not (future.done() or future.get_loop().is_closed()):
                 future.set_exception(ClosedError("the producer was closed before the send ended"))
 
 

@@ -201,9 +201,9 @@ class Pump:
         self._full = False
         self._connected = True  # as last looked at
         self._up = True  # as last told
-        # Held where the native consumer is asked whether it is connected, and where it is told to
-        # seek, both on threads of Python: of several topics it takes a lock of its own for either,
-        # keeps the interpreter during the question and wants it during the seek.
+        # Held where the native consumer is told to seek, and where it is asked, on any thread,
+        # whether it is connected or for everything again: of several topics it takes a lock of its
+        # own for each, wants the interpreter during the seek and keeps it during the others.
         self.asking: threading.Lock = threading.Lock()
         self._steadiness = Steadiness()
         self._look_failed = False
@@ -214,9 +214,10 @@ class Pump:
         self._quick = 0
         self._thread = threading.Thread(target=self._run, name="pulsar-encore-pump")
 
+        self.left_behind = False  # in the parent process, by a fork
+
     def start(self) -> None:
         self._thread.start()
-        self.left_behind = False  # in the parent process, by a fork
         _watcher.add(self)
 
     # From the loop
@@ -255,9 +256,12 @@ class Pump:
 
     def forsake(self) -> None:
         """End the thread, and close the native consumer: nobody is left to do so."""
-        if not (self._stopping or self.left_behind):
-            self._forsaken = True
-            self.stop()
+        if self._stopping or self.left_behind:
+            return
+        self._forsaken = True
+        self.stop()
+        if self._thread.ident is None:  # it was never started
+            self._native.close_async(ignore)
 
     def sought(self) -> None:
         """On a native thread, when a seek is done: a message that a receive under way took out of
@@ -294,6 +298,11 @@ class Pump:
             self.watch()
 
     # On the thread
+
+    def ask_for_all(self) -> None:
+        """Everything unacked comes again. For a command."""
+        with self.asking:
+            self._native.redeliver_unacknowledged_messages()
 
     def rest(self, seconds: float) -> None:
         """Take nothing for so long. For a command."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from threading import get_ident
@@ -43,6 +44,7 @@ class StockReader:
         self._reading = False
         self._epoch = 0
         self._seeking = asyncio.Lock()  # the library refuses a second seek
+        self._asking = threading.Lock()  # as `Pump.asking`
         self._calls = Calls()
         self._closed = False
         self._close_once = CloseOnce(self._close)
@@ -52,7 +54,10 @@ class StockReader:
         return self._topic
 
     def is_connected(self) -> bool:
-        return not self._closed and bool(self._native.is_connected())
+        if self._closed:
+            return False
+        with self._asking:
+            return bool(self._native.is_connected())
 
     def topic_of(self, source: int) -> str:
         return self._topics[source]
@@ -170,7 +175,7 @@ class StockReader:
         self._check_open()
         target = position if isinstance(position, int) else to_native(position)
         async with self._seeking:
-            await seek(self._native, self._calls, target, self._sought)
+            await seek(self._native, self._calls, target, self._sought, self._asking)
 
     def _sought(self) -> None:
         self._epoch += 1

@@ -127,11 +127,14 @@ class Calls:
             except BaseException:  # the loop is closed: nobody can wait for this any more
                 _drop(outcome, discard)
 
+        self._under_way.add(future)  # first: it may be abandoned on another thread meanwhile
         try:
             start(done)
         except Exception as error:
+            self._under_way.discard(future)
             raise raised(error, doing) from error
-        self._under_way.add(future)
+        if self._abandoned:
+            _abandon(future)
         try:
             return _result_of(await future, doing)
         except TransportError:
