@@ -12,6 +12,7 @@ import os
 import random
 import sys
 import time
+import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
@@ -365,3 +366,44 @@ async def test_both_write_the_same_dead_letters(
     by_data = {letter["data"]: letter for letter in written}
     for letter in ours:
         assert alike(letter, by_data[letter["data"]]), (letter, by_data[letter["data"]])
+
+
+@pytest.mark.parametrize("queue", [1000, 2])
+@pytest.mark.parametrize("kind", [encore.ConsumerType.Shared, encore.ConsumerType.KeyShared])
+async def test_what_nobody_saw_has_no_attempts(
+    client: encore.Client, kind: encore.ConsumerType, queue: int
+) -> None:
+    """The broker counts a redelivery of all that waits here when everything is asked for again."""
+    topic = f"persistent://public/default/unseen-{uuid.uuid4().hex[:12]}"
+    async with await client.create_producer(topic, batching_enabled=False) as producer:
+        for payload in (b"poison", b"good", b"nacked"):
+            await producer.send(payload, partition_key="k")
+    looks: list[tuple[bytes, int]] = []
+    async with await client.subscribe(
+        topic,
+        "s",
+        kind,
+        initial_position=encore.InitialPosition.Earliest,
+        receiver_queue_size=queue,
+        negative_ack_redelivery_delay_ms=200,
+        dead_letter_policy=encore.DeadLetterPolicy(2),
+    ) as consumer:
+        while True:
+            try:
+                message = await consumer.receive(timeout=1.5)
+            except encore.ReceiveTimeout:
+                break
+            looks.append((message.data(), message.redelivery_count()))
+            if message.data() == b"poison":
+                await asyncio.sleep(0.2)
+                consumer.redeliver_unacknowledged_messages()
+            elif message.data() == b"nacked" and message.redelivery_count() < 2:
+                await consumer.negative_acknowledge(message)
+            else:
+                await consumer.acknowledge(message)
+    poison, nacked = ([(name, count) for count in range(3)] for name in (b"poison", b"nacked"))
+    assert sorted(looks) == [(b"good", 0), *nacked, *poison]
+    dead = await client.create_reader(f"{topic}-s-DLQ", encore.MessageId.earliest)
+    async with dead:
+        assert (await dead.read_next(timeout_millis=5000)).data() == b"poison"
+        assert not await dead.has_message_available()

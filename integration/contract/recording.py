@@ -48,6 +48,9 @@ class Recording:
     def on_disconnected(self, only: Container[int] | None = None) -> None:
         self.events.append("disconnected")
 
+    def on_asked_all(self, unseen: Sequence[Delivery], only: Container[int] | None = None) -> None:
+        self.events.append("asked for all")
+
     def on_rewound(self, only: Container[int] | None = None) -> None:
         self.events.append("rewound")
 

@@ -184,6 +184,26 @@ async def test_a_rewind_voids_what_waits_for_its_schema(
         assert got == [(n, -n) for n in range(1, 9)]
 
 
+async def test_what_waits_for_its_schema_and_is_asked_for_again_has_no_attempts(
+    client: encore.Client, topic: str, broker: BrokerThread
+) -> None:
+    await publish(client, topic, range(1, 2))
+    await publish(client, topic, range(2, 4), reader())
+    broker.faults = answers("delay", delay_ms=700)
+    async with (
+        await subscribe(client, topic, consumer_type=encore.ConsumerType.Shared) as consumer,
+        asyncio.timeout(8),
+    ):
+        assert sizes(await consumer.receive()) == (1, -1)
+        for _ in range(3):
+            await asyncio.sleep(0.1)  # the others wait for their version
+            consumer.redeliver_unacknowledged_messages()
+        got = [await consumer.receive() for _ in range(3)]
+        assert sorted(sizes(each) for each in got) == [(n, -n) for n in range(1, 4)]
+        counts = {sizes(each)[0]: each.redelivery_count() for each in got}
+        assert (counts[2], counts[3]) == (0, 0)
+
+
 async def test_a_read_given_up_while_the_schema_is_fetched_loses_nothing(
     client: encore.Client, topic: str, broker: BrokerThread
 ) -> None:

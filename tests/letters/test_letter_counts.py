@@ -348,6 +348,43 @@ async def test_a_chunked_message_is_settled_together(
     nothing_left(transport)
 
 
+@pytest.mark.parametrize("kind", [encore.ConsumerType.Shared, encore.ConsumerType.KeyShared])
+@pytest.mark.parametrize("on_the_way", [False, True])
+async def test_what_is_given_back_unseen_has_no_attempts(
+    client: encore.Client, transport: MemoryTransport, kind: encore.ConsumerType, on_the_way: bool
+) -> None:
+    """In our queue, or still on its way here when everything is asked for again."""
+    transport.put(TOPIC, b"a")
+    if on_the_way:
+        slow = [Fault(kind="delay", command="MESSAGE", delay_ms=500, times=50)]
+        transport.faults = FaultPlan(slow)
+    async with await open_consumer(client, most=2, consumer_type=kind) as consumer:
+        for _ in range(10):
+            await asyncio.sleep(0.2)
+            consumer.redeliver_unacknowledged_messages()
+        for count in range(3):
+            message = await consumer.receive(timeout=5)
+            assert message.redelivery_count() == count
+            await consumer.negative_acknowledge(message)
+    assert bodies(await read_out(client, DEAD)) == [b"a"]
+    nothing_left(transport)
+
+
+async def test_an_early_letter_given_back_unseen_has_no_attempts(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    """It waits here for its time; that, and being given back meanwhile, are no looks."""
+    transport.put(TOPIC, b"a")
+    async with await open_consumer(client, most=2) as consumer:
+        await consumer.reconsume_later(await consumer.receive(timeout=5), 3)
+        for _ in range(10):
+            await asyncio.sleep(0.2)
+            consumer.redeliver_unacknowledged_messages()
+        letter = await consumer.receive(timeout=10)
+        assert (letter.topic_name(), letter.redelivery_count()) == (RETRY, 0)
+        await consumer.acknowledge(letter)
+
+
 # Ids without a topic
 
 

@@ -25,7 +25,17 @@ if TYPE_CHECKING:
 _PLAIN = frozenset((int, str, bool, float, type(None), bytes))
 # What is not state: constants, and what points back.
 _CONSTANT = {
-    InFlight: {"owner", "source", "topic", "partition", "shared", "volatile", "era"},
+    InFlight: {
+        "owner",
+        "source",
+        "topic",
+        "partition",
+        "shared",
+        "volatile",
+        "era",
+        "crossing",  # what this and the next decide is counts
+        "_unlooked",
+    },
     Entry: {"home", "size", "batched", "key", "turns", "base", "looks", "era", "__weakref__"},
     Rewind: {"came", "_reach"},
     AckTracker: {"_sent", "_sent_parts", "_positions"},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
 from ..core.attempts import Attempts
@@ -85,6 +85,7 @@ class Intake:
                 home.attempts = Attempts()
             if self._redelivery.expects_echoes():
                 home.acks.expect_echoes()
+                home.crossing = home.shared
             self._homes[source] = home
             self._catch_up(home)
         return home
@@ -167,7 +168,17 @@ class Intake:
         self._queue.drop(homes)
 
     def on_doubtful(self, only: Container[int] | None = None) -> None:
-        self._acks.doubtful(self._heard("doubtful", only))
+        homes = self._heard("doubtful", only)
+        self._acks.doubtful(homes)
+        for home in homes:
+            home.crossing = False  # a copy may be the reconnect's, which the broker does not count
+
+    def on_asked_all(self, unseen: Sequence[Delivery], only: Container[int] | None = None) -> None:
+        for source, home in self._homes.items():
+            if home.shared and (only is None or source in only):
+                home.crossing = True
+        for each in unseen:
+            self.home(each.source).overlook((each.ledger, each.entry), each.batch_size or 1)
 
     def on_rewound(self, only: Container[int] | None = None) -> None:
         homes = self._heard("rewound", only)

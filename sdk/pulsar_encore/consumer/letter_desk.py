@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from .. import letters
 from ..backoff import to_ms
 from ..core.due_index import precision_bits
-from ..core.entry import Entry, EntryKey
+from ..core.entry import Entry
 from ..core.forwarding import parked_looks
 from ..core.in_flight import InFlight
 from ..evidence import evidence_of
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 # A letter that is early by less waits here with its payload; by more, its redelivery is asked for.
 _MOST_EARLY_MS: Final = 5_000
 _MOST_WAITING: Final = 1_000
-_MOST_EARLY: Final = 50_000  # the broker's unacked window
 
 
 class LetterDesk:
@@ -63,7 +62,6 @@ class LetterDesk:
         self._loop = asyncio.get_running_loop()
         self._most = forwarder.max_redeliver_count if options.dead_letter_policy else None
         self._waiting: set[asyncio.TimerHandle] = set()
-        self._early: dict[tuple[int, EntryKey], int] = {}  # redeliveries that were no looks
         self._parks = options.nack_overflow is not None
         self._longest_ms = to_ms(options.nack_overflow_delay, "nack_overflow_delay")
 
@@ -145,7 +143,7 @@ class LetterDesk:
         for at, raw in enumerate(messages):
             properties = _properties(raw)
             if entry.size == 1:
-                self._count_looks(home, entry, parked_looks(properties))
+                entry.base += parked_looks(properties)  # which the broker's count knows not of
             early_ms = _early_ms(raw, properties, wall_now)
             if early_ms > 0:
                 self._wait(home, entry, indexes[at], raw, early_ms)
@@ -153,25 +151,11 @@ class LetterDesk:
                 due.append(at)
         return self._bury(home, entry, [indexes[at] for at in due], [messages[at] for at in due])
 
-    def _count_looks(self, home: InFlight, entry: Entry, parked: int) -> None:
-        """Redeliveries of a letter that was too early were no looks; parked ones were."""
-        early = self._early.get((home.source, entry.key), 0)
-        if early:
-            assert home.attempts is not None
-            entry.base = max(entry.base - early, home.attempts.count(entry.due_key(0)))
-        entry.base += parked
-
-    def _uncount(self, home: InFlight, entry: Entry) -> None:
-        place = (home.source, entry.key)
-        self._early[place] = self._early.pop(place, 0) + 1
-        if len(self._early) > _MOST_EARLY:
-            del self._early[next(iter(self._early))]
-
     def _wait(
         self, home: InFlight, entry: Entry, index: int, raw: RawMessage, early_ms: int
     ) -> None:
         if early_ms > _MOST_EARLY_MS or len(self._waiting) >= _MOST_WAITING:
-            self._uncount(home, entry)
+            home.overlook(entry.key, entry.size)
             bits = precision_bits(early_ms)
             home.nack(entry, index, due_in_ms(self._loop, early_ms), bits)
             self._redelivery.nacked(home)

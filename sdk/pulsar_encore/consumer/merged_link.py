@@ -62,6 +62,11 @@ class _PartSink:
     def on_doubtful(self, only: Container[int] | None = None) -> None:
         self._sink.on_doubtful(_Sources(self._part, self._parts, only))
 
+    def on_asked_all(self, unseen: Sequence[Delivery], only: Container[int] | None = None) -> None:
+        for delivery in unseen:
+            delivery.source = delivery.source * self._parts + self._part
+        self._sink.on_asked_all(unseen, _Sources(self._part, self._parts, only))
+
     def on_rewound(self, only: Container[int] | None = None) -> None:
         self._sink.on_rewound(_Sources(self._part, self._parts, only))
 

@@ -13,6 +13,7 @@ and returns what the shell has to do. Rules:
 - a batch of which some wait and the rest is acked or away is parked (Shared and Key_Shared): a
   dozen bytes in place of its `Entry`, until anything is asked of it. As long as a message refers to
   that `Entry`, it is what comes back, so a turn of before is the same turn after;
+- a copy of a plain entry that nobody looked at is taken off the broker's count (`Unlooked`);
 - on Exclusive and Failover the broker only rewinds: everything is given back at once, and
   `rewind` sees to it that all of it comes again.
 """
@@ -30,6 +31,7 @@ from .due_index import DueBatch, DueIndex, MessageKey, TimeBucketIndex
 from .entry import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED, Entry, EntryKey, set_bits
 from .parked import Parked, ParkedEntries
 from .rewind import Rewind
+from .unlooked import Unlooked
 
 # Unfinished entries that left (redelivered, perhaps to another consumer) are remembered up to here;
 # forgetting one costs a duplicate at most.
@@ -77,6 +79,10 @@ class InFlight:
         if not (shared or self.volatile):
             self.rewind = Rewind(contiguous=contiguous)
         self.attempts: Attempts | None = None  # kept where a dead-letter policy needs them
+        # Everything was asked for on this connection: the broker counted each copy that now comes
+        # of a message that is here.
+        self.crossing = False
+        self._unlooked = Unlooked()
         self.unacked: int = (
             0  # QUEUED, HELD, NACKED, LEAVING: what fills the broker's unacked window
         )
@@ -119,16 +125,21 @@ class InFlight:
         if entry is None:
             if self.acks.covers(key):
                 self.acks.add_whole(key)
+                self._unlooked.forget(key)
                 return None, ()
             if batch_size <= 1 and self._still_waits((*key, -1), now_ms):
+                if self.crossing:
+                    self.overlook(key, 1)
                 return None, ()
             if not self.shared:
                 self.acks.retract(key)
                 ack_set &= self.acks.remaining_of(key)
             size = batch_size or 1
-            base = redelivery_count if size == 1 else 0
-            if size == 1 and self.attempts:
-                base = max(base, self.attempts.count((*key, -1)))
+            base = 0
+            if size == 1:
+                base = self._attempts_by(key, redelivery_count)
+                if self.attempts:
+                    base = max(base, self.attempts.count((*key, -1)))
             entry = Entry(self, key, size, batch_size > 0, base, first_chunk, self.era)
             self._keep(key, entry)
             if redelivery_count or self.acks.expects_echoes:
@@ -146,7 +157,9 @@ class InFlight:
         else:
             self._away.pop(key, None)
             if entry.size == 1:
-                entry.base = max(entry.base, redelivery_count)
+                if self.crossing:
+                    self.overlook(key, 1)
+                entry.base = max(entry.base, self._attempts_by(key, redelivery_count))
             if ack_set != -1:
                 entry.learn_acked(ack_set)
         wanted = self._admit(entry, indexes, now_ms)
@@ -155,6 +168,16 @@ class InFlight:
         elif not wanted:
             self._park(entry)
         return entry, wanted
+
+    def _attempts_by(self, key: EntryKey, redelivery_count: int) -> int:
+        if self._unlooked:
+            return self._unlooked.attempts(key, redelivery_count)
+        return redelivery_count
+
+    def overlook(self, key: EntryKey, size: int) -> None:
+        """A copy of an entry came that nobody looks at, and its redelivery will be counted."""
+        if size == 1 and self.shared and not (self.volatile or self.acks.covers(key)):
+            self._unlooked.add(key)
 
     def _rest(self, entry: Entry) -> None:
         """Nothing of a delivered entry is new: it waits with those that are away, or is done."""
@@ -273,6 +296,7 @@ class InFlight:
             self.attempts.pop(entry.due_key(index), None)
         if entry.unacked == 0:
             self._drop(entry)
+            self._unlooked.forget(entry.key)
             if entry.dirty:
                 self.acks.drop_part(entry)
             self.acks.add_whole(entry.key, redelivered=entry.doubled)
@@ -296,6 +320,7 @@ class InFlight:
         # Without a record (nacked, given back, never seen here) nobody knows what is on its way.
         doubled = entry is None or entry.doubled or self.acks.expects_echoes
         self.acks.add_whole(key, redelivered=doubled)
+        self._unlooked.forget(key)
         if self.rewind is not None:
             self.rewind.settled(key)
         if self.attempts:
@@ -463,7 +488,10 @@ class InFlight:
                 for entry in self._entries.values()
                 if entry.active > entry.state.count(LEAVING)
             )
+        self.crossing = self.shared
         for entry in list(self._entries.values()):
+            if entry.state[0] == QUEUED:
+                self.overlook(entry.key, entry.size)
             entry.release_all(count_looks=self.shared)
             if entry.active == 0:
                 self._remember_away(entry)
@@ -486,6 +514,7 @@ class InFlight:
 
     def disconnected(self) -> None:
         """The connection is gone, and with it all that was not handed over: it comes again."""
+        self.crossing = False
         for entry in list(self._entries.values()):
             self.unacked -= entry.drop_queued()
             if entry.active == 0:
@@ -503,6 +532,8 @@ class InFlight:
         self._parked.clear()
         self._asleep.clear()
         self._asked.clear()
+        self._unlooked.clear()
+        self.crossing = False
         self.nacks.clear()
         self.timeouts.clear()
         self.acks.clear()
@@ -518,6 +549,7 @@ class InFlight:
         What the broker forgot of a parked entry, though it was told long ago, it is told again when
         the entry comes.
         """
+        self.crossing = False
         for key in self.acks.pop_uncertain_parts():
             self.find(key)
         for entry in self._entries.values():
@@ -608,6 +640,7 @@ class InFlight:
         total = sum(entry.active for entry in self._entries.values()) + len(self.nacks) - recorded
         assert self.unacked == total, (self.unacked, total)
         assert len(self._away) <= _MAX_AWAY
+        assert not (self._unlooked and not self.shared)
         self._parked._check()
         for key, parked in self._parked:
             assert key not in self._entries, key

@@ -45,6 +45,7 @@ class _Source:
         self.attached: Attached | None = None
         self.credit = 0
         self.generation = 0  # raised by whatever voids what is still under way
+        self.void = 0  # what is of an earlier one does not come again by `redeliver_all`
         self.chunks: dict[_EntryId, set[int]] = {}
 
     def deliver(self, entry: StoredEntry, count: int, mask: int | None) -> None:
@@ -64,6 +65,12 @@ class _Source:
         )
         if self.volatile:
             self.subscription.ack(entry.ledger, entry.entry)
+
+    def end(self) -> None:
+        """The connection or the position is another: what is under way is lost."""
+        self.generation += 1
+        self.void = self.generation
+        self.chunks.clear()
 
     def _delivery(self, entry: StoredEntry, count: int, mask: int | None) -> Delivery:
         first = None
@@ -199,8 +206,7 @@ class MemoryConsumer:
     def detach(self, wall_now_ms: int) -> None:
         """Leave; nothing that is under way arrives any more."""
         for source in self._sources:
-            source.generation += 1
-            source.chunks.clear()
+            source.end()
             if source.attached is not None:
                 source.subscription.remove_consumer(source.attached, wall_now_ms)
                 source.attached = None
@@ -283,7 +289,10 @@ class MemoryConsumer:
 
     def arrived(self, source: _Source, generation: int, delivery: Delivery) -> None:
         """A delivery came through; it is handed over with the others of this turn."""
-        if generation != source.generation or self._sink is None:
+        if self._sink is None or generation < source.void:
+            return
+        if generation != source.generation:
+            self._came_unseen([delivery])
             return
         self._arrived.append(delivery)
         self.transport.hand_over_soon()
@@ -330,8 +339,15 @@ class MemoryConsumer:
     def redeliver_all(self, source: int | None = None) -> None:
         for each in self._sources if source is None else [self._sources[source]]:
             each.generation += 1
+            unseen = [one for one in self._arrived if one.source == each.number]
             self._arrived = [one for one in self._arrived if one.source != each.number]
             self._redeliver(each, [])
+            self._came_unseen(unseen)
+
+    def _came_unseen(self, deliveries: list[Delivery]) -> None:
+        """They came, and come again by `redeliver_all`."""
+        if deliveries and self._sink is not None and self._kind.shares:
+            self._sink.on_asked_all(deliveries)
 
     def _redeliver(self, source: _Source, ids: list[_EntryId]) -> None:
         consumer = source.attached
@@ -364,8 +380,7 @@ class MemoryConsumer:
             seq, mask = self._place(log, position)
 
         def carry_out() -> None:
-            source.generation += 1
-            source.chunks.clear()
+            source.end()
             source.subscription.seek(seq, self.transport.wall_ms(), mask)
             source.attached = None
 

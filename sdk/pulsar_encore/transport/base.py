@@ -163,6 +163,16 @@ class Sink(Protocol):
         `on_connected` on.
         """
 
+    def on_asked_all(self, unseen: Sequence[Delivery], only: Container[int] | None = None) -> None:
+        """Shared and Key_Shared: everything unacked is asked for, and the broker counts that.
+
+        Called by a link that has something to say beyond its `redeliver_all`.
+
+        Args:
+            unseen: What had come and is not delivered, because it comes again.
+            only: The sources concerned; None for all.
+        """
+
     def on_rewound(self, only: Container[int] | None = None) -> None:
         """A seek took effect: all deliveries before this call are from before it, none after."""
 

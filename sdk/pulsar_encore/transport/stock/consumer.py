@@ -170,6 +170,7 @@ class StockConsumer:
             return
         if self._draining:  # on Shared: it comes again, here or elsewhere
             self._pump.taken(sum(len(delivery.messages) for delivery in deliveries))
+            self._sink.on_asked_all(deliveries)
             return
         self._came += 1
         now = self._loop.time()
@@ -323,8 +324,9 @@ class StockConsumer:
 
     def _ask_for_all(self) -> None:
         """Everything this consumer has at the broker; what is held here is filtered."""
-        if not self._closed:
+        if not self._closed and self._sink is not None:
             self._asked_all()
+            self._sink.on_asked_all(())
             self._pump.call(self._pump.ask_for_all)
 
     def _bring_again(self, kept: Original, delivery: Delivery) -> None:
@@ -381,13 +383,15 @@ class StockConsumer:
     def _drain_and_ask(self, unsent_s: float) -> None:
         """On the pump's thread: empty the native queue first, it all comes again; and let acks that
         the library still holds go before, or what they say comes again as well."""
-        self._pump.drain(self._options.receiver_queue_size)
+        unseen = self._pump.drain(self._options.receiver_queue_size)
         self._pump.rest(unsent_s)
         self._pump.ask_for_all()
-        self._mailbox.post(self._drained)
+        self._mailbox.post(self._drained, self._grouper.group(unseen))
 
-    def _drained(self) -> None:
+    def _drained(self, unseen: list[Delivery]) -> None:
         self._draining -= 1
+        if self._sink is not None and not self._closed:
+            self._sink.on_asked_all(unseen)
 
     def _rewind_chunked(self, sought: int) -> None:
         if not (self._closed or self._seeking) and sought == self._sought:

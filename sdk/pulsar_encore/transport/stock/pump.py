@@ -311,18 +311,19 @@ class Pump:
             time.sleep(min(left, _LOOK_S))
             self._report()
 
-    def drain(self, most: int) -> None:
-        """Throw away what the native queue holds, up to `most`. For a command; it comes again.
+    def drain(self, most: int) -> list[Any]:
+        """Take out what the native queue holds, up to `most`. For a command; it comes again.
 
         Bounded, because taking messages out lets the broker send more.
         """
-        self._taken_in()
+        drained = self._taken_in()
         while most > 0:
             messages = self._native.batch_receive()
             if not messages:
                 break
             most -= len(messages)
-        self._taken_in()
+            drained += messages
+        return drained + self._taken_in()
 
     def _run(self) -> None:
         error: Exception | None = None

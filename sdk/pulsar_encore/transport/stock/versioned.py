@@ -57,11 +57,13 @@ class _Gate:
         self._fetching = None
         self._pass_on()
 
-    def drop(self) -> None:
+    def drop(self) -> list[Delivery]:
         """Forget what waits; it comes again, or is void."""
-        held, self._held = self._held, deque()
-        for _, delivery in held:
+        dropped = [delivery for _, delivery in self._held]
+        self._held.clear()
+        for delivery in dropped:
             self._link.consumed(delivery.source, len(delivery.messages))
+        return dropped
 
     def close(self) -> None:
         if self._fetching is not None:
@@ -77,6 +79,9 @@ class _Gate:
 
     def on_doubtful(self, only: Container[int] | None = None) -> None:
         self._sink.on_doubtful(only)
+
+    def on_asked_all(self, unseen: Sequence[Delivery], only: Container[int] | None = None) -> None:
+        self._sink.on_asked_all(unseen, only)
 
     def on_rewound(self, only: Container[int] | None = None) -> None:
         self.drop()
@@ -108,7 +113,9 @@ class VersionedConsumer(StockConsumer):
     def redeliver_all(self, source: int | None = None) -> None:
         super().redeliver_all(source)
         if self._gate is not None:  # from before the rewind, which brings it again, in order
-            self._gate.drop()
+            unseen = self._gate.drop()
+            if self._options.shared:
+                self._gate.on_asked_all(unseen)
 
     def _stop(self) -> None:
         if self._gate is not None:

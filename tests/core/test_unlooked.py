@@ -1,0 +1,223 @@
+"""`redelivery_count` is the number of looks that ended, whatever the broker counts besides.
+
+A broker of the model's counts every copy it takes back, seen or not. Copies cross what is asked
+for, wait in the transport's queue or in ours, are given back there, and come early.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from pulsar_encore.consumer.receive_queue import ReceiveQueue
+from pulsar_encore.core import unlooked
+from pulsar_encore.core.due import DueBatch
+from pulsar_encore.core.entry import HELD, EntryKey
+from pulsar_encore.core.in_flight import InFlight
+from pulsar_encore.core.unlooked import Unlooked
+from pulsar_encore.message import Message
+
+KEYS = [(1, number) for number in range(3)]
+LEAD_MS = 100
+
+
+class Looks(RuleBasedStateMachine):
+    """One consumer, and a broker that has it alone."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.home = InFlight(self, 0, "persistent://public/default/t", -1, shared=True)
+        self.queue = ReceiveQueue(None, lambda *_: None, ANY, lambda _: None)
+        self.now = 1_000
+        self.broker = dict.fromkeys(KEYS, 0)  # what is not acked there, and its count
+        self.sent: set[EntryKey] = set()  # the broker believes it to be with us
+        self.wire: list[tuple[EntryKey, int]] = []
+        self.commands: list[list[EntryKey] | None] = []  # to the broker; None asks for all
+        self.held: dict[EntryKey, Message] = {}
+        self.looks: Counter[EntryKey] = Counter()  # that ended
+
+    def waits(self) -> bool:
+        return bool(set(self.broker) - self.sent)
+
+    @precondition(waits)
+    @rule(data=st.data())
+    def send(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(set(self.broker) - self.sent)))
+        self.sent.add(key)
+        self.wire.append((key, self.broker[key]))
+
+    @precondition(lambda self: self.commands)
+    @rule()
+    def carry_out(self) -> None:
+        asked = self.commands.pop(0)
+        for key in self.sent & set(self.broker if asked is None else asked):
+            self.sent.discard(key)
+            if key in self.broker:
+                self.broker[key] += 1
+
+    @precondition(lambda self: self.wire)
+    @rule()
+    def come(self) -> None:
+        key, count = self.wire.pop(0)
+        entry, positions = self.home.arrive(key, 0, count, (0,), now_ms=self.now)
+        if entry is not None and positions:
+            raw: Any = key
+            self.queue.push(entry, (0,), (raw,))
+
+    @rule()
+    def take(self) -> None:
+        message = self.queue.take()
+        if message is None:
+            return
+        assert message._entry is not None
+        key = message._entry.key
+        assert message.redelivery_count() == self.looks[key], key
+        self.held[key] = message
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def nack(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.held)))
+        message = self.held.pop(key)
+        assert message._entry is not None
+        if self.home.nack(message._entry, 0, self.now + 1_000, 0):
+            self.looks[key] += 1
+
+    @rule(data=st.data(), passed=st.sampled_from([0, 50, 1_000, 3_000]))
+    def time_passes(self, data: st.DataObject, passed: int) -> None:
+        self.now += passed
+        due: DueBatch = self.home.nacks.pop_due(self.now + LEAD_MS)
+        groups = self.home.release(due, self.now, LEAD_MS)
+        if groups:
+            self.commands.append([(ledger, each) for ledger, some in groups for each in some])
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def ack(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.held)))
+        message = self.held.pop(key)
+        assert message._entry is not None
+        self.home.ack(message._entry, 0)
+        self.broker.pop(key, None)
+        assert self.home._unlooked._copies.get(key) is None
+
+    @rule(data=st.data())
+    def ask_for_all(self, data: st.DataObject) -> None:
+        """`redeliver_all`: what has come to the transport by then is thrown away there."""
+        drained = data.draw(st.integers(0, len(self.wire)))
+        unseen, self.wire = self.wire[:drained], self.wire[drained:]
+        self.looks.update(list(self.held))  # those end here
+        self.held.clear()
+        self.home.release_all()
+        self.queue.drop()
+        self.commands.append(None)
+        for key, _ in unseen:
+            self.home.overlook(key, 1)
+
+
+def test_the_count_is_the_number_of_looks_that_ended() -> None:
+    run_state_machine_as_test(
+        Looks,
+        settings=settings(
+            max_examples=300,
+            stateful_step_count=40,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+        ),
+    )
+
+
+def arrive(home: InFlight, count: int, key: EntryKey = (1, 1)) -> int:
+    """A copy comes with the broker's count; how many attempts that leaves."""
+    entry, _ = home.arrive(key, 0, count, (0,))
+    assert entry is not None
+    return entry.redelivery_count(0)
+
+
+def new_home(*, shared: bool = True) -> InFlight:
+    return InFlight(object(), 0, "persistent://public/default/t", -1, shared=shared)
+
+
+def test_given_back_unseen_again_and_again_it_has_no_attempts() -> None:
+    home = new_home()
+    for count in range(100):
+        assert arrive(home, count) == 0
+        home.release_all()
+    assert len(home._unlooked) == 1
+
+
+def test_a_broker_that_forgot_its_count_begins_anew() -> None:
+    """An unload: what was taken off the old count must not hide new attempts."""
+    home = new_home()
+    for count in range(3):
+        arrive(home, count)
+        home.release_all()
+    home.disconnected()
+    home.reconnected()
+    assert arrive(home, 0) == 0
+    assert len(home._unlooked) == 0
+    home.disconnected()
+    home.reconnected()
+    assert arrive(home, 2) == 2  # elsewhere
+
+
+def test_another_consumers_attempts_count() -> None:
+    home = new_home()
+    home.overlook((1, 1), 1)
+    assert arrive(home, 3) == 2
+
+
+def test_a_copy_by_a_reconnect_is_none_that_the_broker_counted() -> None:
+    home = new_home()
+    home.release_all()
+    entry, _ = home.arrive((1, 1), 0, 0, (0,))
+    assert entry is not None
+    entry.state[0] = HELD
+    home.disconnected()
+    home.reconnected()
+    assert home.arrive((1, 1), 0, 2, (0,)) == (entry, [])  # two looks elsewhere meanwhile
+    assert entry.redelivery_count(0) == 2
+
+
+def test_nothing_is_kept_of_what_is_acked() -> None:
+    home = new_home()
+    for number in range(4):
+        home.overlook((1, number), 1)
+    for number in range(2):
+        entry, _ = home.arrive((1, number), 0, 1, (0,))
+        assert entry is not None
+        home.ack(entry, 0)
+    home.ack_entry((1, 2))
+    home.overlook((1, 2), 1)
+    assert list(home._unlooked._copies) == [(1, 3)]
+    home.reset()
+    assert len(home._unlooked) == 0
+
+
+def test_batches_and_rewinds_keep_nothing() -> None:
+    batch, exclusive = new_home(), new_home(shared=False)
+    batch.arrive((1, 1), 3, 0, (0, 1, 2))
+    exclusive.arrive((1, 1), 0, 0, (0,))
+    for home in (batch, exclusive):
+        home.release_all()
+        home.overlook((1, 2), 1 if home is exclusive else 3)
+        assert len(home._unlooked) == 0
+
+
+def test_the_oldest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unlooked, "LIMIT", 2)
+    kept = Unlooked()
+    for number in (1, 2, 1, 3):
+        kept.add((1, number))
+    assert [kept.attempts((1, number), 2) for number in (1, 2, 3)] == [0, 2, 1]
