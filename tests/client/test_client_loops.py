@@ -331,6 +331,46 @@ asyncio.run(main())
 """
 
 
+FORKING_THREAD = """
+import asyncio, os, sys, threading
+import pulsar_encore as encore
+
+async def work():
+    async with encore.Client(sys.argv[1]) as client, client.create_producer(sys.argv[2]) as producer:
+        await producer.send(b"1")
+
+def fork():
+    if os.fork() == 0:
+        asyncio.run(work())
+    else:
+        os.wait()
+        print("the child has ended")
+
+thread = threading.Thread(target=fork)
+thread.start()
+thread.join()
+"""
+
+
+def test_a_child_forked_from_a_thread_ends(broker: Any, topic: str) -> None:
+    """Such a child ends with its last thread, which must not be one of ours."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-W",
+            "ignore::DeprecationWarning",
+            "-c",
+            FORKING_THREAD,
+            broker.url,
+            topic,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "the child has ended\n", "")
+
+
 def test_a_child_of_a_running_loop_is_told_too(broker: Any, topic: str) -> None:
     done = subprocess.run(
         [
