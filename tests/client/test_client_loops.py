@@ -336,7 +336,7 @@ import asyncio, os, sys, threading
 import pulsar_encore as encore
 
 async def work():
-    async with encore.Client(sys.argv[1]) as client, client.create_producer(sys.argv[2]) as producer:
+    async with encore.Client(sys.argv[1]) as own, own.create_producer(sys.argv[2]) as producer:
         await producer.send(b"1")
 
 def fork():
