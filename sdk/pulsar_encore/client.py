@@ -75,11 +75,11 @@ class Client:
             is Python's `logging`, under ``"pulsar_encore.engine"``: warnings and errors, at most
             0.5 s after they happen, and before the error they belong to is raised. For more give
             that logger, or ``"pulsar_encore"``, a level before the first client: INFO tells of
-            every connection, DEBUG of every message (two thirds of the throughput at best). Only
-            with None do all errors carry the broker's reason. Where there are no files in memory
+            every connection, DEBUG of every message (half of the throughput at best). Only with
+            None do most errors carry the broker's reason. Where there are no files in memory
             (other systems than Linux) None is ``ConsoleLogger(LoggerLevel.Warn)``, on stdout.
             Others: `ConsoleLogger`, `FileLogger`, or a `logging.Logger` (slow at any level: every
-            line of the engine crosses into Python).
+            line of the engine crosses into Python, and one at the process's end may abort it).
         connection_timeout_ms: Longest wait for a connection in ms.
         listener_name: Which of the broker's advertised listeners to use.
         tls_private_key_file_path: Key of a client certificate.

@@ -6,7 +6,7 @@ Work is time that passes on the virtual clock without a suspension, so the longe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from pulsar_encore import (
     MessageId,
     ReceiveTimeout,
 )
+from pulsar_encore.consumer.settlement import Settleable, Settlement
 from pulsar_encore.testing import MemoryTransport
 from pulsar_encore.turn import TURN_S
 
@@ -144,17 +145,18 @@ async def test_no_path_keeps_the_loop(
 
 
 async def test_acking_a_long_list_does_not_keep_the_loop(
-    transport: MemoryTransport, subscribe: Subscribe
+    transport: MemoryTransport, subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Slow(list[Message]):
-        def __iter__(self) -> Iterator[Message]:
-            for each in super().__iter__():
-                work(WORK_S / 10)
-                yield each
+    ack = Settlement.ack
 
+    def slow(self: Settlement, message: Settleable) -> None:
+        work(WORK_S / 10)
+        ack(self, message)
+
+    monkeypatch.setattr(Settlement, "ack", slow)
     put_numbers(transport, 1000, batch=50)
     consumer = await subscribe()
-    messages = Slow([await consumer.receive() for _ in range(1000)])
+    messages = [await consumer.receive() for _ in range(1000)]
     async with silence() as heard:
         await consumer.acknowledge(messages)
     assert heard.longest_s <= TURN_S + WORK_S

@@ -1,7 +1,6 @@
 """What can go wrong, told apart by `error()` and `pulsar.Result`."""
 
 import asyncio
-import logging
 import os
 import uuid
 
@@ -35,7 +34,9 @@ async def expect(result, awaitable):
 
 
 async def main():
-    client = Client(URL, operation_timeout_seconds=5, logger=logging.getLogger("engine"))
+    client = Client(
+        URL, operation_timeout_seconds=5, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    )
     print(R.Ok.name, R.Ok == R.Ok, R.Timeout != R.Ok)
     await expect(R.TopicNotFound, client.create_producer("no-tenant/no-namespace/topic"))
     await expect(R.TopicNotFound, client.subscribe("no-tenant/no-namespace/topic", "sub"))

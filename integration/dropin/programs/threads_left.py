@@ -15,7 +15,9 @@ logging.basicConfig(level=logging.CRITICAL)
 
 async def main():
     for close in (True, False):
-        client = pulsar.Client(URL, io_threads=2, logger=logging.getLogger("engine"))
+        client = pulsar.Client(
+            URL, io_threads=2, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        )
         print(len(await client.get_topic_partitions(TOPIC)), threading.active_count())
         producer = await client.create_producer(TOPIC)
         await producer.send(b"one")
