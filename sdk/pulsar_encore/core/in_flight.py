@@ -81,7 +81,7 @@ class InFlight:
         self.attempts: Attempts | None = None  # kept where a dead-letter policy needs them
         # Everything was asked for on this connection: the broker counted each copy that now comes
         # of a message that is here.
-        self.crossing = False
+        self.crossing: bool = False
         self._unlooked = Unlooked()
         self.unacked: int = (
             0  # QUEUED, HELD, NACKED, LEAVING: what fills the broker's unacked window
