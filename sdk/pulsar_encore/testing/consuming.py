@@ -44,8 +44,8 @@ class _Source:
         self.subscription = subscription
         self.attached: Attached | None = None
         self.credit = 0
-        self.generation = 0  # raised by whatever voids what is still under way
-        self.void = 0  # what is of an earlier one does not come again by `redeliver_all`
+        self.generation: int = 0  # raised by whatever voids what is still under way
+        self.void: int = 0  # what is of an earlier one does not come again by `redeliver_all`
         self.chunks: dict[_EntryId, set[int]] = {}
 
     def deliver(self, entry: StoredEntry, count: int, mask: int | None) -> None:
