@@ -71,6 +71,10 @@ def of_ours(name: str) -> str:
     return _changed(_text(name), _CHANGED_IMPORTS)
 
 
+def _heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def run(text: str, path: Path, environment: dict[str, str]) -> Run:
     """Run a program's text as the file `path`, in a process of its own."""
     path.write_text(text)
@@ -82,6 +86,8 @@ def run(text: str, path: Path, environment: dict[str, str]) -> Run:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,  # so that what it forked ends with it
+        # Behind a shell that ignores Ctrl-C, as one in the background does, so would the program.
+        preexec_fn=_heed_interrupts,
     ) as process:
         try:
             output, problems = process.communicate(timeout=LONGEST_S)
