@@ -30,6 +30,7 @@ LAYERS: dict[str, int] = {
     "evidence": 0,
     "closing": 0,
     "loops": 0,
+    "mailbox": 0,
     "topics": 0,
     "version": 0,
     "options": 0,

@@ -37,9 +37,8 @@ class Acted(asyncio.Future[None]):
     """The call has acted: there is nothing to wait for. A future, because awaiting one that is done
     costs next to nothing; and a coroutine to who asks. One serves all calls of an object."""
 
-    _asyncio_future_blocking: Any = (
-        None  # `asyncio.isfuture` says no, so `ensure_future` makes a task
-    )
+    # `asyncio.isfuture` says no to None here, so `ensure_future` makes a task.
+    _asyncio_future_blocking: Any = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+import uvloop
 
 import pulsar_encore as encore
 from pulsar_encore import client as client_module
@@ -108,9 +109,14 @@ def consumer_calls(consumer: encore.Consumer, message: encore.Message) -> dict[s
     }
 
 
-async def test_a_call_from_another_loop_does_nothing_but_raise(
-    make_client: MakeClient, topic: str
+@pytest.mark.parametrize("runner", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_call_from_another_loop_does_nothing_but_raise(
+    make_client: MakeClient, topic: str, runner: Callable[..., None]
 ) -> None:
+    runner(_call_from_another_loop(make_client, topic))
+
+
+async def _call_from_another_loop(make_client: MakeClient, topic: str) -> None:
     async with make_client() as client, client.create_producer(topic) as producer:
         await producer.send(b"one")
         reader = await client.create_reader(topic, encore.MessageId.earliest)
@@ -181,9 +187,14 @@ async def test_a_thread_hands_its_call_to_the_loop(make_client: MakeClient, topi
         assert consumer.statistics().in_flight == 0
 
 
-def test_a_loop_run_step_by_step(make_client: MakeClient, topic: str) -> None:
+@pytest.mark.parametrize(
+    "new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
+def test_a_loop_run_step_by_step(
+    make_client: MakeClient, topic: str, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
     """The calls are made while it does not run, as programs without `asyncio.run` do."""
-    loop = asyncio.new_event_loop()
+    loop = new_loop()
     try:
         client = make_client()
         producer = loop.run_until_complete(client.create_producer(topic))

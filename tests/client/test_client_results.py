@@ -14,10 +14,11 @@ import pulsar.asyncio
 import pytest
 
 import pulsar_encore as encore
+from pulsar_encore.mailbox import Mailbox
 from pulsar_encore.options import ClientOptions
 from pulsar_encore.transport.stock import StockTransport, ending
 from pulsar_encore.transport.stock.failures import failure, raised
-from pulsar_encore.transport.stock.results import Calls, Mailbox, close_quietly
+from pulsar_encore.transport.stock.results import Calls, close_quietly
 
 OK = _pulsar.Result.Ok
 

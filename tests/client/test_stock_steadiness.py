@@ -9,8 +9,8 @@ from typing import Any
 import _pulsar
 import pytest
 
+from pulsar_encore.mailbox import Mailbox
 from pulsar_encore.transport.stock.pump import Pump, Steadiness
-from pulsar_encore.transport.stock.results import Mailbox
 
 
 def looks(*seen: tuple[float, bool]) -> list[bool]:

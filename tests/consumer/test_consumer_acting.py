@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
+import math
 import threading
 import warnings
 from collections.abc import Callable, Coroutine
@@ -246,6 +248,51 @@ async def test_a_threads_calls_are_made_before_the_close_that_follows(
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+async def test_many_calls_of_a_thread_let_the_loop_run_in_between(
+    transport: MemoryTransport, subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_numbers(transport, 40)
+    consumer = await subscribe()
+    messages = await receive_n(consumer, 40)
+    clock = itertools.count(0, 0.001)  # a look at it is a millisecond
+    monkeypatch.setattr("pulsar_encore.mailbox.time.perf_counter", clock.__next__)
+
+    def work() -> None:
+        for message in messages:
+            consumer.acknowledge(message)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    turns = 0
+    while await left(consumer):
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= 20  # two at a time
+    await consumer.close()
+
+
+async def test_what_the_last_callback_called_for_is_done_before_the_close(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    kept: list[Message] = []
+    called = asyncio.Event()
+
+    async def listener(consumer: Consumer, message: Message) -> None:
+        kept.append(message)
+        if len(kept) == 1200:
+            called.set()
+            await asyncio.sleep(1)  # the close has begun
+            consumer._turn.clock = lambda: math.inf  # the list's own task does one each turn
+            consumer.acknowledge(kept)
+
+    put_numbers(transport, 1200)
+    consumer = await subscribe(message_listener=listener, receiver_queue_size=2000)
+    await called.wait()
     await consumer.close()
     assert transport.backlog(TOPIC, "s") == 0
 

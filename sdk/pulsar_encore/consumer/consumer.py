@@ -31,6 +31,7 @@ from ..exceptions import (
 )
 from ..ids import MessageId
 from ..loops import Place, get_ident, running_loop
+from ..mailbox import Mailbox
 from ..message import Message
 from ..options import BatchReceivePolicy, ConsumerOptions
 from ..options.checks import integer
@@ -115,8 +116,8 @@ class Consumer:
         most = max(1, options.receiver_queue_size)
         self._batches = BatchReceiver(self._queue, policy, most, self._turn)
         self._background: set[asyncio.Task[Any]] = set()
-        self._handed: deque[Callable[[], None]] = deque()  # calls of other threads
-        self._lists: list[deque[Settleable]] = []  # long ones, being acked
+        self._handed = Mailbox(loop)  # calls of other threads
+        self._lists: dict[asyncio.Task[None], deque[Settleable]] = {}  # long ones, being acked
         self._cut_off = False  # nothing can be sent any more, and need not be waited for
         link.start(self._intake)
         if options.message_listener is not None:
@@ -235,9 +236,9 @@ class Consumer:
                 return done
         if isinstance(message, (list, tuple)) and len(message) > _LONG:
             rest = deque(message)  # the caller's own list may change
-            self._lists.append(rest)
             task = self._in_background(self._acknowledge_all(rest))
-            task.add_done_callback(lambda _: self._lists.remove(rest))
+            self._lists[task] = rest
+            task.add_done_callback(self._lists.pop)
             return Acting(task)
         return self._act(self._acknowledge, message)
 
@@ -274,14 +275,9 @@ class Consumer:
         if running_loop() is not None or self.place.over:
             self.place.check()
         outcome: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._handed.append(partial(_make, outcome, call, *args))
-        self._loop.call_soon_threadsafe(self._take_handed)
+        if not self._handed.post(_make, outcome, call, *args):
+            self.place.check()
         return Handed(outcome)
-
-    def _take_handed(self) -> None:
-        """Make the calls that other threads have made; before anything that ends or outdates."""
-        while self._handed:
-            self._handed.popleft()()
 
     async def _acknowledge_all(self, rest: deque[Settleable]) -> None:
         """A long list, in several turns of the loop."""
@@ -293,8 +289,8 @@ class Consumer:
 
     def _settle_now(self) -> None:
         """What was called for and is not done yet, before something that ends or outdates it."""
-        self._take_handed()
-        for rest in self._lists:
+        self._handed.take_all()
+        for rest in self._lists.values():
             with contextlib.suppress(EncoreError):  # its own task meets it as well, and says so
                 while rest:
                     self._settlement.ack(rest[0])
@@ -528,6 +524,7 @@ class Consumer:
         try:
             if self._listener is not None:
                 await self._listener.close()
+                self._settle_now()  # what its last callback has called for
                 self._refusal = _closed()
             if self._forwarder is not None:
                 self._desk.close()

@@ -83,9 +83,8 @@ class InFlight:
         # of a message that is here.
         self.crossing: bool = False
         self._unlooked = Unlooked()
-        self.unacked: int = (
-            0  # QUEUED, HELD, NACKED, LEAVING: what fills the broker's unacked window
-        )
+        # QUEUED, HELD, NACKED, LEAVING: what fills the broker's unacked window
+        self.unacked: int = 0
         self._entries: dict[EntryKey, Entry] = {}
         self._highest: EntryKey = (-1, -1)  # of those
         self._rising = True  # they are in order

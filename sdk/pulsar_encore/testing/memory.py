@@ -78,9 +78,8 @@ class MemoryTransport:
         )
         self.links: list[MemoryConsumer] = []
         self.producers: list[MemoryProducer] = []
-        self.generation: int = (
-            0  # of the connections: what is on its way on an old one never arrives
-        )
+        # Of the connections: what is on its way on an old one never arrives.
+        self.generation: int = 0
         self._readers: list[MemoryReader] = []
         self._numbers = itertools.count()
         self._awake: dict[Subscription, None] = {}

@@ -23,6 +23,7 @@ from ...closing import CloseOnce
 from ...errors import EncoreError
 from ...exceptions import NotConnected, UnknownError
 from ...ids import MessageId
+from ...mailbox import Mailbox
 from ...options import ConsumerOptions, ConsumerType
 from ...timer import wall_now_ms
 from ..base import AckPlan, Capabilities, Delivery, Sink
@@ -30,7 +31,7 @@ from .deliveries import Grouper, Sources, partition_name
 from .native_ids import to_native
 from .originals import Original, Originals
 from .pump import Pump
-from .results import Calls, Mailbox
+from .results import Calls
 from .seeking import seek
 
 logger: logging.Logger = logging.getLogger(__name__)

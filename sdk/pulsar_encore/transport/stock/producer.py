@@ -20,12 +20,13 @@ import _pulsar
 from ...closing import CloseOnce
 from ...errors import ClosedError, ConfigurationError, TransportError
 from ...ids import MessageId
+from ...mailbox import Mailbox
 from ...options import ProducerOptions
 from ..base import Outgoing
 from .failures import failure, raised
 from .native_ids import from_native
 from .producer_config import Router, pending_limit
-from .results import Calls, Mailbox, in_thread
+from .results import Calls, in_thread
 
 _CHUNK_BYTES: Final = 5 * 1024 * 1024  # maxMessageSize of a broker, unless changed there
 

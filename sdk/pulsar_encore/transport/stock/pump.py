@@ -21,8 +21,9 @@ from typing import Any, Final
 import _pulsar
 import pulsar
 
+from ...mailbox import Mailbox
 from .failures import failure
-from .results import Mailbox, ignore
+from .results import ignore
 
 logger: logging.Logger = logging.getLogger(__name__)
 
