@@ -31,7 +31,7 @@ LAYERS: dict[str, int] = {
     "closing": 0,
     "loops": 0,
     "mailbox": 0,
-    "topics": 0,
+    "topic_names": 0,
     "version": 0,
     "options": 0,
     "core": 1,

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import pulsar_encore as encore
 from pulsar_encore.options import ClientOptions
 from pulsar_encore.transport.base import Capabilities, Transport
-from pulsar_encore.transport.stock.engine import StockTransport
+from pulsar_encore.transport.stock.transport import StockTransport
 
 # The engine's log is global: the first logger made decides, and tests provoke errors.
 QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)

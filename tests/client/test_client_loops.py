@@ -17,7 +17,7 @@ import uvloop
 
 import pulsar_encore as encore
 from pulsar_encore import client as client_module
-from pulsar_encore.transport.stock import ending
+from pulsar_encore.transport.stock import at_exit
 
 MakeClient = Callable[..., encore.Client]
 
@@ -465,7 +465,7 @@ def test_what_a_loops_end_cut_off_does_not_keep_the_native_client(
     asyncio.run(asyncio.sleep(0.2))
     native = client._transport.native  # type: ignore[attr-defined]
     asyncio.run(client.close())
-    assert id(native) not in ending._open
+    assert id(native) not in at_exit._open
 
 
 async def test_a_loop_that_is_blocked_is_named_when_the_client_is_closed(

@@ -16,9 +16,9 @@ import pytest
 import pulsar_encore as encore
 from pulsar_encore.mailbox import Mailbox
 from pulsar_encore.options import ClientOptions
-from pulsar_encore.transport.stock import StockTransport, ending
-from pulsar_encore.transport.stock.failures import failure, raised
-from pulsar_encore.transport.stock.results import Calls, close_quietly
+from pulsar_encore.transport.stock import StockTransport, at_exit
+from pulsar_encore.transport.stock.calls import Calls, close_quietly
+from pulsar_encore.transport.stock.errors import failure, raised
 
 OK = _pulsar.Result.Ok
 
@@ -217,6 +217,6 @@ def test_what_stock_raises_is_translated() -> None:
 def test_a_transport_that_is_dropped_closes_its_client() -> None:
     transport = StockTransport(ClientOptions(service_url="pulsar://127.0.0.1:1"))
     key = id(transport.native)
-    assert key in ending._open
+    assert key in at_exit._open
     del transport
-    assert key not in ending._open
+    assert key not in at_exit._open

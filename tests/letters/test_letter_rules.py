@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_encore as encore
-from pulsar_encore import letters, topics
+from pulsar_encore import letters, topic_names
 from pulsar_encore.core.forwarding import (
     id_text,
     is_letter,
@@ -189,20 +189,20 @@ def test_no_name_means_two_things() -> None:
     ],
 )
 def test_names_after_the_first_topic(given_: list[str], base: str) -> None:
-    assert topics.retry_topic_of(given_, "s") == f"{base}-s-RETRY"
-    assert topics.dead_topic_of(given_, "s") == f"{base}-s-DLQ"
+    assert topic_names.retry_topic_of(given_, "s") == f"{base}-s-RETRY"
+    assert topic_names.dead_topic_of(given_, "s") == f"{base}-s-DLQ"
 
 
 @given(st.lists(names, min_size=1, max_size=5), names)
 def test_names_do_not_depend_on_the_order_of_topics(given_: list[str], subscription: str) -> None:
-    assert topics.retry_topic_of(given_, subscription) == topics.retry_topic_of(
+    assert topic_names.retry_topic_of(given_, subscription) == topic_names.retry_topic_of(
         reversed(given_), subscription
     )
 
 
 @given(names, st.integers(0, 10_000))
 def test_a_partition_is_taken_off_once(name: str, partition: int) -> None:
-    assert topics.base_name(f"{name}-partition-{partition}") == name
+    assert topic_names.base_name(f"{name}-partition-{partition}") == name
 
 
 # Evidence

@@ -33,7 +33,7 @@ from ..deadletters import (
 from ..deadletters.topic import SUBSCRIPTION
 from ..errors import ConfigurationError, EncoreError, TransportError
 from ..exceptions import named
-from ..topics import full_name
+from ..topic_names import full_name
 from . import dlq_output as output
 from .exit_codes import NOTHING_THERE, exit_code
 from .login import DEFAULT_URL, NOBODY, Access, Login, Url, access

@@ -544,7 +544,7 @@ class Consumer:
     def _end_receiving(self, why: ClosedError) -> None:
         self._refusal = why
         self._redelivery.close()
-        self._link.pause()
+        self._link.stop_flow()
         self._queue.drop()
         self._queue.fail(why)
 

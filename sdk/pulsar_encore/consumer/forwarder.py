@@ -24,7 +24,7 @@ from ..errors import ClosedError, ConfigurationError, EncoreError, MessageNotHel
 from ..evidence import Evidence, evidence_of
 from ..message import Message
 from ..timer import wall_due_in_ms, wall_now_ms
-from ..topics import base_name
+from ..topic_names import base_name
 from ..transport.base import Outgoing
 from .letter_form import PLAIN, Form, form_of
 from .letter_topics import LetterTopics

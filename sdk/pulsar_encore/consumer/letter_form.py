@@ -14,7 +14,7 @@ from ..core.forwarding import reads_as_bytes
 from ..errors import ConfigurationError, NotSupportedError
 from ..message import Message
 from ..options import ProducerOptions
-from ..topics import base_name
+from ..topic_names import base_name
 
 SchemaOf = Callable[[str, int], Awaitable[Any]]
 """`Transport.schema_of`."""

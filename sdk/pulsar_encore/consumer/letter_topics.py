@@ -17,7 +17,7 @@ from ..exceptions import ConsumerBusy
 from ..message import Message
 from ..options import ConsumerOptions, ConsumerType, InitialPosition
 from ..options.letters import DeadLetterPolicy
-from ..topics import dead_topic_of, dead_topic_of_one
+from ..topic_names import dead_topic_of, dead_topic_of_one
 from ..transport.base import ProducerLink, Transport
 from .letter_form import Form, producer_options
 from .letter_producer import LetterProducer

@@ -12,9 +12,9 @@ from typing import Final
 
 from ..options import ConsumerOptions, ConsumerType
 from ..transport.base import ConsumerLink, Transport
+from ..transport.merged import MergedLink
 from .consumer import Consumer
 from .letter_topics import LetterTopics
-from .merged_link import MergedLink
 
 _NAME_DIGITS: Final = 5  # as many as Java's
 

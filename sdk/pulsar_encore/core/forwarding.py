@@ -16,7 +16,7 @@ from typing import Final
 
 from .. import letters
 from ..ids import MessageId
-from ..topics import base_name, full_name
+from ..topic_names import base_name, full_name
 
 # Base64 as an encoder writes it, with padding: unused bits are 0.
 _PADDED: Final = re.compile(

@@ -16,7 +16,7 @@ from ..core.forwarding import id_text
 from ..errors import ConfigurationError
 from ..ids import MessageId
 from ..message import Message
-from ..topics import base_name, full_name
+from ..topic_names import base_name, full_name
 from ..transport.base import Outgoing
 
 _ID: Final = re.compile(

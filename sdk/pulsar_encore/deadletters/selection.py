@@ -15,7 +15,7 @@ from typing import Any
 from ..core.forwarding import id_text
 from ..errors import ConfigurationError
 from ..ids import MessageId
-from ..topics import base_name, full_name
+from ..topic_names import base_name, full_name
 from .groups import NO_FINGERPRINT
 from .letter import Letter, parse_id
 

@@ -19,7 +19,7 @@ from ..options import ConsumerCryptoFailureAction
 from ..options.checks import boolean, text, topic_name
 from ..options.producer import check_crypto_key_reader
 from ..reader import Reader
-from ..topics import base_name, full_name
+from ..topic_names import base_name, full_name
 from .errors import LetterNotFoundError, NoLettersError, NothingSelectedError
 from .groups import Grouping, LetterGroup
 from .letter import Letter, parse_id

@@ -15,7 +15,7 @@ from typing import Any, Final
 from ..backoff import Backoff, to_ms
 from ..errors import ConfigurationError
 from ..exceptions import InvalidConfiguration, InvalidTopicName
-from ..topics import base_name, full_name, retry_topic_of
+from ..topic_names import base_name, full_name, retry_topic_of
 from .checks import boolean, integer, optional_text, string_map, text, topic_name
 from .enums import (
     ConsumerCryptoFailureAction,

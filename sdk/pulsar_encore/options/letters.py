@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import ConfigurationError
-from ..topics import full_name
+from ..topic_names import full_name
 from .checks import boolean, integer, optional_text, topic_name
 
 DEFAULT_MAX_RECONSUME: Final = 16  # Java's MAX_RECONSUMETIMES

@@ -120,7 +120,7 @@ class MemoryConsumer:
         self._kind = kind
         self._name = name
         self._sink: Sink | None = None
-        self._paused = False
+        self._flow_stopped = False
         self._closed = False
         self._arrived: list[Delivery] = []
         self._loop = asyncio.get_running_loop()
@@ -275,17 +275,12 @@ class MemoryConsumer:
 
     def _give_credit(self, source: _Source) -> None:
         half = max(1, self._options.receiver_queue_size // 2)
-        if source.credit >= half and not self._paused and source.attached is not None:
+        if source.credit >= half and not self._flow_stopped and source.attached is not None:
             permits, source.credit = source.credit, 0
             self._flow(source, permits)
 
-    def pause(self) -> None:
-        self._paused = True
-
-    def resume(self) -> None:
-        self._paused = False
-        for source in self._sources:
-            self._give_credit(source)
+    def stop_flow(self) -> None:
+        self._flow_stopped = True
 
     def arrived(self, source: _Source, generation: int, delivery: Delivery) -> None:
         """A delivery came through; it is handed over with the others of this turn."""

@@ -31,24 +31,20 @@ class Capabilities:
             consumer's timer hands over that much earlier.
         rewind_lead_ms: The least time from `redeliver_all` on Exclusive and Failover until the
             broker is asked.
-        redeliver_entry_ids: Redelivers exactly the entries named (Shared, Key_Shared).
         ack_unseen_index: Can ack part of a batch that it has not delivered itself.
         ack_sets_delivered: Deliveries tell which indexes the broker already has as acked.
         rewind_one_source: `redeliver_all` of one source leaves the others alone.
         zero_queue: Can run with receiver_queue_size 0.
-        connection_events: True when exact, False when polled.
         binary_keys: Binary partition and ordering keys can be read and written.
     """
 
     name: str
     redeliver_lead_ms: int = 0
     rewind_lead_ms: int = 0
-    redeliver_entry_ids: bool = True
     ack_unseen_index: bool = True
     ack_sets_delivered: bool = True
     rewind_one_source: bool = True
     zero_queue: bool = True
-    connection_events: bool = True
     binary_keys: bool = True
 
 
@@ -204,10 +200,9 @@ class ConsumerLink(Protocol):
     def consumed(self, source: int, messages: int) -> None:
         """The application took, or the consumer dropped, that many of a source: room for more."""
 
-    def pause(self) -> None:
-        """Ask for nothing more; what is under way still comes."""
+    def stop_flow(self) -> None:
+        """Ask for nothing more, for good; what is under way still comes."""
 
-    def resume(self) -> None: ...
     def can_ack(self, source: int) -> bool:
         """Whether an ack of this source, handed over now, would be sent."""
 

@@ -1,5 +1,5 @@
 """The transport over the stock `pulsar-client`: the only package that imports it."""
 
-from .engine import StockTransport
+from .transport import StockTransport
 
 __all__ = ["StockTransport"]

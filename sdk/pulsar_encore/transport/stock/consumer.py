@@ -27,11 +27,11 @@ from ...mailbox import Mailbox
 from ...options import ConsumerOptions, ConsumerType
 from ...timer import wall_now_ms
 from ..base import AckPlan, Capabilities, Delivery, Sink
+from .calls import Calls
 from .deliveries import Grouper, Sources, partition_name
 from .native_ids import to_native
 from .originals import Original, Originals
 from .pump import Pump
-from .results import Calls
 from .seeking import seek
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -63,7 +63,6 @@ STOCK: Final = Capabilities(
     ack_sets_delivered=False,
     rewind_one_source=False,
     zero_queue=False,
-    connection_events=False,
     binary_keys=False,
 )
 
@@ -97,7 +96,7 @@ class StockConsumer:
         self._last_ack = -_NATIVE_GROUP_S
         self._draining = 0
         self._chunked = False  # chunked messages have come
-        self._paused = False
+        self._flow_stopped = False
         self._seeking = False
         self._seeks = asyncio.Lock()
         self._sought = 0  # seeks so far
@@ -158,13 +157,9 @@ class StockConsumer:
     def consumed(self, source: int, messages: int) -> None:
         self._pump.taken(messages)
 
-    def pause(self) -> None:
-        self._paused = True
+    def stop_flow(self) -> None:
+        self._flow_stopped = True
         self._pump.pause(True)
-
-    def resume(self) -> None:
-        self._paused = False
-        self._pump.pause(self._seeking)
 
     def _arrived(self, deliveries: list[Delivery]) -> None:
         if self._sink is None or self._closed:
@@ -449,7 +444,7 @@ class StockConsumer:
                 self._sink.on_rewound()
         finally:
             self._seeking = False
-            self._pump.pause(self._paused)
+            self._pump.pause(self._flow_stopped)
             self._tell_connection()  # as it is after the seek's own reconnect
 
     async def last_message_id(self) -> MessageId:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ...ids import MessageId
-from ...topics import full_name
+from ...topic_names import full_name
 from ..base import Delivery
 
 _ONLY: Final = (0,)  # the index of a message that is no batch

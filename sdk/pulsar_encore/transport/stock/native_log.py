@@ -298,7 +298,7 @@ def _instant(local: str, now: float) -> float:
 
 #: Of this process.
 engine_log: Final = EngineLog()
-# `ending` registers after this, so the engine ends before its log does; `logging` ends last.
+# `at_exit` registers after this, so the engine ends before its log does; `logging` ends last.
 atexit.register(engine_log.end)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=engine_log.forked)

@@ -23,10 +23,10 @@ from ...ids import MessageId
 from ...mailbox import Mailbox
 from ...options import ProducerOptions
 from ..base import Outgoing
-from .failures import failure, raised
+from .calls import Calls, in_thread
+from .errors import failure, raised
 from .native_ids import from_native
 from .producer_config import Router, pending_limit
-from .results import Calls, in_thread
 
 _CHUNK_BYTES: Final = 5 * 1024 * 1024  # maxMessageSize of a broker, unless changed there
 

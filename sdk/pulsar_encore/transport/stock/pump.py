@@ -22,8 +22,8 @@ import _pulsar
 import pulsar
 
 from ...mailbox import Mailbox
-from .failures import failure
-from .results import ignore
+from .calls import ignore
+from .errors import failure
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from ...closing import CloseOnce
 from ...errors import ClosedError, TransportError
 from ...ids import MessageId
 from ..base import Delivery
-from .failures import failure, raised
+from .calls import Calls
+from .errors import failure, raised
 from .native_ids import from_native, to_native
-from .results import Calls
 from .seeking import seek
 
 # A native message and the epoch it came in.

@@ -19,9 +19,9 @@ from pulsar.schema import AvroSchema
 
 from ...errors import SchemaVersionError, TransportTimeout
 from ...exceptions import IncompatibleSchema
-from ...topics import base_name
+from ...topic_names import base_name
 from ..base import RawMessage
-from .results import in_thread
+from .calls import in_thread
 
 #: A topic, without its partition, and a version of its schema.
 Version = tuple[str, int]

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary, finalize
 
-from .results import ignore
+from .calls import ignore
 
 #: Longest wait at exit for a broker that does not answer, all clients together.
 _EXIT_WAIT_S: Final = 2.0

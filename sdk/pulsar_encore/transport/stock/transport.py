@@ -19,18 +19,18 @@ import pulsar
 from ...closing import CloseOnce
 from ...errors import ClosedError, ConfigurationError, TransportError
 from ...options import ClientOptions, ConsumerOptions, ProducerOptions, ReaderOptions
-from ...topics import full_name
+from ...topic_names import full_name
 from ..base import ConsumerLink, ProducerLink, ReaderLink
+from .at_exit import end, end_open, keep_in_child, watch
+from .calls import Calls, Start, in_thread
 from .consumer import STOCK, StockConsumer
 from .consumer_config import consumer_configuration, subscribed_topics
 from .creations import Creations
-from .ending import end, end_open, keep_in_child, watch
 from .native_ids import to_native
 from .native_log import engine_log
 from .producer import StockProducer
 from .producer_config import producer_configuration
 from .reader import StockReader
-from .results import Calls, Start, in_thread
 from .schema_versions import SchemaVersions, WriterSchemas, has_versions
 from .schemas import KnownSchema, attach, schema_info
 from .versioned import VersionedConsumer, VersionedReader

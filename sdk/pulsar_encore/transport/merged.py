@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..ids import MessageId
-from ..transport.base import AckPlan, Capabilities, ConsumerLink, Delivery, Sink
+from .base import AckPlan, Capabilities, ConsumerLink, Delivery, Sink
 
 _MOST_LEDGERS: Final = 10_000  # 50,000 entries each; the longest unused is forgotten first
 
@@ -123,13 +123,9 @@ class MergedLink:
         part, number = self._part(source)
         part.consumed(number, messages)
 
-    def pause(self) -> None:
+    def stop_flow(self) -> None:
         for part in self._parts:
-            part.pause()
-
-    def resume(self) -> None:
-        for part in self._parts:
-            part.resume()
+            part.stop_flow()
 
     def can_ack(self, source: int) -> bool:
         part, number = self._part(source)

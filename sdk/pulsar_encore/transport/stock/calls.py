@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import _pulsar
 
 from ...errors import ClosedError, EncoreError, TransportError
-from .failures import failure, raised
+from .errors import failure, raised
 from .native_log import engine_log
 
 #: Begins a native operation: called with the callback to hand over.
