@@ -28,6 +28,7 @@ LAYERS: dict[str, int] = {
     "message": 0,
     "letters": 0,
     "evidence": 0,
+    "outgoing": 0,
     "closing": 0,
     "loops": 0,
     "mailbox": 0,

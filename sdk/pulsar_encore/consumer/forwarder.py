@@ -23,9 +23,9 @@ from ..core.in_flight import InFlight
 from ..errors import ClosedError, ConfigurationError, EncoreError, MessageNotHeldError
 from ..evidence import Evidence, evidence_of
 from ..message import Message
+from ..outgoing import Outgoing
 from ..timer import wall_due_in_ms, wall_now_ms
 from ..topic_names import base_name
-from ..transport.base import Outgoing
 from .letter_form import PLAIN, Form, form_of
 from .letter_topics import LetterTopics
 from .letter_writer import LetterWriter, checked_properties, first_failed, tell

@@ -16,8 +16,8 @@ from ..core.forwarding import id_text
 from ..errors import ConfigurationError
 from ..ids import MessageId
 from ..message import Message
+from ..outgoing import Outgoing
 from ..topic_names import base_name, full_name
-from ..transport.base import Outgoing
 
 _ID: Final = re.compile(
     r"(?:(?P<l0>\d{1,19}):(?P<e0>\d{1,19}):(?:-1|\d{1,9});)?"

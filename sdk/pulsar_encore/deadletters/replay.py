@@ -27,7 +27,8 @@ from ..exceptions import ConsumerBusy
 from ..message import Message
 from ..options import ConsumerCryptoFailureAction, ConsumerType, InitialPosition
 from ..options.checks import integer, text
-from ..transport.base import Outgoing, ProducerLink
+from ..outgoing import Outgoing
+from ..transport.base import ProducerLink
 from .errors import ReplayStoppedError
 from .letter import Letter
 from .pacing import Pace
