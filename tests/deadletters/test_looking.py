@@ -14,7 +14,6 @@ from letters_kit import DEAD, HOME, bury, properties_of
 
 import pulsar_encore as encore
 from pulsar_encore import letters
-from pulsar_encore.core.forwarding import id_text
 from pulsar_encore.deadletters import (
     DeadLetters,
     Letter,
@@ -24,8 +23,8 @@ from pulsar_encore.deadletters import (
     printable,
 )
 from pulsar_encore.deadletters.groups import Grouping
-from pulsar_encore.deadletters.letter import parse_id
 from pulsar_encore.ids import MessageId
+from pulsar_encore.letters.id_text import id_text, parse_id
 from pulsar_encore.message import Message
 from pulsar_encore.testing import MemoryTransport
 

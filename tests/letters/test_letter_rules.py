@@ -11,15 +11,11 @@ from hypothesis import strategies as st
 
 import pulsar_encore as encore
 from pulsar_encore import letters, topic_names
-from pulsar_encore.core.forwarding import (
-    id_text,
-    is_letter,
-    letter_properties,
-    parked_looks,
-    reads_as_bytes,
-    reconsume_times,
-)
-from pulsar_encore.evidence import evidence_of
+from pulsar_encore.letters.counting import is_letter, parked_attempts, reconsume_times
+from pulsar_encore.letters.evidence import evidence_of
+from pulsar_encore.letters.id_text import id_text
+from pulsar_encore.letters.original import reads_as_bytes
+from pulsar_encore.letters.writing import letter_properties
 
 texts = st.text(max_size=40)
 names = st.text(string.ascii_letters + string.digits + "-_.", min_size=1, max_size=20)
@@ -31,14 +27,14 @@ names = st.text(string.ascii_letters + string.digits + "-_.", min_size=1, max_si
 @given(st.integers(0, 999_999_999))
 def test_counts_are_read_back(count: int) -> None:
     assert reconsume_times({letters.RECONSUME_TIMES: str(count)}) == count
-    assert parked_looks({letters.PARKED_LOOKS: str(count)}) == count
+    assert parked_attempts({letters.PARKED_LOOKS: str(count)}) == count
 
 
 @given(st.dictionaries(texts, texts), st.one_of(texts, st.integers().map(str)))
 def test_a_count_is_never_negative_and_never_raises(given_: dict[str, str], text: str) -> None:
     count = reconsume_times({**given_, letters.RECONSUME_TIMES: text})
     assert 0 <= count < 10**9
-    assert parked_looks(given_) == 0 or letters.PARKED_LOOKS in given_
+    assert parked_attempts(given_) == 0 or letters.PARKED_LOOKS in given_
 
 
 # Properties
@@ -132,7 +128,7 @@ def test_parked_looks_are_of_the_parked_letter_alone(
     properties = {letters.PARKED_LOOKS: "2", letters.PARKED_TIMES: times or "0"}
     if again is not None:
         properties[letters.RECONSUME_TIMES] = again
-    assert parked_looks(properties) == counted
+    assert parked_attempts(properties) == counted
 
 
 @given(st.binary(max_size=40))
