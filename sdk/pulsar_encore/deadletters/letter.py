@@ -21,18 +21,10 @@ _TOPIC: Final = re.compile(r"(?:non-)?persistent://[^/\s]+/[^/\s]+/[^\s]+")
 
 
 class Letter(reading.Letter[Message]):
-    """A message of a dead-letter topic.
+    """A message of a dead-letter topic, as `letters.reading.Letter` reads it, and its way back.
 
     Attributes:
         message: As read; the payload, keys and times are there.
-        id: Its own id as text, `ledger:entry:partition`, in a batch `:index` behind it.
-        properties: All of them; empty when they cannot be read as text.
-        real_topic: Full name of the topic it died on, without partition; "" when it does not say.
-        fingerprint: Of the failure; "" without evidence.
-        error_class: Of the failure; "" without evidence.
-        error_message: Of the failure; "" without evidence.
-        replay_id: Of the replay it has been through before it died again; "" for none.
-        written_ms: When it was written to the dead-letter topic, ms since the epoch.
     """
 
     __slots__ = ()

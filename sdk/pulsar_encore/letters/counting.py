@@ -86,9 +86,12 @@ def reconsume_attempt(
         NotSupportedError: Its properties cannot be read.
     """
     properties = properties_of(original)
+    times = reconsume_times(properties)
+    if not times:
+        return 1
     topic = original.topic_name()
     believed = is_letter(properties, topic, subscription, from_retry_topic=from_retry_topic)
-    return reconsume_times(properties) + 1 if believed else 1
+    return times + 1 if believed else 1
 
 
 def used_up(failed_attempts: int, max_redeliver_count: int) -> bool:

@@ -75,8 +75,8 @@ def keys_of(original: Original, *, refuse_byte_keys: bool) -> tuple[str, str]:
 
     Args:
         original: The message.
-        refuse_byte_keys: The engine cannot tell keys of bytes from text, and nobody said which they
-            are.
+        refuse_byte_keys: The transport cannot tell keys of bytes from text, and nobody said which
+            they are.
 
     Raises:
         NotSupportedError: They are no text, or cannot be told from bytes.
@@ -95,7 +95,7 @@ def keys_of(original: Original, *, refuse_byte_keys: bool) -> tuple[str, str]:
 
 
 def reads_as_bytes(key: str) -> bool:
-    """Whether a key's text is padded base64, as keys of bytes look on an engine without the flag.
+    """Whether a key is padded base64, which is what bytes look like without a flag that says so.
 
     Without padding (bytes in threes) it cannot be told from any word of four letters.
     """
