@@ -1,7 +1,7 @@
 """Imports point one way, the pure parts are pure, and one package knows the engine.
 
-Order: values -> core -> store, wire -> transport, timer -> consumer -> client, runner -> cli,
-spark.
+Order: values -> letters -> core -> store, wire -> transport, timer -> consumer -> client,
+runner -> cli, spark.
 Imports under `TYPE_CHECKING` are types only and may point back to values and options.
 """
 
@@ -26,14 +26,14 @@ LAYERS: dict[str, int] = {
     "ids": 0,
     "backoff": 0,
     "message": 0,
-    "letters": 0,
-    "evidence": 0,
+    "outgoing": 0,
     "closing": 0,
     "loops": 0,
     "mailbox": 0,
     "topic_names": 0,
     "version": 0,
     "options": 0,
+    "letters": 1,
     "core": 1,
     "store": 2,
     "wire": 2,
@@ -61,8 +61,9 @@ LAYERS: dict[str, int] = {
 TYPES_ONLY = {("message", "core"), ("message", "transport")}
 
 IMPURE = {"asyncio", "time", "socket", "logging", "threading", "selectors", "random", "anyio"}
+LETTERS_NEED = {"errors", "ids", "letters", "outgoing", "topic_names"}
 # A pure part may name an impure module where it only passes something of it through.
-PURE = ("core/", "wire/")
+PURE = ("core/", "letters/", "wire/")
 PURE_DEVBROKER = (
     "subscriptions",
     "topics",
@@ -160,6 +161,14 @@ def test_only_its_transport_knows_the_engine(path: Path) -> None:
         return
     for module, _, line in imports(path):
         assert module.split(".")[0] not in ("pulsar", "_pulsar"), f"line {line} imports {module}"
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("letters/*.py")), ids=lambda path: path.name)
+def test_letters_need_values_alone(path: Path) -> None:
+    """Neither `Message` nor the core: whoever has rows instead writes and reads letters too."""
+    for module, _, line in imports(path):
+        if module.startswith("pulsar_encore"):
+            assert layer_of(module) in LETTERS_NEED, f"line {line} imports {module}"
 
 
 def test_the_walk_sees_the_imports_it_is_about() -> None:

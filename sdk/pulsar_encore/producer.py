@@ -20,8 +20,9 @@ from .ids import MessageId
 from .loops import Place, get_ident, running_loop
 from .options import ProducerOptions
 from .options.checks import boolean, integer, string_map
+from .outgoing import Outgoing
 from .stock import Result
-from .transport.base import Outgoing, ProducerLink
+from .transport.base import ProducerLink
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pulsar_encore.core import attempts as module
 from pulsar_encore.core.attempts import Attempts
-from pulsar_encore.evidence import Evidence
+from pulsar_encore.letters.evidence import Evidence
 
 
 def failure(number: int, size: int = 4_000) -> Evidence:

@@ -14,7 +14,6 @@ from letters_kit import DEAD, HOME, bury, properties_of
 
 import pulsar_encore as encore
 from pulsar_encore import letters
-from pulsar_encore.core.forwarding import id_text
 from pulsar_encore.deadletters import (
     DeadLetters,
     Letter,
@@ -24,8 +23,8 @@ from pulsar_encore.deadletters import (
     printable,
 )
 from pulsar_encore.deadletters.groups import Grouping
-from pulsar_encore.deadletters.letter import parse_id
 from pulsar_encore.ids import MessageId
+from pulsar_encore.letters.id_text import id_text
 from pulsar_encore.message import Message
 from pulsar_encore.testing import MemoryTransport
 
@@ -277,16 +276,6 @@ def test_a_letter_of_raw_bytes_is_still_a_letter() -> None:
     assert (letter.real_topic, letter.fingerprint, letter.properties) == ("", "", {})
     with pytest.raises(encore.ConfigurationError, match="raw bytes"):
         letter.copy("r", keep_counters=False)
-
-
-@given(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), st.integers(-1, 999))
-def test_ids_are_read_as_they_are_written(ledger: int, entry: int, partition: int) -> None:
-    plain = MessageId(partition, ledger, entry)
-    assert parse_id(id_text(plain)) == plain
-    member = MessageId(partition, ledger, entry, 3, batch_size=7)
-    assert parse_id(id_text(member)) == member
-    chunked = MessageId(partition, ledger, entry, first_chunk=MessageId(partition, ledger, 0))
-    assert parse_id(id_text(chunked)).first_chunk == chunked.first_chunk
 
 
 @given(st.text())

@@ -17,9 +17,9 @@ from pulsar_encore.deadletters import (
     ReplayStoppedError,
     Selection,
 )
+from pulsar_encore.outgoing import Outgoing
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
 from pulsar_encore.testing.producing import MemoryProducer
-from pulsar_encore.transport.base import Outgoing
 
 OTHER = "persistent://public/default/refunds"
 

@@ -22,7 +22,7 @@ from forwarding_kit import (
 
 import pulsar_encore as encore
 from pulsar_encore import letters
-from pulsar_encore.evidence import evidence_of
+from pulsar_encore.letters.evidence import evidence_of
 from pulsar_encore.testing import MemoryTransport
 from pulsar_encore.timer import wall_now_ms
 

@@ -23,13 +23,13 @@ from ..awaiting import Acted, ActedLast, Acting, Handed, Refused, settles
 from ..backoff import to_ms
 from ..core.in_flight import InFlight
 from ..errors import ClosedError, ConfigurationError, EncoreError
-from ..evidence import check_error
 from ..exceptions import (
     CumulativeAcknowledgementNotAllowedError,
     InvalidConfiguration,
     OperationNotSupported,
 )
 from ..ids import MessageId
+from ..letters.evidence import check_error
 from ..loops import Place, get_ident, running_loop
 from ..mailbox import Mailbox
 from ..message import Message

@@ -3,7 +3,7 @@
 Owns `Forwarder`. The order is the invariant: the original is acked only after its copy is
 persisted, and a copy that fails gives the message back with a growing delay. What is under way
 belongs to nobody's task, so a cancelled caller leaves nothing half done. What letters say is
-`LetterWriter`'s, counting `core.forwarding`'s.
+`letters`' business.
 """
 
 from __future__ import annotations
@@ -13,22 +13,27 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from .. import letters
 from ..backoff import to_ms
 from ..core.attempts import Attempt
-from ..core.forwarding import reconsume_times
 from ..core.in_flight import InFlight
 from ..errors import ClosedError, ConfigurationError, EncoreError, MessageNotHeldError
-from ..evidence import Evidence, evidence_of
+from ..letters.counting import reconsume_attempt, used_up
+from ..letters.evidence import Evidence, evidence_of
+from ..letters.form import PLAIN, Form, form_of
+from ..letters.properties import checked_properties
+from ..letters.writing import (
+    Author,
+    dead_letter_by_nack,
+    dead_letter_by_reconsume,
+    parked_nack,
+    retry_letter,
+)
 from ..message import Message
+from ..outgoing import Outgoing
 from ..timer import wall_due_in_ms, wall_now_ms
-from ..topic_names import base_name
-from ..transport.base import Outgoing
-from .letter_form import PLAIN, Form, form_of
 from .letter_topics import LetterTopics
-from .letter_writer import LetterWriter, checked_properties, first_failed, tell
 
 if TYPE_CHECKING:
     from .settlement import Settlement
@@ -90,12 +95,11 @@ class Forwarder:
     ) -> None:
         self._topics = topics
         self._settlement = settlement
-        self._writer = LetterWriter(
-            topics.subscription,
-            consumer_name,
-            version,
-            refuse_bytes=topics.refuse_bytes,
-            reads_letters=topics.reads_letters,
+        self._author = Author(
+            subscription=topics.subscription,
+            consumer_name=consumer_name,
+            version=version,
+            refuse_byte_keys=topics.refuse_bytes,
         )
         self._loop = asyncio.get_running_loop()
         self._under_way: set[_UnderWay] = set()
@@ -137,22 +141,33 @@ class Forwarder:
         evidence = None if error is None else evidence_of(error, "reconsume_later")
         # Everything that can be wrong is found before anything is begun.
         form = form_of(message)
-        letter = self._writer.copy(message, base_name(message.topic_name()))
-        own = letter["properties"]
-        times = reconsume_times(own) + 1
-        dead = times > self.max_redeliver_count
-        wall_now = self._wall_now()
-        own.update(custom)
-        own[letters.RECONSUME_TIMES] = str(times)
-        own[letters.DELAY_TIME] = str(delay_ms)
-        own.setdefault(letters.FIRST_TIME, str(wall_now))
-        if dead:
-            self._writer.witness(own, evidence, "reconsume_later", times, wall_now)
-        elif evidence is not None:
-            tell(own, evidence)
-        if delay_ms and not dead:
-            letter["deliver_at"] = wall_due_in_ms(self._loop, delay_ms)
-        topic = self._topics.dead(message) if dead else self._topics.retry(message)
+        from_retry = self._from_retry_topic(message)
+        attempt = reconsume_attempt(message, self._author.subscription, from_retry_topic=from_retry)
+        if used_up(attempt, self.max_redeliver_count):
+            letter = dead_letter_by_reconsume(
+                message,
+                self._author,
+                attempt=attempt,
+                delay_ms=delay_ms,
+                wall_now=self._wall_now(),
+                evidence=evidence,
+                custom=custom,
+                from_retry_topic=from_retry,
+            )
+            topic = self._topics.dead(message)
+        else:
+            letter = retry_letter(
+                message,
+                self._author,
+                attempt=attempt,
+                delay_ms=delay_ms,
+                deliver_at=wall_due_in_ms(self._loop, delay_ms) if delay_ms else None,
+                wall_now=self._wall_now(),
+                evidence=evidence,
+                custom=custom,
+                from_retry_topic=from_retry,
+            )
+            topic = self._topics.retry(message)
         outcome: asyncio.Future[None] = self._loop.create_future()
         self._settlement.leave(message, cumulative=cumulative)
         sending = _UnderWay(message, topic, form=form, cumulative=cumulative, outcome=outcome)
@@ -195,14 +210,18 @@ class Forwarder:
         tries = message.redelivery_count() - self.max_redeliver_count
         sending = _UnderWay(message, self._topics.dead(message), tries=tries)
 
-        def write() -> dict[str, Any]:
-            letter = self._writer.copy(message, message.topic_name())
-            attempt, own = _attempt(message), letter["properties"]
-            first_failed(own, attempt)
-            told = evidence if evidence or attempt is None else attempt.evidence
-            attempts = message.redelivery_count() + 1
-            self._writer.witness(own, told, reason, attempts, self._wall_now())
-            return letter
+        def write() -> Outgoing:
+            known = _attempt(message)
+            return dead_letter_by_nack(
+                message,
+                self._author,
+                attempt=message.redelivery_count() + 1,
+                reason=reason,
+                wall_now=self._wall_now(),
+                evidence=evidence or (known and known.evidence),
+                first_failed=known and known.first_ms,
+                from_retry_topic=self._from_retry_topic(message),
+            )
 
         self._send_written(sending, write)
 
@@ -218,23 +237,27 @@ class Forwarder:
         due = wall_due_in_ms(self._loop, delay_ms)
         sending = _UnderWay(message, self._topics.retry(message), due=due)
 
-        def write() -> dict[str, Any]:
-            letter = self._writer.copy(message, base_name(message.topic_name()))
-            own = letter["properties"]
-            if evidence is not None:
-                tell(own, evidence)
-            first_failed(own, _attempt(message))
-            own[letters.PARKED_LOOKS] = str(message.redelivery_count() + 1)
-            own[letters.PARKED_TIMES] = own.get(letters.RECONSUME_TIMES, "0")
-            own[letters.DELAY_TIME] = str(delay_ms)
-            letter["deliver_at"] = due
-            return letter
+        def write() -> Outgoing:
+            known = _attempt(message)
+            return parked_nack(
+                message,
+                self._author,
+                attempt=message.redelivery_count() + 1,
+                delay_ms=delay_ms,
+                deliver_at=due,
+                evidence=evidence,
+                first_failed=known and known.first_ms,
+                from_retry_topic=self._from_retry_topic(message),
+            )
 
         self._send_written(sending, write)
 
+    def _from_retry_topic(self, message: Message) -> bool:
+        return self._topics.reads_letters(message.topic_name())
+
     # Copy, then ack
 
-    def _send_written(self, sending: _UnderWay, write: Callable[[], dict[str, Any]]) -> None:
+    def _send_written(self, sending: _UnderWay, write: Callable[[], Outgoing]) -> None:
         """Send a letter that nobody awaits; whatever fails gives its message back."""
         try:
             sending.form = form_of(sending.message)
@@ -244,10 +267,10 @@ class Forwarder:
             return
         self._send(sending, letter)
 
-    def _send(self, sending: _UnderWay, letter: dict[str, Any]) -> None:
+    def _send(self, sending: _UnderWay, letter: Outgoing) -> None:
         self._under_way.add(sending)
         producer = self._topics.producer(sending.topic, sending.form)
-        producer.post(Outgoing(**letter), partial(self._sent, sending))
+        producer.post(letter, partial(self._sent, sending))
 
     def _sent(self, sending: _UnderWay, error: Exception | None) -> None:
         """The producer said how it went."""

@@ -15,9 +15,9 @@ from .. import letters
 from ..backoff import to_ms
 from ..core.due_index import precision_bits
 from ..core.entry import Entry
-from ..core.forwarding import parked_looks
 from ..core.in_flight import InFlight
-from ..evidence import evidence_of
+from ..letters.counting import parked_attempts
+from ..letters.evidence import evidence_of
 from ..message import Message
 from ..options import ConsumerOptions
 from ..timer import due_in_ms, now_ms, wall_now_ms
@@ -143,7 +143,7 @@ class LetterDesk:
         for at, raw in enumerate(messages):
             properties = _properties(raw)
             if entry.size == 1:
-                entry.base += parked_looks(properties)  # which the broker's count knows not of
+                entry.base += parked_attempts(properties)  # which the broker's count knows not of
             early_ms = _early_ms(raw, properties, wall_now)
             if early_ms > 0:
                 self._wait(home, entry, indexes[at], raw, early_ms)

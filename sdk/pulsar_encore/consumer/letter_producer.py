@@ -17,7 +17,8 @@ from ..backoff import Backoff
 from ..errors import ClosedError, EncoreError, PulsarException
 from ..exceptions import UnknownError, named
 from ..ids import MessageId
-from ..transport.base import Outgoing, ProducerLink
+from ..outgoing import Outgoing
+from ..transport.base import ProducerLink
 
 _BACKOFF: Final = Backoff(min_delay=0.1, max_delay=60, jitter=0.1)
 _CLOSE_S: Final = 5.0  # a creation that takes longer is closed when it comes

@@ -14,12 +14,13 @@ from typing import Any
 
 from ..errors import EncoreError
 from ..exceptions import ConsumerBusy
+from ..letters.form import Form
 from ..message import Message
 from ..options import ConsumerOptions, ConsumerType, InitialPosition
 from ..options.letters import DeadLetterPolicy
 from ..topic_names import dead_topic_of, dead_topic_of_one
 from ..transport.base import ProducerLink, Transport
-from .letter_form import Form, producer_options
+from .copy_producer import producer_options
 from .letter_producer import LetterProducer
 
 _MOST_UNDER_WAY = 500  # in the engine; more in one burst contend with its own threads

@@ -18,7 +18,7 @@ from typing import Final
 from ..core.due_index import DueBatch, precision_bits
 from ..core.entry import Entry
 from ..core.in_flight import InFlight
-from ..evidence import evidence_of
+from ..letters.evidence import evidence_of
 from ..options import ConsumerOptions
 from ..timer import Alarm, due_in_ms, now_ms, wall_now_ms
 from ..transport.base import ConsumerLink

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from sys import getsizeof
 from typing import Final, NamedTuple
 
-from ..evidence import Evidence
+from ..letters.evidence import Evidence
 from .due import MessageKey
 
 # Twice the broker's unacked window: more cannot wait here at once, unless both were raised.

@@ -21,13 +21,15 @@ from typing import Any, Final, TypeAlias
 
 from ..client import Client
 from ..consumer import Consumer
-from ..consumer.letter_form import Form, form_of, producer_options
+from ..consumer.copy_producer import producer_options
 from ..errors import ClosedError, ConfigurationError, EncoreError, ReceiveTimeout
 from ..exceptions import ConsumerBusy
+from ..letters.form import Form, form_of
 from ..message import Message
 from ..options import ConsumerCryptoFailureAction, ConsumerType, InitialPosition
 from ..options.checks import integer, text
-from ..transport.base import Outgoing, ProducerLink
+from ..outgoing import Outgoing
+from ..transport.base import ProducerLink
 from .errors import ReplayStoppedError
 from .letter import Letter
 from .pacing import Pace

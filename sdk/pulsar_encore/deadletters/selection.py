@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ..core.forwarding import id_text
 from ..errors import ConfigurationError
 from ..ids import MessageId
+from ..letters.id_text import id_text, parse_id
 from ..topic_names import base_name, full_name
 from .groups import NO_FINGERPRINT
-from .letter import Letter, parse_id
+from .letter import Letter
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,6 +15,7 @@ from ..client import Client
 from ..errors import ConfigurationError, ReceiveTimeout, TransportError
 from ..exceptions import TopicNotFound
 from ..ids import MessageId
+from ..letters.id_text import parse_id
 from ..options import ConsumerCryptoFailureAction
 from ..options.checks import boolean, text, topic_name
 from ..options.producer import check_crypto_key_reader
@@ -22,7 +23,7 @@ from ..reader import Reader
 from ..topic_names import base_name, full_name
 from .errors import LetterNotFoundError, NoLettersError, NothingSelectedError
 from .groups import Grouping, LetterGroup
-from .letter import Letter, parse_id
+from .letter import Letter
 from .pacing import Pace
 from .replay import Replay, ReplayOptions, checked_limit, checked_replay_id
 from .report import ReplayReport

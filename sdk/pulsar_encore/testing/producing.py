@@ -18,7 +18,7 @@ from ..errors import ClosedError, EncoreError, TransportTimeout
 from ..exceptions import named
 from ..ids import MessageId
 from ..options import ProducerOptions
-from ..transport.base import Outgoing
+from ..outgoing import Outgoing
 from .commands import MemoryMessage
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from ..ids import MessageId
     from ..options import ConsumerOptions, ProducerOptions, ReaderOptions
+    from ..outgoing import Outgoing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -238,21 +239,6 @@ class ConsumerLink(Protocol):
     async def unsubscribe(self) -> None: ...
     async def close(self) -> None:
         """Idempotent; never raises for a link that is already gone."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outgoing:
-    """A message to publish; None means absent. `payload` None is a tombstone."""
-
-    payload: bytes | None
-    properties: dict[str, str] | None = None
-    partition_key: str | None = None
-    ordering_key: str | None = None
-    sequence_id: int | None = None
-    replication_clusters: list[str] | None = None
-    disable_replication: bool = False
-    event_timestamp: int | None = None
-    deliver_at: int | None = None
 
 
 class ProducerLink(Protocol):

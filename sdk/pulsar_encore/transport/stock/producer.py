@@ -22,7 +22,7 @@ from ...errors import ClosedError, ConfigurationError, TransportError
 from ...ids import MessageId
 from ...mailbox import Mailbox
 from ...options import ProducerOptions
-from ..base import Outgoing
+from ...outgoing import Outgoing
 from .calls import Calls, in_thread
 from .errors import failure, raised
 from .native_ids import from_native

@@ -1,13 +1,16 @@
-"""The properties of retry and dead letters: one place for their names, shared with the Spark code.
+"""The properties of retry and dead letters: their names, and the names that belong together.
 
 The first group is Java's, byte for byte, so that Java, Go and this client understand each other's
-letters. The second is the evidence that a letter of this
-package carries, and what a replay leaves behind.
+letters. The second is the evidence that a letter of this package carries, and what a replay leaves
+behind.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
+
+from ..errors import ConfigurationError
 
 REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_SUBSCRIPTION: Final = "REAL_SUBSCRIPTION"
@@ -59,3 +62,25 @@ RESERVED: Final = (
     | PARKED
 )
 """Names that an application may not give to `reconsume_later`."""
+
+
+def checked_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
+    """An application's own properties of a letter: strings, and none of the names that letters use.
+
+    Raises:
+        ConfigurationError: Anything else.
+    """
+    if properties is None:
+        return {}
+    if not isinstance(properties, Mapping):
+        raise ConfigurationError("properties must be a dict of strings")
+    for name, value in properties.items():
+        if not isinstance(name, str) or not isinstance(value, str) or not name:
+            raise ConfigurationError(f"properties[{name!r}] and its name must be strings")
+        if name in RESERVED:
+            raise ConfigurationError(f"the property name {name} is reserved for letters")
+        try:
+            f"{name}{value}".encode()
+        except UnicodeEncodeError as error:
+            raise ConfigurationError(f"properties[{name!r}] cannot be written as UTF-8") from error
+    return dict(properties)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from . import letters
-from .errors import ConfigurationError
+from ..errors import ConfigurationError
+from .properties import ERROR_CLASS, ERROR_MESSAGE, ERROR_STACK, FINGERPRINT, REASON
 
 _MAX_CLASS: Final = 200
 _MAX_MESSAGE: Final = 1_000
@@ -47,11 +47,11 @@ class Evidence:
     def properties(self) -> dict[str, str]:
         """As letter properties; empty fields are left out."""
         named = {
-            letters.REASON: self.reason,
-            letters.ERROR_CLASS: self.error_class,
-            letters.ERROR_MESSAGE: self.error_message,
-            letters.ERROR_STACK: self.error_stack,
-            letters.FINGERPRINT: self.fingerprint,
+            REASON: self.reason,
+            ERROR_CLASS: self.error_class,
+            ERROR_MESSAGE: self.error_message,
+            ERROR_STACK: self.error_stack,
+            FINGERPRINT: self.fingerprint,
         }
         return {name: value for name, value in named.items() if value}
 

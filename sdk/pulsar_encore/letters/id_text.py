@@ -1,0 +1,48 @@
+"""Message ids as letters write them: Java's text, in properties and in listings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ..errors import ConfigurationError
+from ..ids import MessageId
+
+_ID: Final = re.compile(
+    r"(?:(?P<l0>\d{1,19}):(?P<e0>\d{1,19}):(?:-1|\d{1,9});)?"
+    r"(?P<l>\d{1,19}):(?P<e>\d{1,19})(?::(?P<p>-1|\d{1,9})(?::(?P<i>\d{1,9}))?)?",
+    re.ASCII,
+)
+
+
+def id_text(message_id: MessageId) -> str:
+    """An id as letters write it: `L:E:P`, `L:E:P:I` in a batch, `first;last` when chunked."""
+    plain = f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.partition()}"
+    first = message_id.first_chunk
+    if first is not None:
+        return f"{first.ledger_id()}:{first.entry_id()}:{first.partition()};{plain}"
+    if message_id.batch_index() >= 0 and message_id.batch_size > 1:
+        return f"{plain}:{message_id.batch_index()}"
+    return plain
+
+
+def parse_id(text: str) -> MessageId:
+    """The id that `id_text` wrote; a chunked one has its first chunk.
+
+    Raises:
+        ConfigurationError: It is not written like one.
+    """
+    match = _ID.fullmatch(text)
+    if match is None:
+        raise ConfigurationError(
+            f"{text[:100]!r} is not the id of a letter: write ledger:entry:partition, with :index "
+            "behind it in a batch, as the listing shows"
+        )
+    parts: Mapping[str, Any] = match.groupdict()
+    partition = int(parts["p"] or -1)
+    first = None
+    if parts["l0"] is not None:
+        first = MessageId(partition, int(parts["l0"]), int(parts["e0"]))
+    index = -1 if parts["i"] is None else int(parts["i"])
+    return MessageId(partition, int(parts["l"]), int(parts["e"]), index, first_chunk=first)

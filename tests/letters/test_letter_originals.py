@@ -1,0 +1,54 @@
+"""What can be copied of a message, and what is refused by name."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from original_kit import Row
+
+from pulsar_encore import NotSupportedError
+from pulsar_encore.letters.form import PLAIN, Form, form_of
+from pulsar_encore.letters.original import keys_of, properties_of, reads_as_bytes
+
+
+@given(st.binary(max_size=40))
+def test_keys_of_bytes_are_told_by_their_padding(key: bytes) -> None:
+    text = base64.b64encode(key).decode()
+    assert reads_as_bytes(text) is bool(len(key) % 3)
+
+
+@pytest.mark.parametrize(
+    "key", ["", "=", "==", "k", "key=", "a=b=", "abc==", "order-17", "user", "a b=", "ab==\n", "é="]
+)
+def test_ordinary_keys_are_not_taken_for_bytes(key: str) -> None:
+    assert not reads_as_bytes(key)
+
+
+def test_text_that_is_none_is_refused() -> None:
+    for unreadable in (Row(key=None), Row(ordering=None)):
+        with pytest.raises(NotSupportedError, match="raw bytes"):
+            keys_of(unreadable, refuse_byte_keys=False)
+    with pytest.raises(NotSupportedError, match="raw bytes"):
+        properties_of(Row(attributes=None))
+
+
+def test_keys_that_may_be_bytes_are_copied_only_where_they_are_known_to_be_text() -> None:
+    row = Row(key="AAE=", ordering="o")
+    assert keys_of(row, refuse_byte_keys=False) == ("AAE=", "o")
+    with pytest.raises(NotSupportedError, match="'AAE='"):
+        keys_of(row, refuse_byte_keys=True)
+
+
+def test_a_form_is_what_copies_are_written_with() -> None:
+    row = Row(topic="persistent://a/b/c-partition-1", schema_version=4)
+    assert form_of(replace(row, schema_version=-1)) == PLAIN
+    assert form_of(row) == Form("persistent://a/b/c", 4)
+    assert form_of(replace(row, key="k")) == Form("persistent://a/b/c", 4, keyed=True)
+    encrypted = replace(row, schema_version=-1, encrypted_with=("b", "a"))
+    assert form_of(encrypted) == Form(secrets=("a", "b"))
+    with pytest.raises(NotSupportedError, match="was not decrypted"):
+        form_of(replace(encrypted, decrypted=False))
