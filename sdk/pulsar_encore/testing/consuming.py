@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..devbroker.consumers import Consumer as Attached
-from ..devbroker.consumers import SubscriptionType
-from ..devbroker.refusal import Refusal
-from ..devbroker.subscriptions import Subscription
-from ..devbroker.topics import Topic
+from ..devbroker.rules.consumers import Consumer as Attached
+from ..devbroker.rules.consumers import SubscriptionType
+from ..devbroker.rules.refusal import Refusal
+from ..devbroker.rules.subscriptions import Subscription
+from ..devbroker.rules.topic_log import TopicLog
 from ..errors import ClosedError, NotSupportedError
 from ..exceptions import BrokerMetadataError, OperationNotSupported, named
 from ..ids import MessageId
@@ -162,7 +162,7 @@ class MemoryConsumer:
 
     def topic_of(self, source: int) -> tuple[str, int]:
         topic = self._sources[source].topic
-        return topic, self._sources[source].subscription.topic.partition
+        return topic, self._sources[source].subscription.log.partition
 
     def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         found = [
@@ -368,7 +368,7 @@ class MemoryConsumer:
         self._flow_all()
 
     def _seek(self, source: _Source, position: MessageId | int) -> None:
-        log = source.subscription.topic
+        log = source.subscription.log
         if isinstance(position, int):
             seq, mask = log.locate_time(position), None
         else:
@@ -381,7 +381,7 @@ class MemoryConsumer:
 
         self.transport.command("SEEK", source.topic, self.subscription_name, position, carry_out)
 
-    def _place(self, log: Topic, position: MessageId) -> tuple[int, int | None]:
+    def _place(self, log: TopicLog, position: MessageId) -> tuple[int, int | None]:
         """Where an id leads: (place in the log, bits of its batch still to be delivered)."""
         inclusive = self._options.start_message_id_inclusive
         where = position.first_chunk if inclusive and position.first_chunk else position
@@ -403,7 +403,7 @@ class MemoryConsumer:
             raise OperationNotSupported(
                 "the last message id is one topic's; this consumer has several"
             )
-        log = self._sources[0].subscription.topic
+        log = self._sources[0].subscription.log
         if log.end == log.base:
             return MessageId(log.partition, -1, -1, topic=self.topic)
         last = log.at(log.end - 1)
@@ -445,7 +445,7 @@ class MemoryConsumer:
 
 def _chunks(subscription: Subscription, ledger: int, entry: int) -> Iterator[int]:
     """The entry, and with the last chunk of a message all its chunks."""
-    log = subscription.topic
+    log = subscription.log
     seq = log.locate(ledger, entry)
     stored = log.at(seq) if seq is not None else None
     if isinstance(stored, StoredEntry) and stored.chunks is not None:

@@ -15,14 +15,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..devbroker.catalogue import Catalogue, TopicState
-from ..devbroker.consumers import SubscriptionType
-from ..devbroker.faults import Direction, Fault, FaultPlan
-from ..devbroker.names import parse
 from ..devbroker.recorder import check_command
-from ..devbroker.refusal import Refusal, missing_subscription
+from ..devbroker.rules.catalogue import Catalogue, TopicState
+from ..devbroker.rules.consumers import SubscriptionType
+from ..devbroker.rules.faults import Direction, Fault, FaultPlan
+from ..devbroker.rules.names import parse
+from ..devbroker.rules.refusal import Refusal, missing_subscription
+from ..devbroker.rules.subscriptions import Subscription
 from ..devbroker.settings import BrokerSettings
-from ..devbroker.subscriptions import Subscription
 from ..errors import ClosedError, ConfigurationError, NotSupportedError
 from ..exceptions import NotConnected, named
 from ..ids import MessageId
@@ -74,7 +74,10 @@ class MemoryTransport:
         self.commands: list[Command] = []
         self.connected: bool = True
         self.catalogue: Catalogue = Catalogue(
-            self.settings, itertools.count(1).__next__, self._topic_created
+            self.settings.topic_rules(),
+            self.settings.rules(),
+            itertools.count(1).__next__,
+            self._topic_created,
         )
         self.links: list[MemoryConsumer] = []
         self.producers: list[MemoryProducer] = []

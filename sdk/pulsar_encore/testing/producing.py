@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
-from ..devbroker.refusal import Refusal
+from ..devbroker.rules.refusal import Refusal
 from ..errors import ClosedError, EncoreError, TransportTimeout
 from ..exceptions import named
 from ..ids import MessageId

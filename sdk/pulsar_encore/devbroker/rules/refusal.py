@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..errors import ConfigurationError, EncoreError
+from ...errors import ConfigurationError, EncoreError
 
 
 class Refusal(EncoreError):

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ..errors import ConfigurationError
-from ..wire import pulsar_pb2 as pb
+from ...errors import ConfigurationError
+from ...wire import pulsar_pb2 as pb
 
 Direction = Literal["in", "out"]
 Kind = Literal["drop", "delay", "duplicate", "close_before", "close_after", "refuse", "outage"]
