@@ -1,7 +1,7 @@
 """Faults by step number: what goes wrong with the n-th command of a type.
 
 Pure and deterministic: the plan counts commands of each type and direction from the moment it is
-installed, over all connections, and says what is to happen; the connection does it. What fired is
+installed, over all connections, and says what is to happen; the session does it. What fired is
 kept in `FaultPlan.fired`.
 """
 

@@ -1,6 +1,6 @@
 """The one way the broker's rules say no: a server error by its protocol name.
 
-Pure rules raise `Refusal`; the connection turns it into the answer that belongs to the command
+Pure rules raise `Refusal`; the session turns it into the answer that belongs to the command
 (ERROR, a failed lookup, SEND_ERROR). It never closes a connection: that is for broken bytes.
 """
 
