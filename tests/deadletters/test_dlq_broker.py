@@ -53,7 +53,7 @@ async def said(broker: BrokerThread, *words: str) -> tuple[int | None, str, str]
 
 
 def sent_home(broker: BrokerThread) -> int:
-    return broker.call(lambda running: running.hub.catalogue.topic(HOME).log.end)
+    return broker.call(lambda running: running.service.catalogue.topic(HOME).log.end)
 
 
 async def interrupt_after(broker: BrokerThread, count: int, kind: signal.Signals) -> int | None:
@@ -245,7 +245,7 @@ async def test_an_interrupt_is_an_answer_too(broker: BrokerThread) -> None:
             process.kill()
         os.close(there)
     assert (process.returncode, out) == (130, b"")
-    assert ELSEWHERE not in broker.call(lambda running: dict(running.hub.catalogue.topics))
+    assert ELSEWHERE not in broker.call(lambda running: dict(running.service.catalogue.topics))
 
 
 LOOKS = (
@@ -268,8 +268,8 @@ async def test_a_topic_that_is_not_there_is_not_made_by_looking(partitions: int)
             assert "there is no dead-letter topic" in problems
             assert "orders-DLO: check the name" in problems
             assert problems.count("\n") == 1
-        assert not broker.call(lambda running: dict(running.hub.catalogue.topics))
-        assert not broker.call(lambda running: dict(running.hub.catalogue.partitioned))
+        assert not broker.call(lambda running: dict(running.service.catalogue.topics))
+        assert not broker.call(lambda running: dict(running.service.catalogue.partitioned))
 
 
 async def test_a_topic_without_letters_is_named_and_gets_no_subscription(
@@ -290,7 +290,7 @@ async def test_a_topic_without_letters_is_named_and_gets_no_subscription(
     await bury_on(broker.url, [b"1"])
     code, out, _ = await said(broker, "replay", DEAD, "--all", "--dry-run")
     assert (code, out.startswith("1 letters would be sent")) == (0, True)
-    topics = broker.call(lambda running: dict(running.hub.catalogue.topics))
+    topics = broker.call(lambda running: dict(running.service.catalogue.topics))
     assert not [
         (name, topic.subscriptions) for name, topic in topics.items() if topic.subscriptions
     ]
@@ -304,7 +304,7 @@ async def test_a_broker_that_makes_no_topics_says_which_is_missing() -> None:
             code, out, problems = await said(broker, words[0], "orders-DLO", *words[1:])
             assert (code, out) == (3, "")
             assert "there is no dead-letter topic" in problems
-        assert not broker.call(lambda running: list(running.hub.catalogue.topics))
+        assert not broker.call(lambda running: list(running.service.catalogue.topics))
 
 
 async def test_a_replay_says_where_it_stopped_what_it_missed_and_why(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-from pulsar_encore.devbroker.consumers import Consumer, Rules, SubscriptionType
-from pulsar_encore.devbroker.subscriptions import Subscription
-from pulsar_encore.devbroker.topics import Entry, Topic
+from pulsar_encore.devbroker.rules.consumers import Consumer, SubscriptionType
+from pulsar_encore.devbroker.rules.settings import SubscriptionRules
+from pulsar_encore.devbroker.rules.subscriptions import Subscription
+from pulsar_encore.devbroker.rules.topic_log import LogEntry, TopicLog
 
 EXCLUSIVE = SubscriptionType.EXCLUSIVE
 SHARED = SubscriptionType.SHARED
@@ -31,15 +32,15 @@ class Bench:
         self.kind = kind
         name = "persistent://public/default/t"
         ledgers = itertools.count(7).__next__
-        self.topic = Topic(name, ledgers, entries_per_ledger=per_ledger, partition=partition)
+        self.topic = TopicLog(name, ledgers, entries_per_ledger=per_ledger, partition=partition)
         defaults: dict[str, object] = {"failover_delay_ms": 0, "rewind_overtaken": 0, **rules}
-        self.sub = Subscription(self.topic, "s", Rules(**defaults))  # type: ignore[arg-type]
+        self.sub = Subscription(self.topic, "s", SubscriptionRules(**defaults))  # type: ignore[arg-type]
         self.now_ms = 0
 
-    def publish(self, count: int = 1, **fields: object) -> list[Entry]:
+    def publish(self, count: int = 1, **fields: object) -> list[LogEntry]:
         """Append entries."""
         return [
-            self.topic.append(Entry(b"", **fields))  # type: ignore[arg-type]
+            self.topic.append(LogEntry(b"", **fields))  # type: ignore[arg-type]
             for _ in range(count)
         ]
 

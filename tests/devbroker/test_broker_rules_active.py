@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from broker_rules_kit import EXCLUSIVE, FAILOVER, Bench
 
-from pulsar_encore.devbroker.consumers import Consumer, NoticeKind
-from pulsar_encore.devbroker.refusal import Refusal
+from pulsar_encore.devbroker.rules.consumers import Consumer, NoticeKind
+from pulsar_encore.devbroker.rules.refusal import Refusal
 
 
 def test_second_exclusive_consumer_is_busy() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from broker_rules_kit import KEY_SHARED, Bench
 
-from pulsar_encore.devbroker.consumers import Consumer
-from pulsar_encore.devbroker.hashing import AutoSplit, Sticky, murmur3
-from pulsar_encore.devbroker.refusal import Refusal
+from pulsar_encore.devbroker.rules.consumers import Consumer
+from pulsar_encore.devbroker.rules.hashing import AutoSplit, Sticky, murmur3
+from pulsar_encore.devbroker.rules.refusal import Refusal
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from broker_rules_kit import EXCLUSIVE, SHARED, Bench
 
-from pulsar_encore.devbroker.refusal import Refusal
+from pulsar_encore.devbroker.rules.refusal import Refusal
 
 
 def test_entry_is_sent_whole_and_charged_whole() -> None:

@@ -301,7 +301,7 @@ def test_reader(broker: BrokerThread, client: pulsar.Client) -> None:
     assert not latest.has_message_available()
     after.close()
     latest.close()
-    assert broker.call(lambda b: len(b.hub.catalogue.topic("t").subscriptions)) == 0
+    assert broker.call(lambda b: len(b.service.catalogue.topic("t").subscriptions)) == 0
 
 
 def test_seek_by_id_and_time(client: pulsar.Client) -> None:

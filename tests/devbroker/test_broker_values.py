@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore.devbroker.encoding import MessageEncoder, ReceiptEncoder, varint
-from pulsar_encore.devbroker.names import parse, topics_hash
-from pulsar_encore.devbroker.producers import Access, Producers, Publisher
-from pulsar_encore.devbroker.refusal import Refusal
-from pulsar_encore.devbroker.schemas import SchemaLog
-from pulsar_encore.devbroker.topics import EARLIEST, LATEST, Entry, Topic
+from pulsar_encore.devbroker.rules.names import parse, topics_hash
+from pulsar_encore.devbroker.rules.producers import Access, Producers, Publisher
+from pulsar_encore.devbroker.rules.refusal import Refusal
+from pulsar_encore.devbroker.rules.schemas import SchemaLog
+from pulsar_encore.devbroker.rules.topic_log import EARLIEST, LATEST, LogEntry, TopicLog
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.ack_sets import from_words
 
 U63 = st.integers(0, 2**63 - 1)
 
 
-def entry_of(ledger: int, number: int, batch: int = 0) -> Entry:
-    entry = Entry(b"", batch)
+def entry_of(ledger: int, number: int, batch: int = 0) -> LogEntry:
+    entry = LogEntry(b"", batch)
     entry.ledger, entry.entry = ledger, number
     return entry
 
@@ -102,10 +102,10 @@ def test_schema_versions_and_incompatible_types() -> None:
         log.get(bytes(7) + b"\x09")
 
 
-def log_of(count: int, per_ledger: int = 4) -> Topic:
-    topic = Topic("t", itertools.count(10, 5).__next__, entries_per_ledger=per_ledger)
+def log_of(count: int, per_ledger: int = 4) -> TopicLog:
+    topic = TopicLog("t", itertools.count(10, 5).__next__, entries_per_ledger=per_ledger)
     for i in range(count):
-        topic.append(Entry(b"", publish_ms=i * 10))
+        topic.append(LogEntry(b"", publish_ms=i * 10))
     return topic
 
 
@@ -154,7 +154,7 @@ def test_unloading_starts_a_ledger_but_never_an_empty_second_one() -> None:
     topic = log_of(1)
     topic.roll_ledger()
     topic.roll_ledger()
-    assert topic.append(Entry(b"")).ledger == 15
+    assert topic.append(LogEntry(b"")).ledger == 15
 
 
 def test_producer_names_and_replacement_by_a_later_epoch() -> None:

@@ -11,7 +11,7 @@ from typing import Any, Self
 import pytest
 
 from pulsar_encore.devbroker import Broker, BrokerSettings
-from pulsar_encore.devbroker.names import topics_hash
+from pulsar_encore.devbroker.rules.names import topics_hash
 from pulsar_encore.errors import ConfigurationError, TransportError
 from pulsar_encore.wire import answers, commands, frames
 from pulsar_encore.wire import pulsar_pb2 as pb

@@ -1,8 +1,8 @@
 """A broker for laptops and tests that the stock client connects to over TCP; not for production."""
 
-from .faults import Fault, FaultPlan, Fired
 from .recorder import Recorded
-from .refusal import Refusal
+from .rules.faults import Fault, FaultPlan, Fired
+from .rules.refusal import Refusal
 from .server import Broker
 from .settings import BrokerSettings
 from .thread import BrokerThread, run_in_thread

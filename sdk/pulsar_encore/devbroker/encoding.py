@@ -8,7 +8,7 @@ Everything else goes through `wire`.
 from __future__ import annotations
 
 from ..wire.ack_sets import to_words
-from .topics import Entry
+from .rules.topic_log import LogEntry
 
 _MINUS_ONE = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
 _SMALL = [bytes((n,)) for n in range(128)] + [
@@ -39,7 +39,7 @@ class IdEncoder:
         self._head = b""
         self._tail = b"\x18" + (_MINUS_ONE if partition < 0 else varint(partition))
 
-    def encode(self, entry: Entry) -> bytes:
+    def encode(self, entry: LogEntry) -> bytes:
         """`MessageIdData` with its length before it."""
         if entry.ledger != self._ledger:
             self._ledger = entry.ledger
@@ -58,7 +58,7 @@ class MessageEncoder:
         self._head = b"\x08" + varint(consumer_id) + b"\x12"
         self._ids = IdEncoder(partition)
 
-    def encode(self, entry: Entry, count: int, mask: int | None, epoch: int | None) -> bytes:
+    def encode(self, entry: LogEntry, count: int, mask: int | None, epoch: int | None) -> bytes:
         """The command alone, without sizes and body."""
         body = self._head + self._ids.encode(entry)
         if count:
@@ -80,7 +80,7 @@ class ReceiptEncoder:
         self._head = b"\x08" + varint(producer_id) + b"\x10"
         self._ids = IdEncoder(partition)
 
-    def encode(self, sequence_id: int, highest: int | None, entry: Entry) -> bytes:
+    def encode(self, sequence_id: int, highest: int | None, entry: LogEntry) -> bytes:
         """The command alone, without sizes."""
         body = self._head + varint(sequence_id) + b"\x1a" + self._ids.encode(entry)
         if highest is not None:

@@ -12,13 +12,14 @@ from typing import Self
 
 from ..errors import ClosedError, ConfigurationError
 from ..exceptions import ConnectError
+from .clock import LoopClock
 from .connection import Connection
-from .faults import FaultPlan
-from .hub import Hub
 from .recorder import Recorded, check_command
-from .refusal import Refusal, missing_subscription
+from .rules.faults import FaultPlan
+from .rules.refusal import Refusal, missing_subscription
+from .rules.subscriptions import Subscription
+from .service import BrokerService
 from .settings import BrokerSettings
-from .subscriptions import Subscription
 
 CLOSING_TURNS = 100
 
@@ -39,7 +40,8 @@ class Broker:
         self.settings: BrokerSettings = settings or BrokerSettings()
         self.port: int = self.settings.port
         self._faults = faults
-        self._hub: Hub | None = None
+        self._service: BrokerService | None = None
+        self._sockets: set[Connection] = set()
         self._server: asyncio.Server | None = None
         self._resume: asyncio.TimerHandle | None = None
         self._resuming: asyncio.Task[None] | None = None
@@ -50,17 +52,18 @@ class Broker:
         Raises:
             ConnectError: The address cannot be had.
         """
-        self._hub = Hub(self.settings, self.outage)
-        self._hub.faults = self._faults
+        clock = LoopClock(asyncio.get_running_loop())
+        self._service = BrokerService(self.settings, clock, self.outage)
+        self._service.faults = self._faults
         await self._listen()
         log.warning("development broker, in memory, not for production: listening on %s", self.url)
 
     async def _listen(self) -> None:
         loop = asyncio.get_running_loop()
-        hub = self.hub
+        service, sockets = self.service, self._sockets
         try:
             self._server = await loop.create_server(
-                lambda: Connection(hub), self.settings.host, self.port
+                lambda: Connection(service, sockets), self.settings.host, self.port
             )
         except OSError as error:
             raise ConnectError(
@@ -71,15 +74,15 @@ class Broker:
         self.port = self._server.sockets[0].getsockname()[1]
 
     @property
-    def hub(self) -> Hub:
-        """What the connections share.
+    def service(self) -> BrokerService:
+        """What the sessions share.
 
         Raises:
             ClosedError: The broker does not run.
         """
-        if self._hub is None:
+        if self._service is None:
             raise ClosedError("the broker was not started, or was closed")
-        return self._hub
+        return self._service
 
     @property
     def url(self) -> str:
@@ -91,18 +94,18 @@ class Broker:
 
     async def aclose(self) -> None:
         """Close every connection and stop; topics are gone."""
-        hub, self._hub = self._hub, None
-        if hub is None:
+        service, self._service = self._service, None
+        if service is None:
             return
         self._cancel_resume()
         if self._resuming is not None:
             await asyncio.gather(self._resuming, return_exceptions=True)
         self._stop_listening()
-        hub.pump.close()
-        for connection in list(hub.sockets):
-            connection.abort()
+        service.scheduler.close()
+        for connection in list(self._sockets):
+            connection.session.abort()
         for _ in range(CLOSING_TURNS):
-            if hub.sockets:
+            if self._sockets:
                 await asyncio.sleep(0)  # an aborted transport closes its socket in the next turn
 
     async def __aenter__(self) -> Self:
@@ -127,15 +130,15 @@ class Broker:
     @faults.setter
     def faults(self, plan: FaultPlan | None) -> None:
         self._faults = plan
-        if self._hub is not None:
-            self._hub.faults = plan
+        if self._service is not None:
+            self._service.faults = plan
 
     def drop_connections(self) -> int:
         """Abort every connection, as a network failure does; returns how many."""
-        connections = list(self.hub.connections)
-        for connection in connections:
-            connection.abort()
-        return len(connections)
+        sessions = list(self.service.sessions)
+        for session in sessions:
+            session.abort()
+        return len(sessions)
 
     def outage(self, seconds: float | None = None) -> None:
         """Refuse connections, for so many seconds or until `resume`; topics are kept."""
@@ -152,7 +155,7 @@ class Broker:
     async def resume(self) -> None:
         """End an outage: listen again on the same port."""
         self._cancel_resume()
-        if self._server is None and self._hub is not None:
+        if self._server is None and self._service is not None:
             await self._listen()
 
     def _cancel_resume(self) -> None:
@@ -169,29 +172,29 @@ class Broker:
 
     def create_topic(self, topic: str) -> None:
         """Create a topic without partitions."""
-        self.hub.catalogue.create(topic)
+        self.service.catalogue.create(topic)
 
     def create_partitioned_topic(self, topic: str, partitions: int) -> None:
         """Create a partitioned topic, or let one grow."""
-        self.hub.catalogue.create_partitioned(topic, partitions)
+        self.service.catalogue.create_partitioned(topic, partitions)
 
     def topics(self) -> list[str]:
         """Full names of all topics and partitions."""
-        return sorted(self.hub.catalogue.topics)
+        return sorted(self.service.catalogue.topics)
 
     def unload(self, topic: str) -> None:
         """Unload a topic: all its users are closed; counts and partial acks are lost."""
-        for state in self.hub.catalogue.states(topic):
-            self.hub.unload(state)
+        for state in self.service.catalogue.states(topic):
+            self.service.unload(state)
 
     def terminate(self, topic: str) -> None:
         """Accept no more messages on a topic."""
-        for state in self.hub.catalogue.states(topic):
-            self.hub.terminate(state)
+        for state in self.service.catalogue.states(topic):
+            self.service.terminate(state)
 
     def subscription(self, topic: str, name: str) -> Subscription | None:
         """A subscription of one topic or partition, to look at; None when there is none."""
-        return self.hub.catalogue.topic(topic, create=False).subscriptions.get(name)
+        return self.service.catalogue.topic(topic, create=False).subscriptions.get(name)
 
     def backlog(self, topic: str, subscription: str) -> int:
         """Entries not acked, over all partitions.
@@ -200,7 +203,7 @@ class Broker:
             ConfigurationError: There is no such topic or subscription.
         """
         try:
-            states = self.hub.catalogue.states(topic)
+            states = self.service.catalogue.states(topic)
         except Refusal as refusal:
             raise ConfigurationError(f"no backlog of {topic!r}: {refusal.message}") from refusal
         found = [s.subscriptions[subscription] for s in states if subscription in s.subscriptions]
@@ -226,10 +229,10 @@ class Broker:
             check_command(name)
         if direction not in (None, "in", "out"):
             raise ConfigurationError(f'direction must be "in", "out" or None, got {direction!r}')
-        recorder = self.hub.recorder
+        recorder = self.service.recorder
         return recorder.find(name, direction) if recorder is not None else []
 
     def forget_commands(self) -> None:
         """Empty the record."""
-        if self.hub.recorder is not None:
-            self.hub.recorder.clear()
+        if self.service.recorder is not None:
+            self.service.recorder.clear()

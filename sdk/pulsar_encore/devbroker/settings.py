@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from ..errors import ConfigurationError
-from .consumers import Rules
-
-MAX_BATCH = 1_000_000  # messages in one entry; an ack set of that is 125 kB
+from .rules.settings import SubscriptionRules, TopicRules
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +104,12 @@ class BrokerSettings:
                 f"rewind_overtaken must be from 0 (never) to 1, not {self.rewind_overtaken!r}"
             )
 
-    def rules(self) -> Rules:
+    def rules(self) -> SubscriptionRules:
         """The part that subscriptions obey."""
-        return Rules(**{field.name: getattr(self, field.name) for field in fields(Rules)})
+        names = (field.name for field in fields(SubscriptionRules))
+        return SubscriptionRules(**{name: getattr(self, name) for name in names})
+
+    def topic_rules(self) -> TopicRules:
+        """The part that the catalogue of topics obeys."""
+        names = (field.name for field in fields(TopicRules))
+        return TopicRules(**{name: getattr(self, name) for name in names})

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ..errors import ClosedError
-from .faults import FaultPlan
 from .recorder import Recorded
+from .rules.faults import FaultPlan
 from .server import Broker
 from .settings import BrokerSettings
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..devbroker.topics import Entry
+from ..devbroker.rules.topic_log import LogEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class MemoryMessage:
 
 
 @dataclass(slots=True, eq=False)
-class StoredEntry(Entry):
+class StoredEntry(LogEntry):
     """An entry of the log, with its messages instead of bytes.
 
     Attributes:

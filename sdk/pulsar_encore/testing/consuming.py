@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from ..devbroker.consumers import Consumer as Attached
-from ..devbroker.consumers import SubscriptionType
-from ..devbroker.refusal import Refusal
-from ..devbroker.subscriptions import Subscription
-from ..devbroker.topics import Topic
+from ..devbroker.rules.consumers import Consumer as Attached
+from ..devbroker.rules.consumers import SubscriptionType
+from ..devbroker.rules.refusal import Refusal
+from ..devbroker.rules.subscriptions import Subscription
+from ..devbroker.rules.topic_log import TopicLog
 from ..errors import ClosedError, NotSupportedError
 from ..exceptions import BrokerMetadataError, OperationNotSupported, named
 from ..ids import MessageId
 from ..options import ConsumerOptions, ConsumerType, InitialPosition
 from ..transport.base import AckPlan, Capabilities, Delivery, Sink
+from .cluster import MemoryCluster
 from .commands import StoredEntry
-
-if TYPE_CHECKING:
-    from .memory import MemoryTransport
 
 PARTITIONS_S = 60.0  # how often clients look for new partitions
 
@@ -55,7 +52,7 @@ class _Source:
             return
         delivery = self._delivery(entry, count, mask)
         generation = self.generation
-        self.link.transport.command(
+        self.link.cluster.command(
             "MESSAGE",
             self.topic,
             self.subscription.name,
@@ -108,14 +105,14 @@ class MemoryConsumer:
 
     def __init__(
         self,
-        transport: MemoryTransport,
+        cluster: MemoryCluster,
         options: ConsumerOptions,
         topics: Sequence[str],
         kind: SubscriptionType,
         name: str,
     ) -> None:
-        self.transport = transport
-        self.capabilities = transport.capabilities
+        self.cluster = cluster
+        self.capabilities = cluster.capabilities
         self._options = options
         self._kind = kind
         self._name = name
@@ -132,13 +129,13 @@ class MemoryConsumer:
         ]
 
     def _subscription(self, topic: str) -> Subscription:
-        state = self.transport.state(topic)
+        state = self.cluster.state(topic)
         found = state.subscriptions.get(self._options.subscription_name)
         if found is not None:
             return found
         earliest = self._options.initial_position is InitialPosition.Earliest
         start = state.log.base if earliest else state.log.end
-        return self.transport.catalogue.subscription(
+        return self.cluster.catalogue.subscription(
             state, self._options.subscription_name, start=start
         )
 
@@ -155,14 +152,14 @@ class MemoryConsumer:
         return self._name
 
     def is_connected(self) -> bool:
-        return self.transport.connected and not self._closed
+        return self.cluster.connected and not self._closed
 
     def can_ack(self, source: int) -> bool:
         return self.is_connected() and self._sources[source].attached is not None
 
     def topic_of(self, source: int) -> tuple[str, int]:
         topic = self._sources[source].topic
-        return topic, self._sources[source].subscription.topic.partition
+        return topic, self._sources[source].subscription.log.partition
 
     def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         found = [
@@ -210,7 +207,7 @@ class MemoryConsumer:
             if source.attached is not None:
                 source.subscription.remove_consumer(source.attached, wall_now_ms)
                 source.attached = None
-                self.transport.wake(source.subscription)
+                self.cluster.wake(source.subscription)
         self._arrived.clear()
 
     def topics_changed(self) -> None:
@@ -223,15 +220,15 @@ class MemoryConsumer:
 
     def _new_topics(self) -> list[str]:
         known = {source.topic for source in self._sources}
-        return [name for name in self.transport.names_of(self._options) if name not in known]
+        return [name for name in self.cluster.names_of(self._options) if name not in known]
 
     def _discover(self) -> None:
         self._discovery = None
         for topic in self._new_topics():
             source = _Source(self, len(self._sources), topic, self._subscription(topic))
-            if self.transport.connected:  # else with the others, after the reconnect
+            if self.cluster.connected:  # else with the others, after the reconnect
                 try:
-                    self._attach(source, self.transport.wall_ms())
+                    self._attach(source, self.cluster.wall_ms())
                 except Refusal:
                     continue
             self._sources.append(source)
@@ -264,9 +261,9 @@ class MemoryConsumer:
 
         def carry_out() -> None:
             source.subscription.flow(consumer, permits)
-            self.transport.wake(source.subscription)
+            self.cluster.wake(source.subscription)
 
-        self.transport.command("FLOW", source.topic, self.subscription_name, permits, carry_out)
+        self.cluster.command("FLOW", source.topic, self.subscription_name, permits, carry_out)
 
     def consumed(self, source: int, messages: int) -> None:
         where = self._sources[source]
@@ -290,7 +287,7 @@ class MemoryConsumer:
             self._came_unseen([delivery])
             return
         self._arrived.append(delivery)
-        self.transport.hand_over_soon()
+        self.cluster.hand_over_soon()
 
     def hand_over(self) -> None:
         arrived, self._arrived = self._arrived, []
@@ -300,9 +297,9 @@ class MemoryConsumer:
     # Commands
 
     def ack(self, plan: AckPlan) -> None:
-        self.transport.check_connected()
+        self.cluster.check_connected()
         source = self._sources[plan.source]
-        self.transport.command(
+        self.cluster.command(
             "ACK", source.topic, self.subscription_name, plan, lambda: self._ack(source, plan)
         )
 
@@ -316,7 +313,7 @@ class MemoryConsumer:
                 subscription.ack(ledger, each)
         for ledger, entry, _, ack_set in plan.partial:
             subscription.ack(ledger, entry, ack_set)
-        self.transport.wake(subscription)
+        self.cluster.wake(subscription)
 
     def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
         if not self._kind.shares:
@@ -351,24 +348,24 @@ class MemoryConsumer:
 
         def carry_out() -> None:
             source.subscription.redeliver(consumer, ids)
-            self.transport.wake(source.subscription)
+            self.cluster.wake(source.subscription)
 
         name = "REDELIVER_UNACKNOWLEDGED_MESSAGES"
-        self.transport.command(name, source.topic, self.subscription_name, ids, carry_out)
+        self.cluster.command(name, source.topic, self.subscription_name, ids, carry_out)
 
     async def seek(self, position: MessageId | int) -> None:
-        self.transport.check_connected()
+        self.cluster.check_connected()
         self._check_open()
         for source in self._sources:
             self._seek(source, position)
         self._arrived.clear()
         if self._sink is not None:
             self._sink.on_rewound()
-        self.attach(self.transport.wall_ms())
+        self.attach(self.cluster.wall_ms())
         self._flow_all()
 
     def _seek(self, source: _Source, position: MessageId | int) -> None:
-        log = source.subscription.topic
+        log = source.subscription.log
         if isinstance(position, int):
             seq, mask = log.locate_time(position), None
         else:
@@ -376,12 +373,12 @@ class MemoryConsumer:
 
         def carry_out() -> None:
             source.end()
-            source.subscription.seek(seq, self.transport.wall_ms(), mask)
+            source.subscription.seek(seq, self.cluster.wall_ms(), mask)
             source.attached = None
 
-        self.transport.command("SEEK", source.topic, self.subscription_name, position, carry_out)
+        self.cluster.command("SEEK", source.topic, self.subscription_name, position, carry_out)
 
-    def _place(self, log: Topic, position: MessageId) -> tuple[int, int | None]:
+    def _place(self, log: TopicLog, position: MessageId) -> tuple[int, int | None]:
         """Where an id leads: (place in the log, bits of its batch still to be delivered)."""
         inclusive = self._options.start_message_id_inclusive
         where = position.first_chunk if inclusive and position.first_chunk else position
@@ -397,13 +394,13 @@ class MemoryConsumer:
         return seq, (((1 << size) - 1) >> index << index) if index else None
 
     async def last_message_id(self) -> MessageId:
-        self.transport.check_connected()
+        self.cluster.check_connected()
         self._check_open()
         if len(self._sources) != 1:
             raise OperationNotSupported(
                 "the last message id is one topic's; this consumer has several"
             )
-        log = self._sources[0].subscription.topic
+        log = self._sources[0].subscription.log
         if log.end == log.base:
             return MessageId(log.partition, -1, -1, topic=self.topic)
         last = log.at(log.end - 1)
@@ -417,13 +414,13 @@ class MemoryConsumer:
         )
 
     async def unsubscribe(self) -> None:
-        self.transport.check_connected()
+        self.cluster.check_connected()
         for source in self._sources:
             if any(one is not source.attached for one in source.subscription.consumers):
                 raise BrokerMetadataError("the subscription has other consumers")
         self.drop()
         for source in self._sources:
-            state = self.transport.state(source.topic)
+            state = self.cluster.state(source.topic)
             state.subscriptions.pop(self.subscription_name, None)
 
     async def close(self) -> None:
@@ -435,8 +432,8 @@ class MemoryConsumer:
             self._closed = True
             if self._discovery is not None:
                 self._discovery.cancel()
-            self.detach(self.transport.wall_ms())
-            self.transport.links.remove(self)
+            self.detach(self.cluster.wall_ms())
+            self.cluster.links.remove(self)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -445,7 +442,7 @@ class MemoryConsumer:
 
 def _chunks(subscription: Subscription, ledger: int, entry: int) -> Iterator[int]:
     """The entry, and with the last chunk of a message all its chunks."""
-    log = subscription.topic
+    log = subscription.log
     seq = log.locate(ledger, entry)
     stored = log.at(seq) if seq is not None else None
     if isinstance(stored, StoredEntry) and stored.chunks is not None:

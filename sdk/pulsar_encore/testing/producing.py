@@ -11,27 +11,24 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING
 
-from ..devbroker.refusal import Refusal
+from ..devbroker.rules.refusal import Refusal
 from ..errors import ClosedError, EncoreError, TransportTimeout
 from ..exceptions import named
 from ..ids import MessageId
 from ..options import ProducerOptions
 from ..outgoing import Outgoing
+from .cluster import MemoryCluster
 from .commands import MemoryMessage
-
-if TYPE_CHECKING:
-    from .memory import MemoryTransport
 
 
 class MemoryProducer:
     """A `ProducerLink`; made by `MemoryTransport.create_producer`."""
 
     def __init__(
-        self, transport: MemoryTransport, options: ProducerOptions, topics: Sequence[str], name: str
+        self, cluster: MemoryCluster, options: ProducerOptions, topics: Sequence[str], name: str
     ) -> None:
-        self._transport = transport
+        self._cluster = cluster
         self._topics = topics
         self._name = options.producer_name or name
         initial = options.initial_sequence_id
@@ -40,7 +37,7 @@ class MemoryProducer:
         self._pending: dict[asyncio.Future[MessageId], tuple[str, MemoryMessage, Outgoing]] = {}
         self._turn = 0
         self._closed = False
-        transport.producers.append(self)
+        cluster.producers.append(self)
 
     @property
     def topic(self) -> str:
@@ -55,7 +52,7 @@ class MemoryProducer:
         return self._sequence_id
 
     def is_connected(self) -> bool:
-        return self._transport.connected and not self._closed
+        return self._cluster.connected and not self._closed
 
     def publish(self, message: Outgoing) -> Awaitable[MessageId]:
         loop = asyncio.get_running_loop()
@@ -63,7 +60,7 @@ class MemoryProducer:
         try:
             if self._closed:
                 raise ClosedError("the producer was closed")
-            self._transport.check_connected()
+            self._cluster.check_connected()
         except EncoreError as error:
             done.set_exception(error)
             return done
@@ -92,12 +89,12 @@ class MemoryProducer:
 
     def _send(self, done: asyncio.Future[MessageId]) -> None:
         topic, stored, message = self._pending[done]
-        generation = self._transport.generation
+        generation = self._cluster.generation
 
         def carry_out() -> None:
-            if generation != self._transport.generation:
+            if generation != self._cluster.generation:
                 return
-            entry = self._transport.store(
+            entry = self._cluster.store(
                 topic,
                 [stored],
                 key=message.ordering_key or message.partition_key or "",
@@ -106,12 +103,12 @@ class MemoryProducer:
             self._sequence_id += 1
             if message.sequence_id is not None:
                 self._sequence_id = message.sequence_id
-            partition = self._transport.state(topic).log.partition
+            partition = self._cluster.state(topic).log.partition
             if not done.done():
                 done.set_result(MessageId(partition, entry.ledger, entry.entry, topic=stored.topic))
 
         try:
-            self._transport.command("SEND", topic, "", message, carry_out)
+            self._cluster.command("SEND", topic, "", message, carry_out)
         except Refusal as error:
             _fail(done, named(error.code, error.message))
         except EncoreError as error:
@@ -139,7 +136,7 @@ class MemoryProducer:
         """Close at once; calling it again does nothing."""
         if not self._closed:
             self._closed = True
-            self._transport.producers.remove(self)
+            self._cluster.producers.remove(self)
             for done in list(self._pending):
                 _fail(done, ClosedError("the producer was closed"))
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from ..devbroker.names import parse
-from ..devbroker.topics import Topic
+from ..devbroker.rules.names import parse
+from ..devbroker.rules.topic_log import TopicLog
 from ..errors import ClosedError
 from ..exceptions import OperationNotSupported
 from ..ids import MessageId
@@ -26,7 +26,7 @@ class _Source:
         inclusive: Whether an id stands for its own message or for the one after it.
     """
 
-    def __init__(self, log: Topic, position: MessageId, inclusive: bool) -> None:
+    def __init__(self, log: TopicLog, position: MessageId, inclusive: bool) -> None:
         self.log = log
         self._inclusive = inclusive
         self.go_to(position)
@@ -78,7 +78,7 @@ class MemoryReader:
 
     def __init__(
         self,
-        logs: Sequence[Topic],
+        logs: Sequence[TopicLog],
         options: ReaderOptions,
         forget: Callable[[MemoryReader], None],
     ) -> None:

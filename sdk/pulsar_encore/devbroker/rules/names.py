@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..wire.checksum import crc32c
+from ...wire.checksum import crc32c
 from .refusal import Refusal
 
 PARTITION_MARK = "-partition-"

@@ -11,10 +11,11 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Protocol
 
-from .consumers import Consumer, Delivery, Rules, SubscriptionType
+from .consumers import Consumer, Delivery, SubscriptionType
 from .cursor import Cursor
 from .delayed import Delayed
-from .topics import Topic
+from .settings import SubscriptionRules
+from .topic_log import TopicLog
 
 TURN = 20  # entries per consumer and turn of the round robin, as the broker does
 
@@ -39,9 +40,11 @@ class Shared:
 
     type = SubscriptionType.SHARED
 
-    def __init__(self, topic: Topic, cursor: Cursor, rules: Rules, durable: bool) -> None:
+    def __init__(
+        self, log: TopicLog, cursor: Cursor, rules: SubscriptionRules, durable: bool
+    ) -> None:
         self.consumers: list[Consumer] = []
-        self._topic = topic
+        self._log = log
         self._cursor = cursor
         self._max_consumer = (rules.max_unacked_per_consumer or 2**62) if durable else 2**62
         self._max_total = (rules.max_unacked_per_subscription or 2**62) if durable else 2**62
@@ -158,22 +161,22 @@ class Shared:
 
     def _read_log(self, wall_now_ms: int) -> int | None:
         cursor = self._cursor
-        topic = self._topic
+        log = self._log
         if self._read < cursor.mark:
             self._read = cursor.mark
-        while self._read < topic.end:
+        while self._read < log.end:
             seq = self._read
             self._read = seq + 1
             if cursor.is_acked(seq):
                 continue
-            due = topic.entries[seq - topic.base].deliver_at_ms
+            due = log.entries[seq - log.base].deliver_at_ms
             if due and self._delays and self._delayed.add(seq, due, wall_now_ms):
                 continue
             return seq
         return None
 
     def _hold(self, consumer: Consumer, seq: int, out: list[Delivery]) -> None:
-        entry = self._topic.entries[seq - self._topic.base]
+        entry = self._log.entries[seq - self._log.base]
         cursor = self._cursor
         mask = cursor.remaining(seq) if cursor.has_partial else None
         left = entry.messages if mask is None else mask.bit_count()

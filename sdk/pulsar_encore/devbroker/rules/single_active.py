@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .consumers import Consumer, Delivery, Rules, SubscriptionType
+from .consumers import Consumer, Delivery, SubscriptionType
 from .cursor import Cursor
 from .hashing import murmur3, ring_index
-from .topics import Entry, Topic
+from .settings import SubscriptionRules
+from .topic_log import LogEntry, TopicLog
 
 READ_ENTRIES = 100  # of one read, as Pulsar's dispatcherMaxReadBatchSize
 READ_MS = 1
@@ -27,7 +28,7 @@ LATEST_BLOCK = 6  # an overtaking read completes after at most so many of the re
 class _Block(NamedTuple):
     """What one read gives: the entries that are not acked, and where the next one starts."""
 
-    entries: list[Entry]
+    entries: list[LogEntry]
     end: int
 
 
@@ -48,7 +49,7 @@ class Overtaking:
         ledger: Tells topics apart.
     """
 
-    def __init__(self, rules: Rules, ledger: int) -> None:
+    def __init__(self, rules: SubscriptionRules, ledger: int) -> None:
         self.share: float = rules.rewind_overtaken
         self._seed = f"{rules.rewind_seed} {ledger}"
         self._rewinds = 0
@@ -66,15 +67,15 @@ class SingleActive:
     def __init__(
         self,
         kind: SubscriptionType,
-        topic: Topic,
+        log: TopicLog,
         cursor: Cursor,
-        rules: Rules,
+        rules: SubscriptionRules,
         overtaking: Overtaking,
     ) -> None:
         self.type = kind
         self.consumers: list[Consumer] = []
         self.active: Consumer | None = None
-        self._topic = topic
+        self._log = log
         self._cursor = cursor
         self._delay_ms = rules.failover_delay_ms if kind is SubscriptionType.FAILOVER else 0
         self._read = cursor.mark
@@ -144,13 +145,13 @@ class SingleActive:
     def _next_block(self, most: int) -> _Block:
         """The read that the active consumer's permits allow; they count entries here."""
         assert self.active is not None
-        topic, cursor = self._topic, self._cursor
+        log, cursor = self._log, self._cursor
         most = min(most, self.active.permits)
         seq = max(self._read, cursor.mark)
-        entries: list[Entry] = []
-        while len(entries) < most and seq < topic.end:
+        entries: list[LogEntry] = []
+        while len(entries) < most and seq < log.end:
             if not cursor.is_acked(seq):
-                entries.append(topic.entries[seq - topic.base])
+                entries.append(log.entries[seq - log.base])
             seq += 1
         return _Block(entries, seq)
 
@@ -177,11 +178,11 @@ class SingleActive:
         self.active = None
         if self.consumers:
             top = [c for c in self.consumers if c.priority == self.consumers[0].priority]
-            partition = self._topic.partition
+            partition = self._log.partition
             at = (
                 partition % len(top)
                 if partition >= 0
-                else ring_index([c.name for c in top], self._topic.name)
+                else ring_index([c.name for c in top], self._log.name)
             )
             self.active = top[at]
         if self.active is not before:

@@ -16,7 +16,6 @@ from .consumers import (
     Delivery,
     Notice,
     NoticeKind,
-    Rules,
     SubscriptionType,
 )
 from .cursor import Cursor
@@ -24,10 +23,9 @@ from .dispatch import Dispatcher, Shared
 from .hashing import check_ranges
 from .keyed import KeyShared
 from .refusal import Refusal
+from .settings import SubscriptionRules
 from .single_active import Overtaking, SingleActive
-from .topics import Topic
-
-__all__ = ["Consumer", "Notice", "NoticeKind", "Rules", "Subscription", "SubscriptionType"]
+from .topic_log import TopicLog
 
 
 class Subscription:
@@ -39,14 +37,20 @@ class Subscription:
     """
 
     def __init__(
-        self, topic: Topic, name: str, rules: Rules, *, durable: bool = True, start: int = 0
+        self,
+        log: TopicLog,
+        name: str,
+        rules: SubscriptionRules,
+        *,
+        durable: bool = True,
+        start: int = 0,
     ) -> None:
-        self.topic = topic
+        self.log = log
         self.name = name
         self.durable = durable
-        self.cursor: Cursor = Cursor(max(start, topic.base))
+        self.cursor: Cursor = Cursor(max(start, log.base))
         self._rules = rules
-        self._overtaking = Overtaking(rules, topic.id_before(topic.end)[0])
+        self._overtaking = Overtaking(rules, log.id_before(log.end)[0])
         self._dispatcher: Dispatcher | None = None
 
     @property
@@ -68,7 +72,7 @@ class Subscription:
     @property
     def backlog(self) -> int:
         """Entries not wholly acked."""
-        return self.cursor.backlog(self.topic.end)
+        return self.cursor.backlog(self.log.end)
 
     def add_consumer(
         self,
@@ -89,7 +93,7 @@ class Subscription:
             self._check_joins(rule, kind, sticky)
         elif kind is SubscriptionType.KEY_SHARED:
             rule = KeyShared(
-                self.topic,
+                self.log,
                 self.cursor,
                 self._rules,
                 self.durable,
@@ -97,9 +101,9 @@ class Subscription:
                 out_of_order=out_of_order,
             )
         elif kind is SubscriptionType.SHARED:
-            rule = Shared(self.topic, self.cursor, self._rules, self.durable)
+            rule = Shared(self.log, self.cursor, self._rules, self.durable)
         else:
-            rule = SingleActive(kind, self.topic, self.cursor, self._rules, self._overtaking)
+            rule = SingleActive(kind, self.log, self.cursor, self._rules, self._overtaking)
         if sticky:
             check_ranges(consumer.ranges, [r for c in rule.consumers for r in c.ranges])
         self._dispatcher = rule
@@ -146,7 +150,7 @@ class Subscription:
 
     def end_of_topic(self) -> list[Notice]:
         """Who is to be told, once, that a terminated topic has nothing left for them."""
-        if not self.topic.terminated or self.backlog:
+        if not self.log.terminated or self.backlog:
             return []
         untold = [consumer for consumer in self.consumers if not consumer.told_end]
         for consumer in untold:
@@ -159,7 +163,7 @@ class Subscription:
 
     def ack(self, ledger: int, entry: int, mask: int | None = None) -> None:
         """Ack an entry, or the indexes whose bit is 0; other ids are accepted silently."""
-        seq = self.topic.locate(ledger, entry)
+        seq = self.log.locate(ledger, entry)
         if seq is None:
             return
         rule = self._dispatcher
@@ -169,7 +173,7 @@ class Subscription:
             return
         if not self._rules.batch_index_ack:
             return
-        left = self.cursor.ack_indexes(seq, self.topic.at(seq).messages, mask)
+        left = self.cursor.ack_indexes(seq, self.log.at(seq).messages, mask)
         if left is None or rule is None:
             return
         if left:
@@ -179,7 +183,7 @@ class Subscription:
 
     def ack_cumulative(self, ledger: int, entry: int, mask: int | None = None) -> None:
         """Ack everything up to an id; ignored on Shared and Key_Shared, as by Pulsar."""
-        seq = self.topic.locate(ledger, entry)
+        seq = self.log.locate(ledger, entry)
         if seq is None or (self._dispatcher is not None and self._dispatcher.type.shares):
             return
         if mask is None:
@@ -187,7 +191,7 @@ class Subscription:
             return
         self.cursor.ack_below(seq)
         if self._rules.batch_index_ack:
-            self.cursor.ack_indexes(seq, self.topic.at(seq).messages, mask)
+            self.cursor.ack_indexes(seq, self.log.at(seq).messages, mask)
 
     def redeliver(
         self,
@@ -204,7 +208,7 @@ class Subscription:
         if self._dispatcher is None:
             return
         wanted = list(ids or ())
-        found = (self.topic.locate(ledger, entry) for ledger, entry in wanted)
+        found = (self.log.locate(ledger, entry) for ledger, entry in wanted)
         seqs = [seq for seq in found if seq is not None] if wanted else None
         self._dispatcher.redeliver(consumer, seqs)
 
@@ -224,9 +228,9 @@ class Subscription:
             closed = self.consumers if rule.type.shares else [active] if active else []
             for consumer in closed:
                 notices += self.remove_consumer(consumer, wall_now_ms)
-        self.cursor.reset(max(seq, self.topic.base))
-        if mask is not None and self.topic.base <= seq < self.topic.end:
-            self.cursor.ack_indexes(seq, self.topic.at(seq).messages, mask)
+        self.cursor.reset(max(seq, self.log.base))
+        if mask is not None and self.log.base <= seq < self.log.end:
+            self.cursor.ack_indexes(seq, self.log.at(seq).messages, mask)
         if isinstance(rule, SingleActive):
             rule.rewind()  # for the standby that has just become active
         return closed, notices

@@ -9,84 +9,83 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
 
-from ..errors import ProtocolError
-from ..wire import answers
-from ..wire import pulsar_pb2 as pb
-from ..wire.entries import ChecksumError, decode_body
-from .encoding import ReceiptEncoder
-from .hub import Publishing
-from .producers import Access, Publisher
-from .refusal import Refusal
-from .settings import MAX_BATCH
-from .topics import Entry
+from ...errors import ProtocolError
+from ...wire import answers
+from ...wire import pulsar_pb2 as pb
+from ...wire.entries import ChecksumError, decode_body
+from ...wire.frames import Frame
+from ..attached import AttachedProducer, Peer
+from ..encoding import ReceiptEncoder
+from ..rules.producers import Access, Publisher
+from ..rules.refusal import Refusal
+from ..rules.topic_log import LogEntry
+from ..service import BrokerService
 
-if TYPE_CHECKING:
-    from ..wire.frames import Frame
-    from .connection import Connection
+MAX_BATCH = 1_000_000  # messages in one entry; an ack set of that is 125 kB
 
 
-def on_producer(conn: Connection, frame: Frame, probed: bool = False) -> None:
+def on_producer(service: BrokerService, session: Peer, frame: Frame, probed: bool = False) -> None:
     """Create a producer; a silent holder of its name is given time to show that it lives."""
     ask = frame.command.producer
-    hub = conn.hub
-    known = conn.producers.get(ask.producer_id)
+    known = session.producers.get(ask.producer_id)
     if known is not None and ask.epoch <= known.publisher.epoch:
-        conn.send(answers.producer_success(ask.request_id, producer_name=known.publisher.name))
+        session.send(answers.producer_success(ask.request_id, producer_name=known.publisher.name))
         return
-    state = hub.catalogue.topic(ask.topic)
-    if hub.settings.require_lookup and state.name not in hub.looked_up:
+    state = service.catalogue.topic(ask.topic)
+    if service.settings.require_lookup and state.name not in service.looked_up:
         raise Refusal("ServiceNotReady", f"{state.name} was not looked up")
     if state.log.terminated:
         raise Refusal("TopicTerminatedError", f"{state.name} was terminated")
     name = ask.producer_name
     publisher = Publisher(
-        key=(conn.id, ask.producer_id),
-        name=name or f"encore-{conn.id}-{next(hub.producer_names)}",
+        key=(session.id, ask.producer_id),
+        name=name or f"encore-{session.id}-{next(service.producer_names)}",
         access=Access(ask.producer_access_mode),
         epoch=ask.epoch,
         generated=not (name and ask.user_provided_producer_name),
         request_id=ask.request_id,
     )
     holder = state.producers.holder(publisher)
-    if holder is not None and not probed and holder.owner.connection is not conn:
-        holder.owner.connection.probe(lambda: conn.retry(on_producer, frame))
+    if holder is not None and not probed and holder.owner.session is not session:
+        again = partial(on_producer, service, session, frame, probed=True)
+        holder.owner.session.probe(lambda: session.retry(frame, again))
         return
     if ask.HasField("schema"):
         publisher.schema_version = state.schemas.register(ask.schema)
     state.producers.add(publisher, ask.topic_epoch if ask.HasField("topic_epoch") else None)
     encoder = ReceiptEncoder(ask.producer_id, state.log.partition)
-    publishing = Publishing(ask.producer_id, conn, state, publisher, encoder)
-    publisher.owner = publishing
-    conn.producers[ask.producer_id] = publishing
-    conn.closed_producers.discard(ask.producer_id)
+    attached = AttachedProducer(ask.producer_id, session, state, publisher, encoder)
+    publisher.owner = attached
+    session.producers[ask.producer_id] = attached
+    session.closed_producers.discard(ask.producer_id)
     first = ask.initial_subscription_name
     if first and first not in state.subscriptions:
-        hub.catalogue.subscription(state, first, start=state.log.base)
-    hub.producer_ready(publishing)
+        service.catalogue.subscription(state, first, start=state.log.base)
+    service.producer_ready(attached)
 
 
-def on_send(conn: Connection, frame: Frame) -> None:
+def on_send(service: BrokerService, session: Peer, frame: Frame) -> None:
     """Store an entry and answer with its id."""
     send = frame.command.send
-    publishing = conn.producers.get(send.producer_id)
-    if publishing is None:
-        if send.producer_id in conn.closed_producers:
+    attached = session.producers.get(send.producer_id)
+    if attached is None:
+        if send.producer_id in session.closed_producers:
             return  # in flight when this side closed the producer; it sends again after PRODUCER
         raise ProtocolError(f"SEND for unknown producer {send.producer_id}")
-    publisher = publishing.publisher
+    publisher = attached.publisher
     if publisher.fenced or not publisher.ready:
         raise ProtocolError(f"SEND of producer {publisher.name!r}, which is fenced or not ready")
-    state = publishing.state
+    state = attached.state
     entry = state.log.append(read_entry(frame.body or b""))
     state.body_bytes += len(entry.body)
     highest = send.highest_sequence_id if send.HasField("highest_sequence_id") else None
-    conn.send_raw("SEND_RECEIPT", publishing.encoder.encode(send.sequence_id, highest, entry))
-    conn.hub.pump.wake_all(state)
+    session.send_raw("SEND_RECEIPT", attached.encoder.encode(send.sequence_id, highest, entry))
+    service.scheduler.wake_all(state)
 
 
-def read_entry(body: bytes) -> Entry:
+def read_entry(body: bytes) -> LogEntry:
     """What delivery needs to know of a stored body.
 
     Raises:
@@ -100,7 +99,7 @@ def read_entry(body: bytes) -> Entry:
     batch = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 0
     if not 0 <= batch <= MAX_BATCH:
         raise Refusal("NotAllowedError", f"a batch of {batch} messages; 1 to {MAX_BATCH} can be")
-    return Entry(
+    return LogEntry(
         body,
         batch,
         metadata.publish_time,
@@ -124,16 +123,16 @@ def _key(metadata: pb.MessageMetadata) -> bytes:
     return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
 
 
-def on_close_producer(conn: Connection, frame: Frame) -> None:
+def on_close_producer(service: BrokerService, session: Peer, frame: Frame) -> None:
     """Close a producer; unknown ids are fine."""
     ask = frame.command.close_producer
-    publishing = conn.producers.get(ask.producer_id)
-    if publishing is not None:
-        conn.hub.withdraw(publishing)
-    conn.send(answers.success(ask.request_id))
+    attached = session.producers.get(ask.producer_id)
+    if attached is not None:
+        service.withdraw(attached)
+    session.send(answers.success(ask.request_id))
 
 
-HANDLERS: dict[str, Callable[[Connection, Frame], None]] = {
+HANDLERS: dict[str, Callable[[BrokerService, Peer, Frame], None]] = {
     "PRODUCER": on_producer,
     "SEND": on_send,
     "CLOSE_PRODUCER": on_close_producer,

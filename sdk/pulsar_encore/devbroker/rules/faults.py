@@ -1,7 +1,7 @@
 """Faults by step number: what goes wrong with the n-th command of a type.
 
 Pure and deterministic: the plan counts commands of each type and direction from the moment it is
-installed, over all connections, and says what is to happen; the connection does it. What fired is
+installed, over all connections, and says what is to happen; the session does it. What fired is
 kept in `FaultPlan.fired`.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ..errors import ConfigurationError
-from ..wire import pulsar_pb2 as pb
+from ...errors import ConfigurationError
+from ...wire import pulsar_pb2 as pb
 
 Direction = Literal["in", "out"]
 Kind = Literal["drop", "delay", "duplicate", "close_before", "close_after", "refuse", "outage"]

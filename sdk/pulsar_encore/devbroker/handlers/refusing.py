@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..wire import answers
-from ..wire import pulsar_pb2 as pb
-from .refusal import Refusal
+from ...wire import answers
+from ...wire import pulsar_pb2 as pb
+from ..rules.refusal import Refusal
 
 
 def refuse(command: pb.BaseCommand, refusal: Refusal) -> pb.BaseCommand:

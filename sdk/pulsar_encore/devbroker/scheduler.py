@@ -1,41 +1,33 @@
-"""Moves entries from subscriptions to connections, once per loop turn.
+"""When a subscription is asked for what it can deliver: once per turn of the clock, if woken.
 
-Whatever may make something deliverable calls `wake`; the pump then asks each such subscription
-once, so that answers and messages of one turn leave in one write. Bounded: a pass takes about 2
-MB of one subscription and comes back for the rest, and consumers of a connection that does not
-drain are skipped.
+Whatever may make something deliverable calls `wake`; each such subscription is then asked once, so
+that answers and messages of one turn leave in one write. Bounded: a pass takes about 2 MB of one
+subscription and comes back for the rest, and consumers of a session that does not drain are
+skipped.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .catalogue import TopicState
-    from .consumers import Delivery
-    from .subscriptions import Subscription
+from .clock import Clock, Timer
+from .rules.catalogue import TopicState
+from .rules.consumers import Delivery
+from .rules.subscriptions import Subscription
 
 PASS_ENTRIES = 1000
 PASS_BYTES = 2_000_000
 
 
-def wall_ms() -> int:
-    """The broker's wall clock."""
-    return time.time_ns() // 1_000_000
-
-
-class Pump:
+class DispatchScheduler:
     """Calls `dispatch` when it may give something, and `deliver` with what it gave."""
 
-    def __init__(self, deliver: Callable[[Delivery], None]) -> None:
+    def __init__(self, clock: Clock, deliver: Callable[[Delivery], None]) -> None:
+        self._clock = clock
         self._deliver = deliver
-        self._loop = asyncio.get_running_loop()
         self._awake: dict[Subscription, TopicState] = {}
         self._scheduled = False
-        self._timers: dict[Subscription, tuple[int, asyncio.TimerHandle]] = {}
+        self._timers: dict[Subscription, tuple[int, Timer]] = {}
         self._closed = False
 
     def wake(self, state: TopicState, subscription: Subscription) -> None:
@@ -43,7 +35,7 @@ class Pump:
         self._awake[subscription] = state
         if not self._scheduled and not self._closed:
             self._scheduled = True
-            self._loop.call_soon(self._run)
+            self._clock.call_soon(self._run)
 
     def wake_all(self, state: TopicState) -> None:
         """Something was published."""
@@ -53,7 +45,7 @@ class Pump:
     def _run(self) -> None:
         self._scheduled = False
         awake, self._awake = self._awake, {}
-        now_ms = wall_ms()
+        now_ms = self._clock.wall_ms()
         for subscription, state in awake.items():
             log = state.log
             average = state.body_bytes // max(log.end, 1) + 1
@@ -77,9 +69,9 @@ class Pump:
             del self._timers[subscription]
         if wake_ms is not None:
             # At least a ms ahead: a timer that fires a rounding error early must not spin.
-            delay = max(wake_ms - now_ms, 1) / 1000
-            handle = self._loop.call_later(delay, self._due, state, subscription)
-            self._timers[subscription] = (wake_ms, handle)
+            delay_s = max(wake_ms - now_ms, 1) / 1000
+            timer = self._clock.call_later(delay_s, lambda: self._due(state, subscription))
+            self._timers[subscription] = (wake_ms, timer)
 
     def _due(self, state: TopicState, subscription: Subscription) -> None:
         self._timers.pop(subscription, None)
@@ -89,6 +81,6 @@ class Pump:
         """Stop; nothing is delivered any more."""
         self._closed = True
         self._awake.clear()
-        for _, handle in self._timers.values():
-            handle.cancel()
+        for _, timer in self._timers.values():
+            timer.cancel()
         self._timers.clear()

@@ -5,7 +5,7 @@ Pulsar also compares structures; a broker for tests does not pretend to.
 
 from __future__ import annotations
 
-from ..wire import pulsar_pb2 as pb
+from ...wire import pulsar_pb2 as pb
 from .refusal import Refusal
 
 _AUTO_CONSUME = 21

@@ -6,83 +6,86 @@ id in use answers SUCCESS and does nothing: so does Pulsar (wire-protocol.md 0).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from functools import partial
 
-from ..errors import ProtocolError
-from ..wire import answers
-from ..wire import pulsar_pb2 as pb
-from ..wire._build import message_id
-from ..wire.ack_sets import from_words
-from .catalogue import TopicState
-from .consumers import Consumer, SubscriptionType
-from .encoding import MessageEncoder
-from .hub import Attached
-from .pump import wall_ms
-from .refusal import Refusal
-from .subscriptions import Subscription
-from .topics import LATEST
-
-if TYPE_CHECKING:
-    from ..wire.frames import Frame
-    from .connection import Connection
+from ...errors import ProtocolError
+from ...wire import answers
+from ...wire import pulsar_pb2 as pb
+from ...wire.ack_sets import from_words
+from ...wire.commands import message_id
+from ...wire.frames import Frame
+from ..attached import AttachedConsumer, Peer
+from ..encoding import MessageEncoder
+from ..rules.catalogue import TopicState
+from ..rules.consumers import Consumer, SubscriptionType
+from ..rules.refusal import Refusal
+from ..rules.subscriptions import Subscription
+from ..rules.topic_log import LATEST
+from ..service import BrokerService
 
 
-def on_subscribe(conn: Connection, frame: Frame, probed: bool = False) -> None:
+def on_subscribe(service: BrokerService, session: Peer, frame: Frame, probed: bool = False) -> None:
     """Connect a consumer; a silent holder of an exclusive subscription is given time."""
     ask = frame.command.subscribe
-    hub = conn.hub
-    if ask.consumer_id in conn.consumers:
-        conn.send(answers.success(ask.request_id))
+    if ask.consumer_id in session.consumers:
+        session.send(answers.success(ask.request_id))
         return
     if not ask.subscription.strip():
         raise Refusal("ProducerBusy", "the subscription needs a name")
     kind = SubscriptionType(ask.subType)
     if ask.read_compacted and kind.shares:
         raise Refusal("NotAllowedError", "read_compacted is for Exclusive and Failover")
-    state = hub.catalogue.topic(ask.topic, create=ask.force_topic_creation)
-    if hub.settings.require_lookup and state.name not in hub.looked_up:
+    state = service.catalogue.topic(ask.topic, create=ask.force_topic_creation)
+    if service.settings.require_lookup and state.name not in service.looked_up:
         raise Refusal("ServiceNotReady", f"{state.name} was not looked up")
     subscription = state.subscriptions.get(ask.subscription)
     active = subscription.active if subscription is not None else None
     if active is not None and kind is SubscriptionType.EXCLUSIVE and not probed:
-        holder: Attached = active.owner
-        if holder.connection is not conn:
-            holder.connection.probe(lambda: conn.retry(on_subscribe, frame))
+        holder: AttachedConsumer = active.owner
+        if holder.session is not session:
+            again = partial(on_subscribe, service, session, frame, probed=True)
+            holder.session.probe(lambda: session.retry(frame, again))
             return
     if ask.HasField("schema"):
         state.schemas.register(ask.schema)
     created = subscription is None
-    subscription = _subscription(conn, state, ask)
+    subscription = _subscription(service, state, ask)
     meta = ask.keySharedMeta
     consumer = Consumer(
         name=ask.consumer_name,
         priority=ask.priority_level,
         epoch=ask.consumer_epoch if ask.HasField("consumer_epoch") and not kind.shares else None,
         ranges=[(span.start, span.end) for span in meta.hashRanges],
-        writable=conn.writable,
+        writable=session.writable,
     )
     encoder = MessageEncoder(ask.consumer_id, state.log.partition)
-    consumer.owner = Attached(ask.consumer_id, conn, state, subscription, consumer, encoder)
+    now_ms = service.clock.wall_ms()
+    attached = AttachedConsumer(
+        ask.consumer_id, session, state, subscription, consumer, encoder, now_ms
+    )
+    consumer.owner = attached
     try:
         notices = subscription.add_consumer(
             consumer,
             kind,
-            wall_ms(),
+            now_ms,
             sticky=kind is SubscriptionType.KEY_SHARED and meta.keySharedMode == pb.STICKY,
             out_of_order=meta.allowOutOfOrderDelivery,
         )
     except Refusal:
         if created:
-            hub.forget(state, subscription)
+            service.forget(state, subscription)
         raise
-    conn.consumers[ask.consumer_id] = consumer.owner
-    conn.send(answers.success(ask.request_id))
-    hub.tell(notices)
+    session.consumers[ask.consumer_id] = attached
+    session.send(answers.success(ask.request_id))
+    service.tell(notices)
 
 
-def _subscription(conn: Connection, state: TopicState, ask: pb.CommandSubscribe) -> Subscription:
+def _subscription(
+    service: BrokerService, state: TopicState, ask: pb.CommandSubscribe
+) -> Subscription:
     """Find or create the subscription that is asked for."""
     found = state.subscriptions.get(ask.subscription)
     if found is not None:
@@ -90,7 +93,7 @@ def _subscription(conn: Connection, state: TopicState, ask: pb.CommandSubscribe)
             kinds = "durable" if found.durable else "non-durable"
             raise Refusal("NotAllowedError", f"subscription {found.name!r} exists and is {kinds}")
         return found
-    if ask.durable and not conn.hub.settings.auto_create_subscriptions:
+    if ask.durable and not service.settings.auto_create_subscriptions:
         raise Refusal("SubscriptionNotFound", f"no subscription {ask.subscription!r}")
     log = state.log
     start = log.base if ask.initialPosition == pb.CommandSubscribe.Earliest else log.end
@@ -100,27 +103,26 @@ def _subscription(conn: Connection, state: TopicState, ask: pb.CommandSubscribe)
         if place != LATEST:
             start = log.locate_from(*place)
     if ask.start_message_rollback_duration_sec:
-        start = log.locate_time(wall_ms() - ask.start_message_rollback_duration_sec * 1000)
-    return conn.hub.catalogue.subscription(
-        state, ask.subscription, start=start, durable=ask.durable
-    )
+        ago_ms = ask.start_message_rollback_duration_sec * 1000
+        start = log.locate_time(service.clock.wall_ms() - ago_ms)
+    return service.catalogue.subscription(state, ask.subscription, start=start, durable=ask.durable)
 
 
-def on_flow(conn: Connection, frame: Frame) -> None:
+def on_flow(service: BrokerService, session: Peer, frame: Frame) -> None:
     """More permits."""
     ask = frame.command.flow
     if not ask.messagePermits:
         raise ProtocolError("FLOW with 0 permits")
-    attached = conn.consumers.get(ask.consumer_id)
+    attached = session.consumers.get(ask.consumer_id)
     if attached is not None:
         attached.subscription.flow(attached.consumer, ask.messagePermits)
-        conn.hub.pump.wake(attached.state, attached.subscription)
+        service.scheduler.wake(attached.state, attached.subscription)
 
 
-def on_ack(conn: Connection, frame: Frame) -> None:
+def on_ack(service: BrokerService, session: Peer, frame: Frame) -> None:
     """Acks, one command for many ids; answered only if a request id asks for it."""
     ask = frame.command.ack
-    attached = conn.consumers.get(ask.consumer_id)
+    attached = session.consumers.get(ask.consumer_id)
     if attached is None:
         return
     subscription, state = attached.subscription, attached.state
@@ -134,60 +136,59 @@ def on_ack(conn: Connection, frame: Frame) -> None:
         words = ids[0].ack_set
         mask = from_words(words) if words else None
         subscription.ack_cumulative(ids[0].ledgerId, ids[0].entryId, mask)
-    hub = conn.hub
     if ask.HasField("request_id"):
-        conn.send(answers.ack_response(ask.consumer_id, request_id=ask.request_id))
+        session.send(answers.ack_response(ask.consumer_id, request_id=ask.request_id))
     if state.log.terminated:
-        hub.tell(subscription.end_of_topic())
-    settings = hub.settings
+        service.tell(subscription.end_of_topic())
+    settings = service.settings
     if (
         subscription.cursor.mark - state.log.base > settings.entries_per_ledger
         and not settings.keep_acked
     ):
         state.trim()
-    hub.pump.wake(state, subscription)
+    service.scheduler.wake(state, subscription)
 
 
-def on_redeliver(conn: Connection, frame: Frame) -> None:
+def on_redeliver(service: BrokerService, session: Peer, frame: Frame) -> None:
     """Give entries back; no ids means all that is held."""
     ask = frame.command.redeliverUnacknowledgedMessages
-    attached = conn.consumers.get(ask.consumer_id)
+    attached = session.consumers.get(ask.consumer_id)
     if attached is None:
         return
     epoch = ask.consumer_epoch if ask.HasField("consumer_epoch") else None
     ids = [(mid.ledgerId, mid.entryId) for mid in ask.message_ids]
     attached.subscription.redeliver(attached.consumer, ids, epoch)
-    conn.hub.pump.wake(attached.state, attached.subscription)
+    service.scheduler.wake(attached.state, attached.subscription)
 
 
-def on_close_consumer(conn: Connection, frame: Frame) -> None:
+def on_close_consumer(service: BrokerService, session: Peer, frame: Frame) -> None:
     """Close a consumer; unknown ids are fine."""
     ask = frame.command.close_consumer
-    attached = conn.consumers.get(ask.consumer_id)
+    attached = session.consumers.get(ask.consumer_id)
     if attached is not None:
-        conn.hub.detach(attached)
-    conn.send(answers.success(ask.request_id))
+        service.detach(attached)
+    session.send(answers.success(ask.request_id))
 
 
-def on_unsubscribe(conn: Connection, frame: Frame) -> None:
+def on_unsubscribe(service: BrokerService, session: Peer, frame: Frame) -> None:
     """Delete the subscription, if nobody else uses it or by force."""
     ask = frame.command.unsubscribe
-    attached = _known(conn, ask.consumer_id)
+    attached = _known(session, ask.consumer_id)
     subscription, state = attached.subscription, attached.state
     others = [c for c in subscription.consumers if c is not attached.consumer]
     if others and not ask.force:
         raise Refusal("MetadataError", f"subscription {subscription.name!r} has other consumers")
-    conn.consumers.pop(attached.id, None)
+    session.consumers.pop(attached.id, None)
     subscription.unload()
-    conn.hub.close_consumers(others)
-    conn.hub.forget(state, subscription)
-    conn.send(answers.success(ask.request_id))
+    service.close_consumers(others)
+    service.forget(state, subscription)
+    session.send(answers.success(ask.request_id))
 
 
-def on_seek(conn: Connection, frame: Frame) -> None:
+def on_seek(service: BrokerService, session: Peer, frame: Frame) -> None:
     """Move the cursor; consumers are closed first and subscribe again."""
     ask = frame.command.seek
-    attached = _known(conn, ask.consumer_id)
+    attached = _known(session, ask.consumer_id)
     log = attached.state.log
     mask = None
     if ask.HasField("message_id"):
@@ -200,17 +201,17 @@ def on_seek(conn: Connection, frame: Frame) -> None:
     else:
         raise Refusal("MetadataError", "SEEK needs a message id or a time")
     subscription = attached.subscription
-    closed, notices = subscription.seek(seq, wall_ms(), mask)
-    conn.hub.close_consumers(closed)
-    conn.hub.tell(notices)
-    conn.send(answers.success(ask.request_id))
-    conn.hub.pump.wake(attached.state, subscription)
+    closed, notices = subscription.seek(seq, service.clock.wall_ms(), mask)
+    service.close_consumers(closed)
+    service.tell(notices)
+    session.send(answers.success(ask.request_id))
+    service.scheduler.wake(attached.state, subscription)
 
 
-def on_last_message_id(conn: Connection, frame: Frame) -> None:
+def on_last_message_id(service: BrokerService, session: Peer, frame: Frame) -> None:
     """The last id of the topic and how far the subscription has acked."""
     ask = frame.command.getLastMessageId
-    attached = _known(conn, ask.consumer_id)
+    attached = _known(session, ask.consumer_id)
     log = attached.state.log
     if log.end > log.base:
         last = log.at(log.end - 1)
@@ -219,7 +220,7 @@ def on_last_message_id(conn: Connection, frame: Frame) -> None:
         where, index = (-1, -1), -1
     partition = log.partition
     marked = message_id(*log.id_before(attached.subscription.cursor.mark), partition=partition)
-    conn.send(
+    session.send(
         answers.get_last_message_id_response(
             ask.request_id,
             last_message_id=message_id(*where, partition=partition, batch_index=index),
@@ -228,14 +229,15 @@ def on_last_message_id(conn: Connection, frame: Frame) -> None:
     )
 
 
-def on_consumer_stats(conn: Connection, frame: Frame) -> None:
+def on_consumer_stats(service: BrokerService, session: Peer, frame: Frame) -> None:
     """Permits, unacked messages and backlog."""
     ask = frame.command.consumerStats
-    attached = conn.consumers.get(ask.consumer_id)
+    attached = session.consumers.get(ask.consumer_id)
     if attached is None:
         raise ProtocolError(f"CONSUMER_STATS for unknown consumer {ask.consumer_id}")
     consumer, subscription = attached.consumer, attached.subscription
-    conn.send(
+    since = datetime.fromtimestamp(attached.since_ms / 1000, UTC)
+    session.send(
         answers.consumer_stats_response(
             ask.request_id,
             consumer_name=consumer.name,
@@ -244,20 +246,20 @@ def on_consumer_stats(conn: Connection, frame: Frame) -> None:
             blocked=consumer.blocked,
             backlog=subscription.backlog,
             subscription_type=subscription.type.name.title() if subscription.type else None,
-            address=conn.address,
-            connected_since=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(attached.since)),
+            address=session.address,
+            connected_since=f"{since:%Y-%m-%dT%H:%M:%SZ}",
         )
     )
 
 
-def _known(conn: Connection, consumer_id: int) -> Attached:
-    attached = conn.consumers.get(consumer_id)
+def _known(session: Peer, consumer_id: int) -> AttachedConsumer:
+    attached = session.consumers.get(consumer_id)
     if attached is None:
         raise Refusal("MetadataError", "Consumer not found")
     return attached
 
 
-HANDLERS: dict[str, Callable[[Connection, Frame], None]] = {
+HANDLERS: dict[str, Callable[[BrokerService, Peer, Frame], None]] = {
     "SUBSCRIBE": on_subscribe,
     "FLOW": on_flow,
     "ACK": on_ack,

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from .consumers import Consumer, Delivery, Rules, SubscriptionType
+from .consumers import Consumer, Delivery, SubscriptionType
 from .cursor import Cursor
 from .dispatch import Shared
 from .hashing import AutoSplit, Sticky
-from .topics import Topic
+from .settings import SubscriptionRules
+from .topic_log import TopicLog
 
 TURN_AHEAD = 100  # entries kept ready per consumer, so that one slow key does not stop the reading
 
@@ -30,15 +31,15 @@ class KeyShared(Shared):
 
     def __init__(
         self,
-        topic: Topic,
+        log: TopicLog,
         cursor: Cursor,
-        rules: Rules,
+        rules: SubscriptionRules,
         durable: bool,
         *,
         sticky: bool,
         out_of_order: bool,
     ) -> None:
-        super().__init__(topic, cursor, rules, durable)
+        super().__init__(log, cursor, rules, durable)
         self.sticky = sticky
         self._out_of_order = out_of_order
         self._look_ahead = rules.look_ahead
@@ -76,7 +77,7 @@ class KeyShared(Shared):
             self._again(seq)
 
     def _slot(self, seq: int) -> int:
-        return self._slot_of(self._topic.at(seq).key_hash)
+        return self._slot_of(self._log.at(seq).key_hash)
 
     def _again(self, seq: int) -> None:
         if self._cursor.is_acked(seq):

@@ -19,7 +19,7 @@ LATEST = (2**63 - 1, 2**63 - 1)
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class LogEntry:
     """One stored entry: a message, a batch or a chunk.
 
     Args:
@@ -52,7 +52,7 @@ class Entry:
         return self._hash
 
 
-class Topic:
+class TopicLog:
     """The log of one topic or partition.
 
     Args:
@@ -72,7 +72,7 @@ class Topic:
     ) -> None:
         self.name = name
         self.partition = partition
-        self.entries: list[Entry] = []
+        self.entries: list[LogEntry] = []
         self.base: int = 0
         self.end: int = 0
         self.terminated = False
@@ -89,7 +89,7 @@ class Topic:
         self._ledger_ids.append(self._next_ledger())
         self._ledger_starts.append(self.end)
 
-    def append(self, entry: Entry) -> Entry:
+    def append(self, entry: LogEntry) -> LogEntry:
         """Store an entry and give it its id.
 
         Raises:
@@ -106,7 +106,7 @@ class Topic:
         self.end += 1
         return entry
 
-    def at(self, seq: int) -> Entry:
+    def at(self, seq: int) -> LogEntry:
         """The entry with this sequence number."""
         return self.entries[seq - self.base]
 

@@ -11,9 +11,9 @@ from .names import PARTITION_MARK, TopicName, parse
 from .producers import Producers
 from .refusal import Refusal
 from .schemas import SchemaLog
-from .settings import BrokerSettings
+from .settings import SubscriptionRules, TopicRules
 from .subscriptions import Subscription
-from .topics import Topic
+from .topic_log import TopicLog
 
 MAX_PARTITIONS = 10_000
 
@@ -21,7 +21,7 @@ MAX_PARTITIONS = 10_000
 class TopicState:
     """One topic or partition with everything that hangs on it."""
 
-    def __init__(self, log: Topic) -> None:
+    def __init__(self, log: TopicLog) -> None:
         self.log = log
         self.name: str = log.name
         self.subscriptions: dict[str, Subscription] = {}
@@ -36,22 +36,25 @@ class TopicState:
 
 
 class Catalogue:
-    """Finds and creates topics by the settings' rules.
+    """Finds and creates topics and subscriptions.
 
     Args:
+        rules: Which topics there may be.
+        subscription_rules: What every subscription obeys.
         next_ledger: Gives ledger ids, unique in the whole broker.
         created: Called when there is a new topic or partition.
     """
 
     def __init__(
         self,
-        settings: BrokerSettings,
+        rules: TopicRules,
+        subscription_rules: SubscriptionRules,
         next_ledger: Callable[[], int],
         created: Callable[[], None] | None = None,
     ) -> None:
-        self._settings = settings
+        self._rules = rules
+        self._subscription_rules = subscription_rules
         self._created = created
-        self._rules = settings.rules()
         self._next_ledger = next_ledger
         self.topics: dict[str, TopicState] = {}
         self.partitioned: dict[str, int] = {}
@@ -63,7 +66,7 @@ class Catalogue:
             Refusal: InvalidTopicName, NotAllowedError, TopicNotFound.
         """
         name = parse(topic)
-        allowed = self._settings.namespaces
+        allowed = self._rules.namespaces
         if allowed is not None and name.namespace not in allowed:
             raise Refusal(
                 "TopicNotFound",
@@ -83,9 +86,9 @@ class Catalogue:
             return self.partitioned[name.full]
         if name.full in self.topics:
             return 0
-        if not (create and self._settings.auto_create):
+        if not (create and self._rules.auto_create):
             raise Refusal("TopicNotFound", f"{name.full} does not exist")
-        count = self._settings.auto_create_partitions
+        count = self._rules.auto_create_partitions
         if name.partition >= 0 or not count or name.full.endswith(("-DLQ", "-RETRY")):
             if name.partition < 0:
                 self._create(name)
@@ -146,10 +149,10 @@ class Catalogue:
     def _create(self, name: TopicName) -> TopicState:
         state = self.topics.get(name.full)
         if state is None:
-            log = Topic(
+            log = TopicLog(
                 name.full,
                 self._next_ledger,
-                entries_per_ledger=self._settings.entries_per_ledger,
+                entries_per_ledger=self._rules.entries_per_ledger,
                 partition=name.partition,
             )
             state = self.topics[name.full] = TopicState(log)
@@ -173,7 +176,7 @@ class Catalogue:
             return state
         if name.full in self.partitioned:
             raise Refusal("NotAllowedError", f"{name.full} is partitioned; use its partitions")
-        if not (create and self._settings.auto_create):
+        if not (create and self._rules.auto_create):
             raise Refusal("TopicNotFound", f"{name.full} does not exist")
         self._check_partition(name)
         return self._create(name)
@@ -194,7 +197,9 @@ class Catalogue:
         self, state: TopicState, name: str, *, start: int, durable: bool = True
     ) -> Subscription:
         """Create a subscription; `start` is clamped to what the log still has."""
-        created = Subscription(state.log, name, self._rules, durable=durable, start=start)
+        created = Subscription(
+            state.log, name, self._subscription_rules, durable=durable, start=start
+        )
         state.subscriptions[name] = created
         return created
 

@@ -1,6 +1,6 @@
 """The one way the broker's rules say no: a server error by its protocol name.
 
-Pure rules raise `Refusal`; the connection turns it into the answer that belongs to the command
+Pure rules raise `Refusal`; the session turns it into the answer that belongs to the command
 (ERROR, a failed lookup, SEND_ERROR). It never closes a connection: that is for broken bytes.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..errors import ConfigurationError, EncoreError
+from ...errors import ConfigurationError, EncoreError
 
 
 class Refusal(EncoreError):

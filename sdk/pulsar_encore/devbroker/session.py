@@ -1,0 +1,311 @@
+"""The broker's side of one connection without a socket: handshake, keep-alive, faults, the record.
+
+Bytes come in by `receive` and go out by the transport that is handed in; timers are the service's
+clock's. Commands are handled at once, in order, without awaiting: all state is in memory. What
+breaks the protocol closes the connection without an answer, as Pulsar does; what is merely refused
+is answered. Output is collected and written once per turn; while the client does not read, its
+consumers get nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from ..errors import EncoreError, ProtocolError
+from ..wire import answers, commands
+from ..wire import pulsar_pb2 as pb
+from ..wire.frames import FRAME_OVERHEAD, Frame, FrameDecoder, FrameError
+from .attached import AttachedConsumer, AttachedProducer
+from .fault_injection import inject, topic_of
+from .handlers import HANDLERS
+from .handlers.refusing import refuse
+from .rules.faults import Fault, FaultPlan
+from .rules.refusal import Refusal
+from .service import BrokerService
+
+log: logging.Logger = logging.getLogger("pulsar_encore.devbroker")
+
+PROTOCOL_VERSION = 21
+
+_NAMES: dict[int, str] = {number: name for name, number in pb.BaseCommand.Type.items()}
+_UNSERVED = frozenset(
+    name
+    for name in pb.BaseCommand.Type.keys()
+    if name.startswith("WATCH_TOPIC_LIST") or "TXN" in name or name.startswith("TC_CLIENT")
+    if not name.endswith(("_RESPONSE", "_SUCCESS"))
+)
+
+
+class ByteTransport(Protocol):
+    """Where a session's bytes go; `asyncio.Transport` is one."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the client, in order."""
+
+    def close(self) -> None:
+        """End the connection once what was written is sent."""
+
+    def abort(self) -> None:
+        """End the connection at once."""
+
+
+class Session:
+    """The broker's side of one connection; a `Peer` to the handlers.
+
+    Args:
+        service: What all sessions of the broker share.
+        transport: Where bytes go. Who hands it in calls `receive` with what comes, and `lost` when
+            the connection has ended.
+        url: The address the client connected to, as a service url.
+        address: The client's own address.
+    """
+
+    def __init__(
+        self, service: BrokerService, transport: ByteTransport, *, url: str, address: str
+    ) -> None:
+        self.id: int = next(service.connection_ids)
+        self.url: str = url
+        self.address: str = address
+        self.consumers: dict[int, AttachedConsumer] = {}
+        self.producers: dict[int, AttachedProducer] = {}
+        self.closed_producers: set[int] = set()
+        self.closed: bool = False
+        self.writable: bool = True
+        self._service = service
+        self._clock = service.clock
+        self._transport = transport
+        limit = service.settings.max_message_size + FRAME_OVERHEAD
+        self._decoder = FrameDecoder(limit, skip_unknown=False)
+        self._connected = False
+        self._keeps_alive = False
+        self._heard = True
+        self._probes: list[Callable[[], None]] = []
+        self._out: list[bytes] = []
+        self._flushing = False
+        self._tick = self._clock.call_later(service.settings.keep_alive_s, self._keep_alive)
+        service.sessions.add(self)
+
+    def lost(self) -> None:
+        """The connection has ended, whoever ended it: let go of everything, once."""
+        if self.closed:
+            return
+        self.closed = True
+        self._tick.cancel()
+        self._service.sessions.discard(self)
+        for consumer in list(self.consumers.values()):
+            self._service.detach(consumer)
+        for producer in list(self.producers.values()):
+            self._service.withdraw(producer)
+        self._probed()
+
+    def close(self) -> None:
+        """Write what is queued, then close."""
+        self._flush()
+        self.lost()
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once; the client sees a lost connection."""
+        self.lost()
+        self._transport.abort()
+
+    # Receiving
+
+    def receive(self, data: bytes) -> None:
+        """Handle what the client sent, cut anywhere."""
+        self._heard = True
+        if self._probes:
+            self._probed()
+        broken: FrameError | None = None
+        try:
+            frames = self._decoder.feed(data)
+        except FrameError as error:
+            frames, broken = error.frames, error
+        for frame in frames:
+            if self.closed:
+                return
+            self._receive(frame)
+        if broken is not None and not self.closed:
+            self._broken(broken)
+
+    def _broken(self, error: EncoreError) -> None:
+        log.warning("connection %d from %s closed: %s", self.id, self.address, error)
+        self.close()
+
+    def _receive(self, frame: Frame) -> None:
+        name = _NAMES[frame.command.type]
+        service = self._service
+        if service.recorder is not None:
+            service.recorder.add(self._clock.now_ms(), self.id, "in", name, frame.command)
+        if service.faults is not None:
+            self._receive_faulty(service.faults, name, frame)
+        else:
+            self._handle(name, frame)
+
+    def _receive_faulty(self, plan: FaultPlan, name: str, frame: Frame) -> None:
+        def answer_refused(fault: Fault) -> None:
+            refusal = Refusal(fault.error, f"refused by the fault plan: {name}")
+            self.send(refuse(frame.command, refusal))
+
+        topic = topic_of(self, name, frame.command) if plan.by_topic else None
+        faults = plan.step("in", name, topic)
+        inject(self._service, self, faults, lambda: self._handle(name, frame), answer_refused)
+
+    def _handle(self, name: str, frame: Frame) -> None:
+        """Handle a command, past the faults."""
+        if self.closed:
+            return
+        try:
+            handler = HANDLERS.get(name)
+            if handler is not None and self._connected:
+                handler(self._service, self, frame)
+            else:
+                self._handle_own(name, frame.command)
+        except Exception as error:
+            self._not_handled(name, frame, error)
+
+    def retry(self, frame: Frame, handle: Callable[[], None]) -> None:
+        """Handle a request again after the holder of what it wants was probed."""
+        if self.closed:
+            return
+        try:
+            handle()
+        except Exception as error:
+            self._not_handled(_NAMES[frame.command.type], frame, error)
+
+    def _not_handled(self, name: str, frame: Frame, error: Exception) -> None:
+        """Answer what was refused, close on what is broken."""
+        if isinstance(error, Refusal):
+            self.send(refuse(frame.command, error))
+        elif isinstance(error, EncoreError):
+            self._broken(error)
+        else:
+            log.error("connection %d: %s failed in the broker", self.id, name, exc_info=error)
+            self.close()
+
+    def _handle_own(self, name: str, command: pb.BaseCommand) -> None:
+        if name == "PING":
+            self.send(commands.pong())
+        elif name == "PONG":
+            pass
+        elif name == "CONNECT" and not self._connected:
+            self._connect(command.connect)
+        elif not self._connected:
+            raise ProtocolError(f"{name} before CONNECT")
+        elif name in _UNSERVED:
+            raise Refusal("NotAllowedError", f"the development broker does not serve {name}")
+        elif name != "AUTH_RESPONSE":
+            raise ProtocolError(f"unexpected {name}")
+
+    def _connect(self, connect: pb.CommandConnect) -> None:
+        settings = self._service.settings
+        if settings.token is not None and (
+            connect.auth_method_name != "token" or connect.auth_data != settings.token.encode()
+        ):
+            self.send(answers.error(error=pb.AuthenticationError, message="Failed to authenticate"))
+            self.close()
+            return
+        self._connected = True
+        self._keeps_alive = connect.protocol_version >= 1
+        flags = pb.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True)
+        self.send(
+            answers.connected(
+                server_version="pulsar-encore development broker",
+                protocol_version=min(connect.protocol_version, PROTOCOL_VERSION),
+                max_message_size=settings.max_message_size,
+                feature_flags=flags,
+            )
+        )
+
+    # Keep-alive
+
+    def _keep_alive(self) -> None:
+        if not self._connected:
+            self._broken(ProtocolError("no CONNECT within a keep-alive interval"))
+            return
+        self.closed_producers.clear()
+        if self._keeps_alive:
+            if not self._heard:
+                self._broken(ProtocolError("silent for two keep-alive intervals"))
+                return
+            self._heard = False
+            self.send(commands.ping())
+        keep_alive_s = self._service.settings.keep_alive_s
+        self._tick = self._clock.call_later(keep_alive_s, self._keep_alive)
+
+    def probe(self, then: Callable[[], None]) -> None:
+        """Call `then` once this client has shown that it lives, or was dropped for silence."""
+        self._probes.append(then)
+        if len(self._probes) == 1:
+            self.send(commands.ping())
+            timeout_s = self._service.settings.liveness_timeout_s
+            self._clock.call_later(timeout_s, self._probe_timed_out)
+
+    def _probe_timed_out(self) -> None:
+        if self._probes and not self.closed:
+            self.abort()
+
+    def _probed(self) -> None:
+        probes, self._probes = self._probes, []
+        for then in probes:
+            then()
+
+    # Sending
+
+    def send(self, command: pb.BaseCommand) -> None:
+        """Queue a command."""
+        self.send_raw(_NAMES[command.type], command.SerializeToString())
+
+    def send_raw(self, name: str, command: bytes, body: bytes = b"") -> None:
+        """Queue an encoded command, with what follows it."""
+        if self.closed:
+            return
+        faults = self._service.faults
+        if faults is not None:
+            self._send_faulty(faults, name, command, body)
+        else:
+            self._queue(name, command, body)
+
+    def _send_faulty(self, plan: FaultPlan, name: str, command: bytes, body: bytes) -> None:
+        topic = None
+        if plan.by_topic:
+            topic = topic_of(self, name, pb.BaseCommand.FromString(command))
+        faults = plan.step("out", name, topic)
+        inject(self._service, self, faults, lambda: self._queue(name, command, body))
+
+    def _queue(self, name: str, command: bytes, body: bytes) -> None:
+        """Record and queue, past the faults."""
+        if self.closed:
+            return
+        recorder = self._service.recorder
+        if recorder is not None:
+            recorder.add(self._clock.now_ms(), self.id, "out", name, command)
+        size = len(command)
+        head = (4 + size + len(body)).to_bytes(4, "big") + size.to_bytes(4, "big")
+        self._out.append(head + command)
+        if body:
+            self._out.append(body)
+        if not self._flushing:
+            self._flushing = True
+            self._clock.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._out:
+            out, self._out = self._out, []
+            self._transport.write(b"".join(out))
+
+    def pause_writing(self) -> None:
+        """Too much is unread: this client's consumers get nothing."""
+        self.writable = False
+        for attached in self.consumers.values():
+            attached.consumer.writable = False
+
+    def resume_writing(self) -> None:
+        """The client has read; its consumers are served again."""
+        self.writable = True
+        for attached in self.consumers.values():
+            attached.consumer.writable = True
+            self._service.scheduler.wake(attached.state, attached.subscription)

@@ -1,0 +1,123 @@
+"""A client of the broker in memory, frames and no socket, and a clock that is moved by hand."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+from pulsar_encore.devbroker.service import BrokerService
+from pulsar_encore.devbroker.session import Session
+from pulsar_encore.wire import commands, frames
+from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire.entries import decode_body, encode_body
+
+TOPIC = "persistent://public/default/t"
+EPOCH_MS = 1_700_000_000_000
+
+
+class HandTimer:
+    """What `HandClock` has been asked to call."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call = call
+
+    def cancel(self) -> None:
+        self.call = lambda: None
+
+
+class HandClock:
+    """A `Clock` without an event loop: time passes in `advance` and nowhere else."""
+
+    def __init__(self) -> None:
+        self._now_ms = 0.0
+        self._asked = itertools.count()
+        self._timers: list[tuple[float, int, HandTimer]] = []
+
+    def now_ms(self) -> float:
+        return self._now_ms
+
+    def wall_ms(self) -> int:
+        return EPOCH_MS + int(self._now_ms)
+
+    def call_later(self, delay_s: float, call: Callable[[], object]) -> HandTimer:
+        timer = HandTimer(call)
+        heappush(self._timers, (self._now_ms + delay_s * 1000, next(self._asked), timer))
+        return timer
+
+    def call_soon(self, call: Callable[[], object]) -> HandTimer:
+        return self.call_later(0, call)
+
+    def advance(self, seconds: float = 0) -> None:
+        """Let time pass, and what falls due meanwhile happen at its moment."""
+        end_ms = self._now_ms + seconds * 1000
+        while self._timers and self._timers[0][0] <= end_ms:
+            self._now_ms, _, timer = heappop(self._timers)
+            timer.call()
+        self._now_ms = end_ms
+
+
+class MemoryClient:
+    """Both ends of a session without a socket: a `ByteTransport` to it, and who calls `receive`.
+
+    Args:
+        answers_pings: False for a client that has gone silent.
+    """
+
+    def __init__(self, service: BrokerService, *, answers_pings: bool = True) -> None:
+        self.got: list[frames.Frame] = []
+        self.closed = False
+        self.answers_pings = answers_pings
+        self.on_message: Callable[[pb.CommandMessage], None] = lambda message: None
+        self._decoder = frames.FrameDecoder()
+        self.session = Session(service, self, url="pulsar://memory:1", address="/memory:2")
+        self.send(commands.connect(client_version="test"))
+
+    def write(self, data: bytes) -> None:
+        assert not self.closed
+        for frame in self._decoder.feed(data):
+            if frame.command.type == pb.BaseCommand.PING:
+                if self.answers_pings:
+                    self.send(commands.pong())
+                continue
+            self.got.append(frame)
+            if frame.command.type == pb.BaseCommand.MESSAGE:
+                self.on_message(frame.command.message)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+    def send(self, *sent: pb.BaseCommand) -> None:
+        self.session.receive(b"".join(frames.encode(command) for command in sent))
+
+    def subscribe(self, permits: int = 1000, kind: Any = pb.CommandSubscribe.Shared) -> None:
+        self.send(
+            commands.subscribe(TOPIC, "s", consumer_id=1, request_id=1, sub_type=kind),
+            commands.flow(1, permits=permits),
+        )
+
+    def produce(self) -> None:
+        self.send(commands.producer(TOPIC, producer_id=1, request_id=2))
+
+    def publish(self, payload: bytes, **metadata: Any) -> None:
+        self.session.receive(send_frame(payload, **metadata))
+
+    def names(self) -> list[str]:
+        """What came, by type."""
+        return [pb.BaseCommand.Type.Name(frame.command.type) for frame in self.got]
+
+    def payloads(self) -> list[bytes]:
+        """The payloads of the messages that came."""
+        return [
+            bytes(decode_body(frame.body).payload) for frame in self.got if frame.body is not None
+        ]
+
+
+def send_frame(payload: bytes, **fields: Any) -> bytes:
+    """SEND of the first producer, with one message."""
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **fields)
+    return frames.encode_with_body(commands.send(1, sequence_id=0), encode_body(metadata, payload))

@@ -1,0 +1,168 @@
+"""Sessions without sockets: in virtual time, and with no event loop at all."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from session_kit import HandClock, MemoryClient, send_frame
+
+from pulsar_encore import testing
+from pulsar_encore.devbroker import BrokerSettings, Fault, FaultPlan
+from pulsar_encore.devbroker.clock import LoopClock
+from pulsar_encore.devbroker.service import BrokerService
+from pulsar_encore.wire import commands
+from pulsar_encore.wire import pulsar_pb2 as pb
+
+HOUR_S = 3600.0
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def service(clock: HandClock) -> BrokerService:
+    return BrokerService(BrokerSettings(delayed_strict=True), clock, lambda seconds: None)
+
+
+def test_an_hour_of_delay_takes_no_time_in_virtual_time() -> None:
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        clock = LoopClock(loop)
+        service = BrokerService(BrokerSettings(delayed_strict=True), clock, lambda seconds: None)
+        client = MemoryClient(service)
+        came: asyncio.Future[float] = loop.create_future()
+        client.on_message = lambda message: came.set_result(loop.time())
+        client.subscribe()
+        client.produce()
+        begun = loop.time()
+        client.publish(b"late", deliver_at_time=clock.wall_ms() + int(HOUR_S * 1000))
+        after = await came - begun
+        assert client.payloads() == [b"late"]
+        assert not client.closed
+        client.session.abort()
+        return after
+
+    begun = time.monotonic()
+    assert HOUR_S - 0.001 <= testing.run(main()) <= HOUR_S + 1  # the wall clock is in whole ms
+    assert time.monotonic() - begun < HOUR_S / 60
+
+
+def test_a_session_needs_no_event_loop(clock: HandClock, service: BrokerService) -> None:
+    client = MemoryClient(service)
+    client.subscribe()
+    client.produce()
+    client.publish(b"now")
+    client.publish(b"late", deliver_at_time=clock.wall_ms() + int(HOUR_S * 1000))
+    clock.advance(HOUR_S - 1)
+    assert client.names() == [
+        *("CONNECTED", "SUCCESS", "PRODUCER_SUCCESS", "SEND_RECEIPT", "SEND_RECEIPT", "MESSAGE")
+    ]
+    clock.advance(2)
+    assert client.payloads() == [b"now", b"late"]
+
+
+def test_bytes_may_be_cut_anywhere(clock: HandClock, service: BrokerService) -> None:
+    client = MemoryClient(service)
+    client.subscribe()
+    client.produce()
+    data = send_frame(b"one")
+    for at in range(len(data)):
+        client.session.receive(data[at : at + 1])
+    clock.advance()
+    assert client.names()[-2:] == ["SEND_RECEIPT", "MESSAGE"]
+
+
+def test_what_a_turn_brings_leaves_in_one_write(clock: HandClock, service: BrokerService) -> None:
+    client = MemoryClient(service)
+    client.subscribe()
+    assert client.names() == []
+    clock.advance()
+    assert client.names() == ["CONNECTED", "SUCCESS"]
+
+
+def test_a_silent_client_is_closed_at_its_second_keep_alive(
+    clock: HandClock, service: BrokerService
+) -> None:
+    silent, lively = MemoryClient(service, answers_pings=False), MemoryClient(service)
+    clock.advance(59.9)
+    assert not silent.closed
+    clock.advance(0.2)
+    assert silent.closed and silent.session.closed
+    assert not lively.closed
+    assert service.sessions == {lively.session}
+
+
+def test_broken_bytes_close_it_when_what_was_queued_is_written(
+    clock: HandClock, service: BrokerService
+) -> None:
+    client = MemoryClient(service)
+    client.session.receive(b"\x00\x00\x00\x02\x00\x00")
+    assert client.closed
+    assert client.names() == ["CONNECTED"]
+
+
+def test_a_lost_connection_gives_to_others_what_it_held(
+    clock: HandClock, service: BrokerService
+) -> None:
+    first, second = MemoryClient(service), MemoryClient(service)
+    first.subscribe()
+    second.produce()
+    second.publish(b"one")
+    clock.advance()
+    assert first.names()[-1] == "MESSAGE"
+    second.subscribe()
+    first.session.lost()
+    clock.advance()
+    assert second.names()[-1] == "MESSAGE"
+
+
+def test_a_client_that_does_not_read_gets_nothing_until_it_does(
+    clock: HandClock, service: BrokerService
+) -> None:
+    client = MemoryClient(service)
+    client.subscribe()
+    client.produce()
+    client.session.pause_writing()
+    client.publish(b"one")
+    clock.advance()
+    assert client.payloads() == []
+    client.session.resume_writing()
+    clock.advance()
+    assert len(client.payloads()) == 1
+
+
+def test_faults_are_carried_out_on_the_same_clock(clock: HandClock, service: BrokerService) -> None:
+    service.faults = FaultPlan(
+        [Fault(kind="delay", command="MESSAGE", delay_ms=5000), Fault(kind="drop", command="ACK")]
+    )
+    client = MemoryClient(service)
+    client.subscribe()
+    client.produce()
+    client.publish(b"one")
+    clock.advance(4.9)
+    assert client.payloads() == []
+    clock.advance(0.2)
+    assert len(client.payloads()) == 1
+    message = client.got[-1].command.message
+    client.send(commands.ack(1, [message.message_id]))
+    assert service.catalogue.states("t")[0].subscriptions["s"].backlog == 1
+    assert service.recorder is not None
+    assert [round(one.at_ms) for one in service.recorder.find("MESSAGE", "out")] == [5000]
+
+
+def test_a_silent_holder_of_an_exclusive_subscription_makes_way(
+    clock: HandClock, service: BrokerService
+) -> None:
+    exclusive = pb.CommandSubscribe.Exclusive
+    holder, other = MemoryClient(service, answers_pings=False), MemoryClient(service)
+    holder.subscribe(kind=exclusive)
+    other.subscribe(kind=exclusive)
+    clock.advance(4.9)
+    assert other.names() == ["CONNECTED"]
+    clock.advance(0.2)
+    assert holder.closed
+    assert other.names() == ["CONNECTED", "SUCCESS"]
