@@ -62,7 +62,7 @@ class Backoff:
             raise ConfigurationError("Backoff.jitter must be from 0 to 1")
 
     def delay_ms(self, redelivery_count: int, rng: Random) -> int:
-        """Delay in ms before the next look at a message redelivered `redelivery_count` times."""
+        """Delay in ms before the next attempt at a message redelivered `redelivery_count` times."""
         low = to_ms(self.min_delay, "Backoff.min_delay")
         high = to_ms(self.max_delay, "Backoff.max_delay")
         if redelivery_count <= 0 or low == 0:

@@ -6,14 +6,48 @@ for, and the settlement state lives in the entry's record.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .ids import MessageId
 from .stock import EncryptionContext
 
 if TYPE_CHECKING:
     from .core.entry import Entry
-    from .transport.base import RawMessage
+
+
+class RawMessage(Protocol):
+    """One message as the transport holds it; everything is decoded on access."""
+
+    def data(self) -> bytes: ...
+    def length(self) -> int: ...
+    def properties(self) -> dict[str, str]: ...
+    def partition_key(self) -> str: ...
+    def ordering_key(self) -> str: ...
+    def publish_timestamp(self) -> int: ...
+    def event_timestamp(self) -> int: ...
+    def topic_name(self) -> str: ...
+    def schema_version(self) -> str: ...
+    def int_schema_version(self) -> int: ...
+    def producer_name(self) -> str: ...
+    def has_null_value(self) -> bool: ...
+    def encryption_context(self) -> Any:  # what `pulsar.EncryptionContext` is made of, or None
+        ...
+
+
+class Held(NamedTuple):
+    """What settling needs to know of a message that was handed over.
+
+    Attributes:
+        entry: The record of its entry.
+        batch_index: Its place in there, 0 for a message that is its entry.
+        failed: Attempts at it that failed before this hand-over.
+        turn: Number of the hand-over (`Entry.turn`).
+    """
+
+    entry: Entry
+    batch_index: int
+    failed: int
+    turn: int
 
 
 class Message:
@@ -97,16 +131,16 @@ class Message:
     def _make_id(self) -> MessageId:
         entry = self._entry
         assert entry is not None  # `of_reader` sets the id
-        home = entry.home
+        source = entry.source
         chunk = entry.first_chunk
         return MessageId(
-            home.partition,
+            source.partition,
             entry.key[0],
             entry.key[1],
             self._index if entry.batched else -1,
             batch_size=entry.size if entry.batched else 0,
-            topic=home.topic,
-            first_chunk=chunk and MessageId(home.partition, *chunk, topic=home.topic),
+            topic=source.topic,
+            first_chunk=chunk and MessageId(source.partition, *chunk, topic=source.topic),
         )
 
     def topic_name(self) -> str:
@@ -143,3 +177,11 @@ class Message:
 
     def __repr__(self) -> str:
         return f"<Message {self.message_id()} of {self._raw.length()} bytes>"
+
+
+def held(message: Message) -> Held | None:
+    """What settling needs to know of a message; None of a reader's, which nobody settles."""
+    entry = message._entry
+    if entry is None:
+        return None
+    return Held(entry, message._index, message._count, message._turn)

@@ -45,21 +45,21 @@ class Alarm:
 
     Args:
         loop: Where it runs.
-        fire: Does what is due and returns the next due time in ms, or None when nothing waits.
-        lead_ms: Fire that much earlier than due, because handing over takes that long.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        fire: Callable[[int], int | None],
-        lead_ms: int = 0,
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._fire = fire
-        self._lead_ms = lead_ms
+        self._fire: Callable[[int], int | None] = _nothing
         self._handle: asyncio.TimerHandle | None = None
         self._due_ms = 0
+
+    def start(self, fire: Callable[[int], int | None]) -> None:
+        """Ring for `fire` from now on.
+
+        Args:
+            fire: Does what is due and returns the next due time in ms, or None when nothing waits.
+        """
+        self._fire = fire
 
     def at(self, due_ms: int | None) -> None:
         """Something is due at `due_ms`; a no-op when the alarm already rings by then."""
@@ -69,14 +69,18 @@ class Alarm:
             self._handle.cancel()
         self._due_ms = due_ms
         # One ms more: the loop's clock is read in whole ms, and early is not an option.
-        when = (due_ms - self._lead_ms + 1) / 1000
+        when = (due_ms + 1) / 1000
         self._handle = self._loop.call_at(max(when, self._loop.time()), self._ring)
 
     def _ring(self) -> None:
         self._handle = None
-        self.at(self._fire(now_ms(self._loop) + self._lead_ms))
+        self.at(self._fire(now_ms(self._loop)))
 
     def cancel(self) -> None:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
+
+
+def _nothing(now_ms: int) -> int | None:
+    return None

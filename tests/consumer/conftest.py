@@ -10,6 +10,7 @@ import pytest
 from consumer_kit import TOPIC
 
 from pulsar_encore import Consumer
+from pulsar_encore.consumer.opening import assemble
 from pulsar_encore.options import ConsumerOptions, ConsumerType, InitialPosition
 from pulsar_encore.testing import MemoryTransport, VirtualClockLoop
 
@@ -35,6 +36,6 @@ def subscribe(transport: MemoryTransport) -> Callable[..., Awaitable[Consumer]]:
         options.setdefault("subscription_name", "s")
         checked = ConsumerOptions(topics=topics or (TOPIC,), pattern=None, **options)
         link = await transport.subscribe(checked)
-        return Consumer(link, checked)
+        return Consumer(assemble(link, checked))
 
     return begin

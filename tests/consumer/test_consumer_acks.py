@@ -30,12 +30,13 @@ from pulsar_encore import (
     MessageNotHeldError,
     ReceiveTimeout,
 )
-from pulsar_encore.consumer.ack_sender import AckSender
 from pulsar_encore.consumer.intake import Intake
-from pulsar_encore.core.in_flight import InFlight
+from pulsar_encore.consumer.opening import assemble
+from pulsar_encore.consumer.settling.ack_sender import AckSender
+from pulsar_encore.consumer.sources import Sources
 from pulsar_encore.options import ConsumerOptions, InitialPosition
 from pulsar_encore.testing import BrokerSettings, Fault, FaultPlan, MemoryTransport
-from pulsar_encore.transport.base import AckPlan, Delivery
+from pulsar_encore.transport.base import AckPlan, Capabilities, Delivery
 
 
 def plans(transport: MemoryTransport) -> list[AckPlan]:
@@ -95,7 +96,7 @@ async def test_a_window_smaller_than_the_group_time_allows_does_not_stall() -> N
         initial_position=InitialPosition.Earliest,
         max_unacked_messages=100,
     )
-    consumer = Consumer(await transport.subscribe(options), options)
+    consumer = Consumer(assemble(await transport.subscribe(options), options))
     for _ in range(2000):
         await consumer.acknowledge(await consumer.receive())
     assert now_s() < 0.5
@@ -601,12 +602,12 @@ async def test_a_topic_seen_only_after_a_reconnect_shows_nothing_twice(
 
     monkeypatch.setattr(Intake, "on_deliveries", on_deliveries)
     consumer = await subscribe()
-    consumer._intake.on_doubtful()  # one of several topics was away
-    consumer._intake.on_connected()
+    consumer._parts.intake.on_doubtful()  # one of several topics was away
+    consumer._parts.intake.on_connected()
     put_numbers(transport, 1)
     await consumer.acknowledge(await consumer.receive())
     await asyncio.sleep(1)
-    consumer._intake.on_deliveries([copy(came[0])])
+    consumer._parts.intake.on_deliveries([copy(came[0])])
     assert await receive_all(consumer) == []
 
 
@@ -652,16 +653,22 @@ async def test_a_source_that_was_refused_is_tried_again_beside_a_busy_one() -> N
     def ack(plan: AckPlan) -> None:
         sent[plan.source] += len(plan.entries)
 
-    link: Any = SimpleNamespace(can_ack=able.__getitem__, ack=ack)
-    homes = {at: InFlight(object(), at, f"{TOPIC}{at}", -1, shared=True) for at in able}
+    link: Any = SimpleNamespace(
+        can_ack=able.__getitem__,
+        ack=ack,
+        capabilities=Capabilities(name="model"),
+        topic_of=lambda source: (f"{TOPIC}{source}", -1),
+    )
     options = ConsumerOptions(topics=(TOPIC,), pattern=None, subscription_name="s")
     queue: Any = []
-    sender = AckSender(link, homes, options, loop, queue)
+    sources = Sources(link, options, loop)
+    sender = AckSender(link, sources, options, loop, queue)
 
     def one(source: int, number: int) -> None:
-        entry, _ = homes[source].arrive((1, number), 0, 0, (0,))
+        state = sources.by_number[source]
+        entry, _ = state.arrive((1, number), 0, 0, (0,))
         assert entry is not None
-        sender.added(homes[source], homes[source].ack(entry, 0))
+        sender.added(state, state.ack(entry, 0))
 
     one(1, 0)
     await asyncio.sleep(0.15)

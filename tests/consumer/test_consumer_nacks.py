@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from consumer_kit import (
@@ -26,6 +28,7 @@ from pulsar_encore import (
     ConfigurationError,
     ConsumerType,
     MessageId,
+    NotConnected,
     ReceiveTimeout,
 )
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
@@ -457,3 +460,73 @@ async def test_a_rewind_that_brought_nothing_is_repeated_beside_a_busy_topic(
         await consumer.acknowledge(message)
         await asyncio.sleep(0.1)
     assert now_s() - begun < 20, "long before the busy topic is done, after 100 s"
+
+
+@pytest.mark.parametrize("batch", [1, 4], ids=["plain", "batches"])
+@pytest.mark.parametrize("waits", ["nack", "ack timeout"])
+async def test_a_redelivery_that_is_refused_is_still_due(
+    transport: MemoryTransport,
+    subscribe: Subscribe,
+    monkeypatch: pytest.MonkeyPatch,
+    batch: int,
+    waits: str,
+) -> None:
+    """Taken, then done: what could not be asked for is asked for again."""
+    numbers = put_numbers(transport, 8, batch)
+    options = {"unacked_messages_timeout_ms": 1000} if waits == "ack timeout" else {}
+    consumer = await subscribe(receiver_queue_size=100, **options)
+    link = consumer._parts.link
+    real, refused = link.redeliver, 0
+
+    def refuses(*asked: Any) -> None:
+        nonlocal refused
+        refused += 1
+        if refused <= 3:
+            raise NotConnected("not connected")
+        real(*asked)
+
+    monkeypatch.setattr(link, "redeliver", refuses)
+    for message in await receive_n(consumer, 8):
+        if message.data() in (b"1", b"6"):
+            await consumer.acknowledge(message)
+        elif waits == "nack":
+            await consumer.negative_acknowledge(message, delay=1)
+    await asyncio.sleep(1.2)
+    assert consumer.statistics().nacked == consumer.statistics().unacked == 6
+    again = await receive_all(consumer, quiet_s=0.9)
+    assert counted(again) == Counter(set(numbers) - {b"1", b"6"})
+    assert {message.redelivery_count() for message in again} == {1}
+    assert refused > 3
+    await consumer.acknowledge(again)
+    assert consumer.statistics().unacked == 0
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.Exclusive])
+async def test_a_redelivery_of_everything_that_is_refused_is_asked_for_again(
+    transport: MemoryTransport,
+    subscribe: Subscribe,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: ConsumerType,
+) -> None:
+    numbers = put_numbers(transport, 8)
+    consumer = await subscribe(consumer_type=kind)
+    link = consumer._parts.link
+    real, refused = link.redeliver_all, 0
+
+    def refuses(source: int | None = None) -> None:
+        nonlocal refused
+        refused += 1
+        if refused <= 2:
+            raise NotConnected("not connected")
+        real(source)
+
+    monkeypatch.setattr(link, "redeliver_all", refuses)
+    await receive_n(consumer, 8)
+    consumer.redeliver_unacknowledged_messages()
+    again = await receive_all(consumer)
+    assert payloads(again) == numbers
+    await consumer.acknowledge(again)
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0

@@ -22,7 +22,8 @@ from pulsar_encore import (
     MessageId,
     ReceiveTimeout,
 )
-from pulsar_encore.consumer.settlement import Settleable, Settlement
+from pulsar_encore.consumer.settling.ownership import Settleable
+from pulsar_encore.consumer.settling.settlement import Settlement
 from pulsar_encore.testing import MemoryTransport
 from pulsar_encore.turn import TURN_S
 

@@ -12,14 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from core_kit import TOPIC, source_state
 
-from pulsar_encore.consumer.ack_sender import AckSender
-from pulsar_encore.core.entry import HELD, Entry, EntryKey
-from pulsar_encore.core.in_flight import InFlight
+from pulsar_encore.consumer.settling.ack_sender import AckSender
+from pulsar_encore.core.entry import Entry, EntryKey
 from pulsar_encore.core.rewind import Rewind, Verdict
+from pulsar_encore.core.source_state import SourceState
 from pulsar_encore.options import ConsumerOptions
 
-TOPIC = "persistent://public/default/t"
 FEW, MANY = 10_000, 40_000
 # Four times the work may cost so many times the steps; a square would be sixteen times.
 LINEAR = 6
@@ -65,37 +65,39 @@ class Walked(dict[Any, Any]):
         return ((key, self[key]) for key in self)
 
 
-def home_with(held: int, *, shared: bool, batch: int = 0) -> tuple[InFlight, list[Entry]]:
+def source_with(held: int, *, shared: bool, batch: int = 0) -> tuple[SourceState, list[Entry]]:
     """A source, of which so many entries are held."""
-    home = InFlight(object(), 0, TOPIC, -1, shared=shared)
+    source = source_state(shared=shared)
     entries = []
     for number in range(held):
-        if home.rewind is not None:
-            home.rewind.judge((1, number), 0)
-        entry, _ = home.arrive((1, number), batch, 0, range(batch or 1))
+        if source.rewind is not None:
+            source.rewind.judge((1, number), 0)
+        entry, _ = source.arrive((1, number), batch, 0, range(batch or 1))
         assert entry is not None
-        entry.state[:] = bytes([HELD]) * entry.size
+        for index in range(entry.size):
+            entry.hand_over(index)
         entries.append(entry)
-    return home, entries
+    return source, entries
 
 
-async def sender_that_cannot_send(home: InFlight) -> AckSender:
+async def sender_that_cannot_send(source: SourceState) -> AckSender:
     options = ConsumerOptions(topics=(TOPIC,), pattern=None, subscription_name="s")
     link: Any = SimpleNamespace(can_ack=lambda source: False)
     queue: Any = []
-    return AckSender(link, {0: home}, options, asyncio.get_running_loop(), queue)
+    sources: Any = [source]
+    return AckSender(link, sources, options, asyncio.get_running_loop(), queue)
 
 
 async def acking_while_away(count: int, batch: int) -> int:
-    home, entries = home_with(count, shared=True, batch=batch)
-    sender = await sender_that_cannot_send(home)
+    source, entries = source_with(count, shared=True, batch=batch)
+    sender = await sender_that_cannot_send(source)
     steps = Steps()
-    home.acks._whole = Walked(steps)
-    home.acks._dirty = Walked(steps)
+    source.acks._whole = Walked(steps)
+    source.acks._parts = Walked(steps)
     with steps:
         for entry in entries:
-            sender.added(home, home.ack(entry, 0))
-    assert len(home.acks) == count, "nothing is lost for it"
+            sender.added(source, source.ack(entry, 0))
+    assert len(source.acks) == count, "nothing is lost for it"
     sender.close()
     return steps.count
 
@@ -109,14 +111,14 @@ async def test_an_ack_while_disconnected_is_one_step(batch: int) -> None:
 
 async def test_what_waited_is_sent_in_one_walk() -> None:
     def sent(count: int) -> int:
-        home, entries = home_with(count, shared=True)
+        source, entries = source_with(count, shared=True)
         for entry in entries:
-            home.ack(entry, 0)
+            source.ack(entry, 0)
         steps = Steps()
-        home.acks._whole, waiting = Walked(steps), home.acks._whole
-        home.acks._whole.update(waiting)
+        source.acks._whole, waiting = Walked(steps), source.acks._whole
+        source.acks._whole.update(waiting)
         with steps:
-            unsent = home.acks.take(0)
+            unsent = source.acks.take(0)
         assert len(unsent.whole) == count
         return steps.count
 
@@ -133,8 +135,8 @@ def counted(work: Callable[[], object]) -> int:
 @pytest.mark.parametrize("batch", [0, 3], ids=["plain", "batches"])
 def test_giving_everything_back_is_linear(shared: bool, batch: int) -> None:
     def given_back(count: int) -> int:
-        home, _ = home_with(count, shared=shared, batch=batch)
-        return counted(home.release_all)
+        source, _ = source_with(count, shared=shared, batch=batch)
+        return counted(source.release_all)
 
     few, many = given_back(FEW), given_back(MANY)
     assert many <= LINEAR * few
@@ -208,13 +210,13 @@ def test_acking_each_message_cumulatively_is_linear_in_what_it_settles() -> None
     """However much is queued behind it."""
 
     def acked(count: int) -> int:
-        home, entries = home_with(count, shared=False)
+        source, entries = source_with(count, shared=False)
         steps = Steps()
-        home._entries, before = Walked(steps), home._entries
-        home._entries.update(before)
+        source._entries, before = Walked(steps), source._entries
+        source._entries.update(before)
         with steps:
             for entry in entries[:100]:
-                home.ack_cumulative(entry.key, 0, 1)
+                source.ack_cumulative(entry.key, 0, 1)
         return steps.count
 
     assert acked(MANY) <= acked(FEW) * 1.5

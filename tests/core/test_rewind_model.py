@@ -1,9 +1,9 @@
 """Rewinds against an abstract broker whose reads race with them, at any place and repeatedly.
 
-The consumer's side is `Rewind` and `InFlight`, driven as the shell drives them. Whatever is handed
-out lies in order and past no hole, but for what does not exist; in the end everything was handed
-out, and the number of rewinds has a bound. Seeded, because what matters are long stories with many
-skips; a story that fails is shown without the steps that it does not need.
+The consumer's side is `Rewind` and `SourceState`, driven as the shell drives them. Whatever is
+handed out lies in order and past no hole, but for what does not exist; in the end everything was
+handed out, and the number of rewinds has a bound. Seeded, because what matters are long stories
+with many skips; a story that fails is shown without the steps that it does not need.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from random import Random
 from typing import TypeAlias
 
 import pytest
+from core_kit import source_state
 
 from pulsar_encore.core.entry import HELD, EntryKey
-from pulsar_encore.core.in_flight import InFlight
 from pulsar_encore.core.rewind import Verdict
 
-TOPIC = "persistent://public/default/t"
 SEEDS = 250
 STEPS = 150
 # As often in a row may one entry be skipped: a third time it is taken for gone.
@@ -60,9 +59,9 @@ class Story:
         # Holes that nothing on this connection explains: those of markers, and what was acked
         # before. Where there are some, only what came on this connection may be skipped.
         self.unexplained = markers
-        self.home = InFlight(self, 0, TOPIC, -1, shared=False)
-        assert self.home.rewind is not None
-        self.rewind = self.home.rewind
+        self.source = source_state(shared=False)
+        assert self.source.rewind is not None
+        self.rewind = self.source.rewind
         self.log: list[tuple[EntryKey, int]] = []  # messages in the entry, 0 for a marker
         self.acked: set[Spot] = set()  # here
         self.arrived: set[Spot] = set()  # of those, at the broker
@@ -80,7 +79,7 @@ class Story:
 
     def step(self, what: str, seed: int) -> None:
         getattr(self, what)(Random(seed))
-        self.home._check()
+        self.source._check()
         self.rewind._check()
         assert self.rewinds <= SKIPS * self.causes, "too many rewinds"
 
@@ -160,13 +159,13 @@ class Story:
             verdict = self.rewind.judge(key, indexes[0])
             if verdict is Verdict.REWIND:
                 self.rewinds += 1
-                self.home.rewound_beside()
+                self.source.rewound_beside()
                 self.asked += 1
             elif verdict is Verdict.ADMIT:
                 self.arrive(key, size, indexes)
 
     def arrive(self, key: EntryKey, size: int, indexes: list[int]) -> None:
-        entry, positions = self.home.arrive(key, size if size > 1 else 0, 0, indexes)
+        entry, positions = self.source.arrive(key, size if size > 1 else 0, 0, indexes)
         for at in positions:
             assert entry is not None
             index = indexes[at]
@@ -190,9 +189,9 @@ class Story:
     def ack(self, rng: Random) -> None:
         if self.held:
             key, index = rng.choice(sorted(self.held))
-            entry = self.home.find(key)
+            entry = self.source.find(key)
             assert entry is not None
-            self.home.ack(entry, index)
+            self.source.ack(entry, index)
             self.settled({(key, index)}, rng)
 
     def ack_all_up_to(self, rng: Random) -> None:
@@ -207,7 +206,7 @@ class Story:
         }
         lost = {spot for spot in covered - self.ever - self.acked if spot[0] not in self.gone}
         assert not lost, f"{sorted(lost)} are acked, and were never handed out"
-        self.home.ack_cumulative(key, index, dict(self.log)[key])
+        self.source.ack_cumulative(key, index, dict(self.log)[key])
         self.settled(covered, rng)
 
     def settled(self, spots: set[Spot], rng: Random) -> None:
@@ -217,24 +216,24 @@ class Story:
             self.flush()
 
     def flush(self, rng: Random | None = None) -> None:
-        self.home.acks.take(0)
+        self.source.acks.take(0)
         self.arrived |= self.acked
 
     def redeliver_all(self, rng: Random) -> None:
         self.flush()
-        self.home.release_all()
+        self.source.release_all()
         self.held.clear()
         self.asked += 1
         self.causes += 1
 
     def reconnect(self, rng: Random) -> None:
-        self.home.disconnected()
-        self.home.acks.disconnected(0)
+        self.source.disconnected()
+        self.source.acks.disconnected(0)
         self.pipe.clear()
         self.asked = self.position = self.edge = 0
         self.fresh = self.racing = False
         self.flush()
-        self.home.reconnected()
+        self.source.reconnected()
         left = [at for at in range(len(self.log)) if self.unsettled(at)]
         self.unexplained = self.unexplained or left != list(range(len(self.log)))[-len(left) :]
 
@@ -250,7 +249,7 @@ class Story:
             self.rewind.give_up()
             return
         self.impatient += 1
-        self.home.rewound_beside()
+        self.source.rewound_beside()
         self.asked += 1
 
     def calm(self, rng: Random | None = None) -> None:

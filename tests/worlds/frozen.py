@@ -13,11 +13,13 @@ from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from pulsar_encore.core.ack_sets import UNCERTAIN_MS, AckTracker, Cumulative
+from pulsar_encore.core.acks import Acks
+from pulsar_encore.core.cumulative import CumulativeAck, Position
+from pulsar_encore.core.duplicates import UNCERTAIN_MS, Duplicates
 from pulsar_encore.core.entry import Entry
-from pulsar_encore.core.in_flight import InFlight
-from pulsar_encore.core.parked import ParkedEntries
+from pulsar_encore.core.packed import PackedEntries
 from pulsar_encore.core.rewind import Rewind
+from pulsar_encore.core.source_state import SourceState
 
 if TYPE_CHECKING:
     from small_world import App, Look
@@ -25,61 +27,74 @@ if TYPE_CHECKING:
 _PLAIN = frozenset((int, str, bool, float, type(None), bytes))
 # What is not state: constants, and what points back.
 _CONSTANT = {
-    InFlight: {
+    SourceState: {
         "owner",
-        "source",
+        "number",
         "topic",
         "partition",
         "shared",
         "volatile",
+        "lead_ms",
         "era",
-        "crossing",  # what this and the next decide is counts
-        "_unlooked",
+        "attempts",  # decides counts only
     },
-    Entry: {"home", "size", "batched", "key", "turns", "base", "looks", "era", "__weakref__"},
+    Entry: {
+        "source",
+        "size",
+        "batched",
+        "key",
+        "turns",
+        "redelivered",
+        "failed",
+        "again",
+        "era",
+        "__weakref__",
+    },
     Rewind: {"came", "_reach"},
-    AckTracker: {"_sent", "_sent_parts", "_positions"},
+    Acks: {"_duplicates"},
+    CumulativeAck: {"_duplicates", "_sent"},
+    # What `asked_all` decides is counts.
+    Duplicates: {"_sent", "_sent_parts", "_sent_count", "_asked", "asked_all"},
 }
 
 
 def freeze(app: App, now: float) -> Any:
     """All of one consumer and its application that decides what may come."""
-    consumer, home = app.consumer, app.home
-    link = app.link
+    source, link = app.source, app.link
     at_ms = int(now * 1000)
     queue = tuple(
         (
             cursor.entry.key,
             cursor.entry.live,
-            cursor.entry is home._entries.get(cursor.entry.key),
+            cursor.entry is source._entries.get(cursor.entry.key),
             tuple(cursor.indexes[cursor.at :]),
         )
-        for cursor in consumer._queue._cursors
+        for cursor in app.queue._cursors
     )
     down = tuple(
         (each.entry, tuple(each.indexes), each.ack_set, each.redelivery_count > 0)
         for each in link.down
     )
     up = tuple((command, _command(details)) for command, details in link.up)
-    patience = consumer._redelivery._patience.get(0)
+    patience = app.redelivery._patience.get(0)
     waited = None
-    if patience is not None and home.rewind is not None:
-        waited = (round(now - patience.since), patience.tries, patience.came == home.rewind.came)
+    if patience is not None and source.rewind is not None:
+        waited = (round(now - patience.since), patience.tries, patience.came == source.rewind.came)
     timers = frozenset(
         (each.callback.__name__, round(each.at - now, 1))
         for each in app.loop.timers
         if each.callback.__name__ != "_ring"
     )
     return (
-        _value(home, at_ms),
+        _value(source, at_ms),
         frozenset(app.nacks.keys),
         frozenset(app.timeouts.keys),
         queue,
         (link.line, link.seeking, down, up),
-        frozenset(consumer._acks._refused),
+        frozenset(app.acks._refused),
         waited,
         timers,
-        frozenset(_look(each, home) for each in app.looks),
+        frozenset(_look(each, source) for each in app.looks),
         frozenset(app.acked),
         frozenset(app.may_ack),
         frozenset(app.seen),
@@ -95,44 +110,57 @@ def _command(details: Any) -> Any:
     return details.cumulative, frozenset(details.entries), frozenset(details.partial)
 
 
-def _look(look: Look, home: InFlight) -> Any:
+def _look(look: Look, source: SourceState) -> Any:
     entry = look.message._entry
     assert entry is not None
-    known = entry is home._entries.get(entry.key)  # `find` would take it out of the store
+    known = entry is source._entries.get(entry.key)  # `find` would take it out of the store
     record = None
     if not known:  # what is left of it
-        record = (entry.live, entry.era == home.era, entry.unacked, bytes(entry.state))
+        record = (entry.live, entry.era == source.era, entry.unacked, bytes(entry.state))
     turns = entry.turn(look.spot[1]) - look.message._turn
     flags = look.nacked, look.leaving, look.current, look.void
     return look.spot, flags, known, record, min(turns, 2)
 
 
 def _entry(entry: Entry, now: int) -> Any:
-    looked = entry.looks is not None
-    return entry.key, looked, tuple(_value(getattr(entry, name), now) for name in _names(Entry))
+    failed, again = entry.failed is not None, entry.again != 0
+    return (
+        entry.key,
+        failed,
+        again,
+        tuple(_value(getattr(entry, name), now) for name in _names(Entry)),
+    )
 
 
 def _rewind(rewind: Rewind, now: int) -> Any:
     return rewind._reach > 0, tuple(_value(getattr(rewind, name), now) for name in _names(Rewind))
 
 
-def _tracker(tracker: AckTracker, now: int) -> Any:
+def _cumulative(cumulative: CumulativeAck, now: int) -> Any:
+    since = now - UNCERTAIN_MS
+    positions = tuple((at >= since, position) for at, position in cumulative._sent)
+    return positions, tuple(
+        _value(getattr(cumulative, name), now) for name in _names(CumulativeAck)
+    )
+
+
+def _duplicates(duplicates: Duplicates, now: int) -> Any:
     since = now - UNCERTAIN_MS
     sent = tuple(
-        (at >= since, frozenset(keys)) for at, keys in (*tracker._sent, *tracker._sent_parts)
+        (at >= since, frozenset(keys)) for at, keys in (*duplicates._sent, *duplicates._sent_parts)
     )
-    positions = tuple((at >= since, position) for at, position in tracker._positions)
-    names = _names(AckTracker)
-    return sent, positions, tuple([_value(getattr(tracker, name), now) for name in names])
+    asked = frozenset((key, earliest > now) for key, earliest in duplicates._asked.items())
+    return sent, asked, tuple(_value(getattr(duplicates, name), now) for name in _names(Duplicates))
 
 
 # Frozen by themselves, or told by the rest.
-_ELSEWHERE: Final = ("nacks", "timeouts", "_away", "_asleep", "_asked")
+_ELSEWHERE: Final = ("nacks", "timeouts", "_away", "_referred")
 
 _SPECIAL: dict[type, Callable[[Any, int], Any]] = {
     Entry: _entry,
     Rewind: _rewind,
-    AckTracker: _tracker,
+    CumulativeAck: _cumulative,
+    Duplicates: _duplicates,
 }
 
 
@@ -155,27 +183,28 @@ def _value(value: Any, now: int) -> Any:
         return special(value, now)
     if kind is bytearray:
         return bytes(value)
-    if kind in (tuple, list, deque, Cumulative):
+    if kind in (tuple, list, deque, Position):
         return tuple([_value(each, now) for each in value])
     if kind is set:
         return frozenset(value)
     if isinstance(value, Enum):
         return value
-    if kind is ParkedEntries:
-        return tuple((key, each.acked, each.nacked, frozenset(each.looks)) for key, each in value)
+    if kind is PackedEntries:
+        return tuple((key, each.acked, each.nacked, frozenset(each.failed)) for key, each in value)
     if isinstance(value, dict):
         return frozenset([(_key(key), _value(each, now)) for key, each in value.items()])
-    if kind is InFlight:
+    if kind is SourceState:
         names: Iterable[str] = vars(value)
-        left_out = _CONSTANT[InFlight]
-        asked = frozenset((key, earliest > now) for key, earliest in value._asked.items())
-        return asked, tuple(
+        left_out = _CONSTANT[SourceState]
+        return tuple(
             [
                 _value(getattr(value, name), now)
                 for name in names
                 if name not in left_out and name not in _ELSEWHERE
             ]
         )
+    if kind is Acks:
+        return tuple([_value(getattr(value, name), now) for name in _names(Acks)])
     raise TypeError(f"no way to freeze a {kind.__name__}")
 
 

@@ -19,9 +19,10 @@ from abstract_broker import TOPIC, Broker, Line, Link, Mode, Spot, Stored
 from frozen import freeze
 
 from pulsar_encore.consumer.consumer import Consumer
+from pulsar_encore.consumer.opening import assemble
 from pulsar_encore.core.due import DueBatch, MessageKey
 from pulsar_encore.core.entry import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED, EntryKey
-from pulsar_encore.core.in_flight import InFlight
+from pulsar_encore.core.source_state import SourceState
 from pulsar_encore.errors import MessageNotHeldError
 from pulsar_encore.message import Message
 from pulsar_encore.options import ConsumerOptions
@@ -152,6 +153,8 @@ class PlainIndex:
                 batch.indexes.append((ledger, entry, 1 << index))
         return batch
 
+    def done(self, batch: DueBatch, /) -> None: ...
+
     def next_due(self) -> int | None:
         return _FAR_MS if self.keys else None
 
@@ -203,13 +206,17 @@ class App:
         options = _options(plan)
         asyncio._set_running_loop(self.loop)  # type: ignore[arg-type]
         try:
-            self.consumer = Consumer(self.link, options)  # type: ignore[arg-type]
+            parts = assemble(self.link, options, new_index=PlainIndex)  # type: ignore[arg-type]
+            self.consumer = Consumer(parts)
         finally:
             asyncio._set_running_loop(None)
         self.consumer._turn.clock = lambda: -math.inf  # no call ever has to let a loop run
-        self.home: InFlight = self.consumer._intake.home(0)
-        self.nacks = self.home.nacks = PlainIndex()
-        self.timeouts = self.home.timeouts = PlainIndex()
+        self.source: SourceState = parts.sources.by_number[0]
+        nacks, timeouts = self.source.nacks, self.source.timeouts
+        assert isinstance(nacks, PlainIndex) and isinstance(timeouts, PlainIndex)
+        self.nacks, self.timeouts = nacks, timeouts
+        self.queue, self.acks, self.redelivery = parts.queue, parts.acks, parts.redelivery
+        self.settlement = parts.settlement
         self.looks: list[Look] = []
         self.acked: set[Spot] = set()  # by this application, since the last seek
         self.may_ack: set[Spot] = set()  # what an ack of this consumer may cover
@@ -222,12 +229,12 @@ class App:
 
     def has_queued(self) -> bool:
         """Whether there is something to take, though it may be settled by now."""
-        return any(cursor.at < cursor.end for cursor in self.consumer._queue._cursors)
+        return any(cursor.at < cursor.end for cursor in self.queue._cursors)
 
     def queued(self) -> list[Spot]:
         return [
             (cursor.entry.key, index)
-            for cursor in self.consumer._queue._cursors
+            for cursor in self.queue._cursors
             for index in cursor.indexes[cursor.at :]
             if cursor.entry.state[index] == QUEUED and cursor.entry.live
         ]
@@ -361,13 +368,13 @@ class World:
                 yield ("time out", name, key)
         if left["redeliver all"]:
             yield ("redeliver all", name)
-        if len(app.home.acks) and app.link.can_ack(0):
+        if len(app.source.acks) and app.link.can_ack(0):
             yield ("flush", name)
 
     def _can_send(self, name: str) -> list[Stored]:
         if self.broker.elected:  # a new active consumer waits for a second; acks take a tenth
             for app in self.apps.values():
-                if app.link.up or (app.link.line is Line.UP and len(app.home.acks)):
+                if app.link.up or (app.link.line is Line.UP and len(app.source.acks)):
                     return []
         return self.broker.can_send(name)
 
@@ -378,7 +385,7 @@ class World:
         """Nothing is on its way, nor waits to be sent: time may pass."""
         return all(
             app.link.line is Line.UP
-            and not (app.link.up or app.link.down or app.link.seeking or len(app.home.acks))
+            and not (app.link.up or app.link.down or app.link.seeking or len(app.source.acks))
             for app in self.apps.values()
         )
 
@@ -409,7 +416,7 @@ class World:
                     what = "nack" if nacks and self.left["nack"] else "ack"
                     return (what, name, look.spot, look.number)
         for name, app in apps:
-            if len(app.home.acks):
+            if len(app.source.acks):
                 return ("flush", name)
         for name in reversed(self.apps):
             for stored in self._can_send(name):
@@ -524,7 +531,7 @@ class World:
 
     def _seek(self, app: App) -> None:
         """Acks made so far are sent first; those made until it is done are void."""
-        app.consumer._acks.flush()
+        app.acks.flush()
         while app.link.up:
             self.broker.hear(app.name)
         app.link.seeking = True
@@ -541,7 +548,7 @@ class World:
             look.void, look.current, look.leaving = True, False, False
 
     def _flush(self, app: App) -> None:
-        app.consumer._acks.flush()
+        app.acks.flush()
 
     def _quiet(self) -> None:
         """So long that what was sent has arrived and is persisted, and every timer rings."""
@@ -570,7 +577,7 @@ class World:
 
     def _take(self, app: App) -> None:
         queued = app.queued()
-        message = app.consumer._queue.take()
+        message = app.queue.take()
         if message is None:
             if queued:
                 raise Violation(f"{app.name} is handed nothing, though a message is queued for it")
@@ -617,10 +624,10 @@ class World:
         app.looks = [each for each in app.looks if each.spot != spot]
 
     def _has_acked(self, app: App, spot: Spot) -> bool:
-        entry = app.home.find(spot[0])
+        entry = app.source.find(spot[0])
         if entry is not None:
             return entry.state[spot[1]] == ACKED
-        return app.home.acks.covers(spot[0])
+        return app.source.acks.covers(spot[0])
 
     def _ack_by_id(self, app: App, spot: Spot, number: int) -> None:
         self._ack(app, spot, number, by_id=True)
@@ -649,7 +656,7 @@ class World:
 
     def _leave(self, app: App, spot: Spot, number: int) -> None:
         look = app.find(spot, number)
-        app.consumer._settlement.leave(look.message, cumulative=False)
+        app.settlement.leave(look.message, cumulative=False)
         look.leaving = True
 
     def _forwarded(self, app: App, spot: Spot, number: int) -> None:
@@ -657,7 +664,7 @@ class World:
 
     def _copy_failed(self, app: App, spot: Spot, number: int) -> None:
         look = app.find(spot, number)
-        app.consumer._settlement.give_back(look.message, 60_000, None)
+        app.settlement.not_forwarded(look.message, 60_000, None)
         look.leaving, look.nacked = False, True
 
     def _redeliver_all(self, app: App) -> None:
@@ -669,13 +676,13 @@ class World:
         self._fire(app, key)
 
     def _time_out(self, app: App, key: MessageKey) -> None:
-        app.timeouts.keys[key] = app.home.timed = True
+        app.timeouts.keys[key] = app.source.special = True
         self._fire(app, key)
 
     def _fire(self, app: App, key: MessageKey) -> None:
-        if app.consumer._redelivery._alarm._handle is None:
+        if app.redelivery._alarm._handle is None:
             raise Violation(f"{app.name} has set no alarm for what is due")
-        app.consumer._redelivery._alarm._ring()
+        app.redelivery._alarm._ring()
         spot = (key[:2], max(key[2], 0))
         gone = [each for each in app.looks if each.spot == spot or not self.broker.shared]
         self._given_back(app, gone)
@@ -714,14 +721,14 @@ class World:
     def check(self) -> None:
         """Each message is somewhere, and every consumer's books are in order."""
         for app in self.apps.values():
-            app.home._check()
-            if app.home.rewind is not None:
-                app.home.rewind._check()
-            if app.home.count(QUEUED) != len(app.queued()):
+            app.source._check()
+            if app.source.rewind is not None:
+                app.source.rewind._check()
+            if app.source.count(QUEUED) != len(app.queued()):
                 raise Violation(f"{app.name}: what is marked as queued is not what is queued")
-            acks = app.consumer._acks
+            acks = app.acks
             idle = acks._timer is None and acks._retry is None
-            if len(app.home.acks) and app.link.can_ack(0) and idle:
+            if len(app.source.acks) and app.link.can_ack(0) and idle:
                 raise Violation(f"acks wait at {app.name}, and nothing will send them")
         for spot in self.spots:
             if not self.where(spot):
@@ -746,8 +753,8 @@ class World:
 
     def _where_at(self, app: App, spot: Spot) -> Iterator[str]:
         key, index = spot
-        home, link = app.home, app.link
-        entry = home.find(key)
+        source, link = app.source, app.link
+        entry = source.find(key)
         words = {QUEUED: "queued", NACKED: "waiting", ACKED: "acked", LEAVING: "leaving"}
         if entry is not None:
             state = entry.state[index]
@@ -755,13 +762,13 @@ class World:
                 yield words[state]
             elif state == HELD and any(each.spot == spot and each.in_hand for each in app.looks):
                 yield "held"
-            elif state == AWAY and home.rewind is not None and home.rewind.owed:
+            elif state == AWAY and source.rewind is not None and source.rewind.owed:
                 yield "owed"
-        elif (*key, -1) in home.nacks:
+        elif (*key, -1) in source.nacks:
             yield "waiting"
-        elif home.acks.covers(key) or spot in app.acked:
+        elif source.acks.covers(key) or spot in app.acked:
             yield "acked"
-        elif home.rewind is not None and home.rewind.owed:
+        elif source.rewind is not None and source.rewind.owed:
             yield "owed"
         if any((each.ledger, each.entry) == key and index in each.indexes for each in link.down):
             yield "on its way"
@@ -776,10 +783,10 @@ class World:
         """With everything settled and the world at rest, nothing is left over."""
         for name, app in self.apps.items():
             link = app.link
-            if app.consumer._queue.take() is not None:
+            if app.queue.take() is not None:
                 raise Violation(f"{name} has something queued that is settled")
-            if app.home.unacked:
-                raise Violation(f"{name} counts {app.home.unacked} messages as unacked for ever")
+            if app.source.unacked:
+                raise Violation(f"{name} counts {app.source.unacked} messages as unacked for ever")
             if link.returned != link.delivered:
                 raise Violation(
                     f"{name} was delivered {link.delivered} messages and gave back room for "

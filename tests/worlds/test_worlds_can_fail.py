@@ -9,11 +9,11 @@ import pytest
 from search import Found, reached, search
 from small_world import Event, Plan
 
-from pulsar_encore.consumer.receive_queue import ReceiveQueue
-from pulsar_encore.core import ack_sets
+from pulsar_encore.consumer.receiving.queue import ReceiveQueue
+from pulsar_encore.core import duplicates
 from pulsar_encore.core.entry import HELD, Entry, EntryKey
-from pulsar_encore.core.in_flight import InFlight
 from pulsar_encore.core.rewind import Rewind, Verdict
+from pulsar_encore.core.source_state import SourceState
 from pulsar_encore.message import Message
 
 M0 = ((1, 0), 0)
@@ -70,13 +70,10 @@ def by_counts(patch: pytest.MonkeyPatch) -> None:
     """Looks are told apart by the broker's redelivery count, as they once were."""
     patch.setattr(Message, "_turn", property(lambda self: self._count, lambda self, turn: None))
 
-    def holds(self: InFlight, entry: Entry, index: int, turn: int) -> bool:
-        return (
-            entry.live
-            and (entry.base if entry.size == 1 else entry.redelivery_count(index)) == turn
-        )
+    def holds(self: SourceState, entry: Entry, index: int, turn: int) -> bool:
+        return entry.live and self.attempts.count(entry, index) == turn
 
-    patch.setattr(InFlight, "holds", holds)
+    patch.setattr(SourceState, "holds", holds)
 
 
 def test_the_swallowed_nack_is_one_of_the_orders() -> None:
@@ -97,14 +94,14 @@ def test_a_sibling_that_comes_back_swallows_a_nack_without_any_fault(
 ) -> None:
     """What is filtered because it is held must not end its hand-over."""
 
-    def admit(self: InFlight, entry: Entry, indexes: Iterable[int], now_ms: int) -> Any:
+    def admit(self: SourceState, entry: Entry, indexes: Iterable[int], now_ms: int) -> Any:
         for index in indexes:
             if entry.state[index] == HELD:
                 entry.turns = {**(entry.turns or {}), index: entry.turn(index) + 1}
         return real(self, entry, indexes, now_ms)
 
-    real: Any = InFlight._admit
-    monkeypatch.setattr(InFlight, "_admit", admit)
+    real: Any = SourceState._admit
+    monkeypatch.setattr(SourceState, "_admit", admit)
     fault = found(BATCH_HELD_BY_A)
     assert "m0.1 is nowhere" in str(fault)
     assert fault.events[len(BATCH_HELD_BY_A.start) :] == (
@@ -142,17 +139,17 @@ def test_an_ack_that_covers_a_sibling(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_ack_lost_with_its_connection_and_not_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ack_sets, "_add", lambda suspects, keys: None)
+    monkeypatch.setattr(duplicates, "_add", lambda suspects, keys: None)
     assert "who acked it" in str(found(ACKING))
 
 
 def test_acks_that_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(InFlight, "ack", silent(InFlight.ack))
+    monkeypatch.setattr(SourceState, "ack", silent(SourceState.ack))
     assert "nothing will send them" in str(found(ACKING))
 
 
 def silent(ack: Any) -> Any:
-    def wrapped(self: InFlight, entry: Entry, index: int) -> int:
+    def wrapped(self: SourceState, entry: Entry, index: int) -> int:
         ack(self, entry, index)
         return 0
 
@@ -160,15 +157,15 @@ def silent(ack: Any) -> Any:
 
 
 def test_a_held_message_that_is_handed_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def disconnected(self: InFlight) -> None:
+    def disconnected(self: SourceState) -> None:
         self.reset()
 
-    monkeypatch.setattr(InFlight, "disconnected", disconnected)
+    monkeypatch.setattr(SourceState, "disconnected", disconnected)
     assert "is handed to a, who" in str(found(ACKING))
 
 
 def test_a_queue_that_a_lost_connection_leaves_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReceiveQueue, "drop", lambda self, home=None: None)
+    monkeypatch.setattr(ReceiveQueue, "drop", lambda self, source=None: None)
     assert "what is marked as queued is not what is queued" in str(found(ACKING))
 
 

@@ -1,28 +1,23 @@
 """The consumer: stock's methods, and the right behaviour behind them.
 
-Owns `Consumer`, the object an application holds, and the wiring of its parts: `Intake` (what the
-transport says), `ReceiveQueue` (what arrived), `Settlement` (whose is it, settle it), `AckSender`
-(when acks leave), `Redelivery` (what comes back and when). All of it runs on one event loop;
-nothing here blocks it or starts a thread.
+Owns `Consumer`, the object an application holds: it checks the call, and hands it to the part that
+does it (`opening.assemble` wires them). All of it runs on one event loop; nothing here blocks it or
+starts a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import contextlib
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from random import Random
 from typing import Any, Final, TypeVar
 
-from ..awaiting import Acted, ActedLast, Acting, Handed, Refused, settles
+from ..awaiting import settles
 from ..backoff import to_ms
-from ..core.in_flight import InFlight
-from ..errors import ClosedError, ConfigurationError, EncoreError
+from ..errors import ClosedError, ConfigurationError
 from ..exceptions import (
     CumulativeAcknowledgementNotAllowedError,
     InvalidConfiguration,
@@ -30,35 +25,57 @@ from ..exceptions import (
 )
 from ..ids import MessageId
 from ..letters.evidence import check_error
-from ..loops import Place, get_ident, running_loop
-from ..mailbox import Mailbox
+from ..loops import Place, get_ident
 from ..message import Message
-from ..options import BatchReceivePolicy, ConsumerOptions
+from ..options import ConsumerOptions
 from ..options.checks import integer
 from ..transport.base import ConsumerLink
 from ..turn import Turn
-from ..version import VERSION
-from .ack_sender import AckSender
-from .batch_receiver import BatchReceiver
-from .forwarder import Forwarder
+from .calls import LONG, Calls
+from .forwarding.arrivals import Arrivals
+from .forwarding.forwarder import Forwarder
+from .forwarding.router import Router
 from .intake import Intake
-from .letter_desk import LetterDesk
-from .letter_topics import LetterTopics
-from .listener import Listener, in_callback
-from .receive_queue import ReceiveQueue
-from .redelivery import Redelivery
-from .settlement import Settleable, Settlement
+from .life import Life
+from .receiving.batches import BatchReceiver
+from .receiving.listener import Listener
+from .receiving.queue import ReceiveQueue
+from .settling.ack_sender import AckSender
+from .settling.ownership import Settleable
+from .settling.redelivery import Redelivery
+from .settling.settlement import Settlement
+from .sources import Sources
 from .statistics import Statistics, snapshot
 from .window import Window
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 # Longest wait of `close` for a connection that acks need, and how often it looks.
-_LONG: Final = 500  # a list that may take longer than a turn of the loop
 _CLOSE_S: Final = 5.0
 _CLOSE_RETRY_S: Final = 0.1
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """What a consumer is made of, wired; see each for what it does."""
+
+    link: ConsumerLink
+    options: ConsumerOptions
+    life: Life
+    turn: Turn
+    sources: Sources
+    queue: ReceiveQueue
+    batches: BatchReceiver
+    acks: AckSender
+    redelivery: Redelivery
+    settlement: Settlement
+    router: Router
+    forwarder: Forwarder | None
+    arrivals: Arrivals | None
+    window: Window
+    intake: Intake
 
 
 class Consumer:
@@ -70,58 +87,31 @@ class Consumer:
     """
 
     def __init__(
-        self,
-        link: ConsumerLink,
-        options: ConsumerOptions,
-        *,
-        letters: LetterTopics | None = None,
-        on_closed: Callable[[Consumer], None] | None = None,
+        self, parts: Parts, *, on_closed: Callable[[Consumer], None] | None = None
     ) -> None:
-        self._link = link
-        self._options = options
+        self._parts = parts
+        self._link = parts.link
+        self._options = parts.options
         self._on_closed = on_closed
         self.place: Place = Place("consumer")
-        self._loop = loop = self.place.loop
-        self._turn = Turn(loop)
-        self._acted = Acted(loop)
-        self._acted_last = ActedLast(self._turn)
+        self._loop = self.place.loop
+        self._life = parts.life
+        self._turn = parts.turn
+        self._calls = calls = Calls(self.place, parts.turn, parts.life, parts.settlement)
+        self._acted, self._acted_last = calls.acted, calls.acted_last  # for each message
+        self._sources = parts.sources
+        self._queue = parts.queue
+        self._acks = parts.acks
+        self._settlement = parts.settlement
+        self._router = parts.router
         self._listener: Listener | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._refusal: Exception | None = None  # what every call gets once closed, or dead
-        self._homes: dict[int, InFlight] = {}
-        self._queue = ReceiveQueue(options.schema, link.consumed, self._turn, self._failed)
-        self._acks = AckSender(link, self._homes, options, loop, self._queue)
-        self._redelivery = Redelivery(
-            link, self._homes, options, loop, self._acks, self._queue, Random()
-        )
-        if options.unacked_messages_timeout_ms is not None:
-            self._queue.handed_over = self._redelivery.handed_over
-        self._window = Window(link, self._homes, options.max_unacked_messages)
-        self._intake = Intake(
-            self,
-            link,
-            self._homes,
-            self._queue,
-            self._acks,
-            self._window,
-            self._redelivery,
-            options,
-            counts_attempts=options.dead_letter_policy is not None,
-        )
-        self._settlement = Settlement(self, link, self._intake.home, self._acks, self._redelivery)
-        self._forwarder: Forwarder | None = None
-        if letters is not None:
-            self._open_letters(letters)
-        policy = options.batch_receive_policy or BatchReceivePolicy()
-        most = max(1, options.receiver_queue_size)
-        self._batches = BatchReceiver(self._queue, policy, most, self._turn)
         self._background: set[asyncio.Task[Any]] = set()
-        self._handed = Mailbox(loop)  # calls of other threads
-        self._lists: dict[asyncio.Task[None], deque[Settleable]] = {}  # long ones, being acked
         self._cut_off = False  # nothing can be sent any more, and need not be waited for
-        link.start(self._intake)
-        if options.message_listener is not None:
-            self._listener = Listener(self, self._queue, options.message_listener, self._turn)
+        parts.link.start(parts.intake)
+        if parts.options.message_listener is not None:
+            self._listener = Listener(self, parts.queue, parts.options.message_listener, parts.turn)
+            parts.life.on_failure(self._listener.failed)
 
     def __repr__(self) -> str:
         return (
@@ -130,18 +120,11 @@ class Consumer:
         )
 
     def _state(self) -> str:
-        if self._closing is not None or isinstance(self._refusal, ClosedError):
+        if self._closing is not None or isinstance(self._life.refusal, ClosedError):
             return "closed"
-        if self._refusal is not None:
+        if self._life.refusal is not None:
             return "failed"
         return "connected" if self.is_connected() else "not connected"
-
-    def _open_letters(self, topics: LetterTopics) -> None:
-        options = self._options
-        forwarder = Forwarder(topics, self._settlement, self.consumer_name(), VERSION)
-        desk = LetterDesk(options, forwarder, self._queue, self._redelivery, self._window)
-        self._forwarder = forwarder
-        self._settlement.desk = self._intake.desk = self._desk = desk
 
     # Receiving
 
@@ -185,7 +168,7 @@ class Consumer:
         """
         self.place.check()
         self._check_receiver()
-        return await self._batches.receive()
+        return await self._parts.batches.receive()
 
     def _check_receiver(self) -> None:
         if self._listener is not None:
@@ -219,14 +202,14 @@ class Consumer:
         """
         if self.place.runner._thread_id != get_ident():
             whole = tuple(message) if isinstance(message, list) else message
-            return self._elsewhere(self.acknowledge, whole)
-        if type(message) is Message and self._refusal is None:
+            return self._calls.elsewhere(self.acknowledge, whole)
+        if type(message) is Message and self._life.refusal is None:
             # What nearly every call is; the rules are `Settlement.ack`'s.
             entry = message._entry
-            if entry is not None and entry.live and entry.home.owner is self:
-                unsent = entry.home.ack(entry, message._index)
+            if entry is not None and entry.live and entry.source.owner is self._sources:
+                unsent = entry.source.ack(entry, message._index)
                 if unsent:
-                    self._acks.added(entry.home, unsent)
+                    self._acks.added(entry.source, unsent)
                 turn: Turn = self._turn
                 done: Coroutine[Any, Any, None] = self._acted
                 if turn.checked:
@@ -234,13 +217,9 @@ class Consumer:
                 elif turn.clock() >= turn.ends:
                     done = self._acted_last
                 return done
-        if isinstance(message, (list, tuple)) and len(message) > _LONG:
-            rest = deque(message)  # the caller's own list may change
-            task = self._in_background(self._acknowledge_all(rest))
-            self._lists[task] = rest
-            task.add_done_callback(self._lists.pop)
-            return Acting(task)
-        return self._act(self._acknowledge, message)
+        if isinstance(message, (list, tuple)) and len(message) > LONG:
+            return self._calls.ack_list(message)
+        return self._calls.act(self._acknowledge, message)
 
     def _acknowledge(self, message: Settleable | Sequence[Settleable]) -> None:
         if isinstance(message, (list, tuple)):
@@ -248,53 +227,6 @@ class Consumer:
                 self._settlement.ack(each)
         else:
             self._settlement.ack(message)  # type: ignore[arg-type]  # refuses other sequences
-
-    def _act(self, step: Callable[..., None], *args: Any) -> Coroutine[Any, Any, None]:
-        """Take a step now. What it raises is raised where it is awaited; in a listener's callback
-        here, for that has failed then, and nobody may be awaiting it."""
-        try:
-            self._refuse_closed()
-            step(*args)
-        except EncoreError as error:
-            if in_callback():
-                raise
-            return Refused(error, self._loop)
-        return self._end_turn()
-
-    def _end_turn(self) -> Coroutine[Any, Any, None]:
-        """What a call that has acted returns: for the loop to run, when the turn is over."""
-        turn = self._turn
-        over = turn.clock() >= turn.ends
-        return self._acted_last if over else self._acted
-
-    def _elsewhere(
-        self, call: Callable[..., Coroutine[Any, Any, None]], *args: Any
-    ) -> Coroutine[Any, Any, None]:
-        """The call, made where the consumer's loop does not run."""
-        self.place.check_process()
-        if running_loop() is not None or self.place.over:
-            self.place.check()
-        outcome: concurrent.futures.Future[None] = concurrent.futures.Future()
-        if not self._handed.post(_make, outcome, call, *args):
-            self.place.check()
-        return Handed(outcome)
-
-    async def _acknowledge_all(self, rest: deque[Settleable]) -> None:
-        """A long list, in several turns of the loop."""
-        while rest:
-            self._refuse_closed()
-            self._settlement.ack(rest[0])
-            rest.popleft()
-            await self._end_turn()
-
-    def _settle_now(self) -> None:
-        """What was called for and is not done yet, before something that ends or outdates it."""
-        self._handed.take_all()
-        for rest in self._lists.values():
-            with contextlib.suppress(EncoreError):  # its own task meets it as well, and says so
-                while rest:
-                    self._settlement.ack(rest[0])
-                    rest.popleft()
 
     @settles
     def acknowledge_cumulative(self, message: Settleable) -> Coroutine[Any, Any, None]:
@@ -306,8 +238,8 @@ class Consumer:
             ConfigurationError: On Shared and Key_Shared, where other consumers hold the rest.
         """
         if self.place.runner._thread_id != get_ident():
-            return self._elsewhere(self.acknowledge_cumulative, message)
-        return self._act(self._acknowledge_cumulative, message)
+            return self._calls.elsewhere(self.acknowledge_cumulative, message)
+        return self._calls.act(self._acknowledge_cumulative, message)
 
     def _acknowledge_cumulative(self, message: Settleable) -> None:
         self._check_cumulative("acknowledge_cumulative")
@@ -346,8 +278,10 @@ class Consumer:
             MessageNotHeldError: Another consumer's, or of no topic read here.
         """
         if self.place.runner._thread_id != get_ident():
-            return self._elsewhere(partial(self.negative_acknowledge, error=error), message, delay)
-        return self._act(self._negative_acknowledge, message, delay, error)
+            return self._calls.elsewhere(
+                partial(self.negative_acknowledge, error=error), message, delay
+            )
+        return self._calls.act(self._negative_acknowledge, message, delay, error)
 
     def _negative_acknowledge(
         self,
@@ -356,8 +290,8 @@ class Consumer:
         error: BaseException | str | None,
     ) -> None:
         check_error(error)
-        self._settlement.nack(message, delay, error)
-        self._window.watch()
+        self._router.nack(message, delay, error)
+        self._parts.window.watch()
 
     async def reconsume_later(
         self,
@@ -417,15 +351,16 @@ class Consumer:
 
     def _need_retry(self) -> Forwarder:
         self._check_open()
-        if self._forwarder is None or not self._options.retry_enable:
+        forwarder = self._parts.forwarder
+        if forwarder is None or not self._options.retry_enable:
             raise ConfigurationError("reconsume_later needs subscribe(..., retry_enable=True)")
-        return self._forwarder
+        return forwarder
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Everything this consumer has and did not ack comes again now, pending nacks included."""
         self._check_open()
-        self._settle_now()
-        self._redelivery.redeliver_all()
+        self._calls.settle_now()
+        self._parts.redelivery.redeliver_all()
 
     # Position and life
 
@@ -442,7 +377,7 @@ class Consumer:
             position: MessageId | int = integer(messageid, "seek's time", low=0, high=2**63 - 1)
         else:
             position = _position(messageid)
-        self._settle_now()
+        self._calls.settle_now()
         self._acks.flush()
         await self._finish(self._link.seek(position))
 
@@ -464,7 +399,7 @@ class Consumer:
     async def unsubscribe(self) -> None:
         """Delete the subscription, with what it holds, and close."""
         self._check_open()
-        self._settle_now()
+        self._calls.settle_now()
         self._acks.flush()
         await self._finish(self._unsubscribe())
 
@@ -496,11 +431,11 @@ class Consumer:
         return self._link.consumer_name
 
     def is_connected(self) -> bool:
-        return self._refusal is None and self._link.is_connected()
+        return self._life.refusal is None and self._link.is_connected()
 
     def statistics(self) -> Statistics:
         """Counts of what is here and waits, and how full the broker's unacked window is."""
-        return snapshot(self._homes.values(), self._acks.unsent, self._window, self.is_connected())
+        return snapshot(self._sources, self._parts.window, self.is_connected())
 
     async def close(self) -> None:
         """Send the acks made, give everything else back to the broker. Idempotent.
@@ -514,9 +449,10 @@ class Consumer:
                 return
             self.place.check()
         if self._closing is None:
-            self._settle_now()
+            self._calls.settle_now()
             if self._listener is None:
-                self._refusal = _closed()
+                self._life.refusal = _closed()
+            self._life.closing = True
             self._closing = self._loop.create_task(self._close())
         await asyncio.shield(self._closing)
 
@@ -524,11 +460,12 @@ class Consumer:
         try:
             if self._listener is not None:
                 await self._listener.close()
-                self._settle_now()  # what its last callback has called for
-                self._refusal = _closed()
-            if self._forwarder is not None:
-                self._desk.close()
-                await self._forwarder.close()
+                self._calls.settle_now()  # what its last callback has called for
+                self._life.refusal = _closed()
+            if self._parts.arrivals is not None:
+                self._parts.arrivals.close()
+            if self._parts.forwarder is not None:
+                await self._parts.forwarder.close()
         finally:  # whatever failed there, the subscription is given back
             try:
                 self._end_receiving(_closed())
@@ -542,8 +479,8 @@ class Consumer:
                     self._forget()
 
     def _end_receiving(self, why: ClosedError) -> None:
-        self._refusal = why
-        self._redelivery.close()
+        self._life.refusal = why
+        self._parts.redelivery.close()
         self._link.stop_flow()
         self._queue.drop()
         self._queue.fail(why)
@@ -551,15 +488,15 @@ class Consumer:
     async def _send_acks(self) -> None:
         """What was acked while disconnected waits for the reconnect, within a limit."""
         deadline = self._loop.time() + _CLOSE_S
-        while not ((self._acks.flush() and not self._acks.in_doubt) or self._cut_off):
+        while not ((self._acks.flush() and not self._sources.lost_acks) or self._cut_off):
             if self._loop.time() >= deadline:
                 logger.warning(
                     "%s/%s was closed while disconnected: acks of %d entries were not sent, those "
                     "of %d may be lost with the connection, and their messages come again",
                     self.topic(),
                     self.subscription_name(),
-                    self._acks.unsent,
-                    self._acks.in_doubt,
+                    self._sources.unsent_acks,
+                    self._sources.lost_acks,
                 )
                 return
             await asyncio.sleep(_CLOSE_RETRY_S)
@@ -585,18 +522,7 @@ class Consumer:
     def _check_open(self) -> None:
         if self.place.runner._thread_id != get_ident():
             self.place.check()
-        self._refuse_closed()
-
-    def _refuse_closed(self) -> None:
-        if self._refusal is not None:
-            raise self._refusal.with_traceback(None)
-
-    def _failed(self, error: Exception) -> None:
-        """The link is dead for good, or closed."""
-        if self._closing is None:
-            self._refusal = error
-            if self._listener is not None:
-                self._listener.failed(error)
+        self._life.check()
 
     async def _finish(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Await `work`, which goes on to its end even when the caller is cancelled."""
@@ -609,34 +535,6 @@ class Consumer:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
-
-
-def _make(
-    outcome: concurrent.futures.Future[None],
-    call: Callable[..., Coroutine[Any, Any, None]],
-    *args: Any,
-) -> None:
-    """Make another thread's call on the loop, and tell it what came of it."""
-    try:
-        acted = call(*args)
-    except Exception as error:
-        outcome.set_exception(error)
-        return
-    if isinstance(acted, Refused):
-        outcome.set_exception(acted.exception())
-    elif isinstance(acted, Acting):
-        acted.task.add_done_callback(partial(_pass_on, outcome))
-    else:
-        outcome.set_result(None)
-
-
-def _pass_on(outcome: concurrent.futures.Future[None], task: asyncio.Task[None]) -> None:
-    if task.cancelled():
-        outcome.cancel()
-    elif (error := task.exception()) is not None:
-        outcome.set_exception(error)
-    else:
-        outcome.set_result(None)
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:

@@ -1,20 +1,43 @@
-"""Opening a subscription: the topics, the retry-letter topic beside them, the way out for letters.
+"""Opening a subscription: the links to its topics, and all the wiring, bottom-up.
 
 Either everything is open, or nothing: a part that fails closes what was opened before it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import Final
 
-from ..options import ConsumerOptions, ConsumerType
+from ..backoff import to_ms
+from ..core.due_index import DueIndex, TimeBucketIndex
+from ..core.verdicts import Overflow, Verdicts
+from ..options import BatchReceivePolicy, ConsumerOptions, ConsumerType
+from ..options.letters import DeadLetterPolicy
+from ..timer import Alarm
 from ..transport.base import ConsumerLink, Transport
 from ..transport.merged import MergedLink
-from .consumer import Consumer
-from .letter_topics import LetterTopics
+from ..turn import Turn
+from ..version import VERSION
+from .consumer import Consumer, Parts
+from .forwarding.arrivals import Arrivals
+from .forwarding.forwarder import Forwarder
+from .forwarding.router import Router
+from .forwarding.topics import LetterTopics
+from .intake import Intake
+from .life import Life
+from .receiving.batches import BatchReceiver
+from .receiving.queue import ReceiveQueue
+from .settling.ack_sender import AckSender
+from .settling.ack_timeouts import AckTimeouts
+from .settling.ownership import Ownership
+from .settling.redelivery import Redelivery
+from .settling.settlement import Settlement
+from .sources import Sources
+from .window import Window
 
 _NAME_DIGITS: Final = 5  # as many as Java's
 
@@ -67,12 +90,81 @@ def make_consumer(
     on_closed: Callable[[Consumer], None],
 ) -> Consumer:
     """The consumer over an open link, with its letter topics."""
-    letters = None
+    topics = None
     if options.dead_letter_policy is not None:
-        letters = LetterTopics(
-            options,
-            options.dead_letter_policy,
-            link.consumer_name,
-            transport,
+        topics = LetterTopics(options, options.dead_letter_policy, link.consumer_name, transport)
+    return Consumer(assemble(link, options, topics), on_closed=on_closed)
+
+
+def assemble(
+    link: ConsumerLink,
+    options: ConsumerOptions,
+    topics: LetterTopics | None = None,
+    new_index: Callable[[], DueIndex] = TimeBucketIndex,
+) -> Parts:
+    """The parts of a consumer, each built of those below it, on the running event loop.
+
+    Args:
+        link: The subscription, not yet started.
+        options: Of it.
+        topics: Its letter topics, if it has any.
+        new_index: Makes what keeps due times.
+    """
+    loop = asyncio.get_running_loop()
+    rng = Random()
+    life, turn, alarm = Life(), Turn(loop), Alarm(loop)
+    handed_over = None
+    if options.unacked_messages_timeout_ms is not None:
+        handed_over = AckTimeouts(options.unacked_messages_timeout_ms, loop, alarm).begin
+    queue = ReceiveQueue(options.schema, link.consumed, turn, life.failed, handed_over)
+    sources = Sources(link, options, loop, new_index)
+    acks = AckSender(link, sources, options, loop, queue)
+    redelivery = Redelivery(link, sources, options, loop, alarm, acks, queue, rng)
+    window = Window(link, sources, options.max_unacked_messages)
+    ownership = Ownership(sources, link)
+    settlement = Settlement(ownership, link, acks, redelivery)
+    verdicts = _verdicts(options, rng)
+    forwarder = arrivals = None
+    if topics is not None:
+        forwarder = Forwarder(topics, settlement, link.consumer_name, VERSION)
+        arrivals = Arrivals(options, verdicts, forwarder, queue, redelivery, loop)
+    router = Router(ownership, verdicts, redelivery, sources, loop, forwarder)
+    intake = Intake(link, sources, queue, acks, window, redelivery, loop, arrivals)
+    policy = options.batch_receive_policy or BatchReceivePolicy()
+    batches = BatchReceiver(queue, policy, max(1, options.receiver_queue_size), turn)
+    return Parts(
+        link=link,
+        options=options,
+        life=life,
+        turn=turn,
+        sources=sources,
+        queue=queue,
+        batches=batches,
+        acks=acks,
+        redelivery=redelivery,
+        settlement=settlement,
+        router=router,
+        forwarder=forwarder,
+        arrivals=arrivals,
+        window=window,
+        intake=intake,
+    )
+
+
+def _verdicts(options: ConsumerOptions, rng: Random) -> Verdicts:
+    backoff, delay_ms = options.negative_ack_redelivery_backoff, 0
+    if backoff is None:
+        delay_ms = options.negative_ack_redelivery_delay_ms
+
+    def delay_of(failed: int) -> int:
+        return delay_ms if backoff is None else backoff.delay_ms(failed, rng)
+
+    policy: DeadLetterPolicy | None = options.dead_letter_policy
+    overflow = None
+    if options.nack_overflow is not None:
+        overflow = Overflow(
+            longest_ms=to_ms(options.nack_overflow_delay, "nack_overflow_delay"),
+            most_nacked=options.nack_overflow_share * options.max_unacked_messages,
         )
-    return Consumer(link, options, letters=letters, on_closed=on_closed)
+    most = None if policy is None else policy.max_redeliver_count
+    return Verdicts(delay_of, most, overflow)

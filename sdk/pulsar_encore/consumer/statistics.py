@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from ..core.entry import HELD, LEAVING, QUEUED
-from ..core.in_flight import InFlight
+from .sources import Sources
 from .window import Window
 
 
@@ -38,16 +37,14 @@ class Statistics:
         return self.unacked / self.unacked_window
 
 
-def snapshot(
-    homes: Collection[InFlight], unsent_acks: int, window: Window, connected: bool
-) -> Statistics:
+def snapshot(sources: Sources, window: Window, connected: bool) -> Statistics:
     """The counts of all sources of a consumer, now."""
     return Statistics(
-        queued=sum(home.count(QUEUED) for home in homes),
-        in_flight=sum(home.count(HELD) + home.count(LEAVING) for home in homes),
-        nacked=window.nacked,
-        unsent_acks=unsent_acks,
-        unacked=window.unacked,
+        queued=sources.count(QUEUED),
+        in_flight=sources.count(HELD, LEAVING),
+        nacked=sources.nacked,
+        unsent_acks=sources.unsent_acks,
+        unacked=sources.unacked,
         unacked_window=window.size,
         connected=connected,
     )

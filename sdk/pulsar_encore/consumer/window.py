@@ -8,11 +8,10 @@ wire notes 5.2).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Final
 
-from ..core.in_flight import InFlight
 from ..transport.base import ConsumerLink
+from .sources import Sources
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -20,25 +19,21 @@ _WARN_SHARE: Final = 0.8
 
 
 class Window:
-    """Counts what fills the window of one consumer, and warns once."""
+    """Warns once for one consumer.
 
-    def __init__(self, link: ConsumerLink, homes: Mapping[int, InFlight], size: int) -> None:
+    Attributes:
+        size: Unacked messages at which the broker stops.
+    """
+
+    def __init__(self, link: ConsumerLink, sources: Sources, size: int) -> None:
         self._link = link
-        self._homes = homes
+        self._sources = sources
         self.size = size
         self._warned = False
 
-    @property
-    def unacked(self) -> int:
-        return sum(home.unacked for home in self._homes.values())
-
-    @property
-    def nacked(self) -> int:
-        return sum(len(home.nacks) for home in self._homes.values())
-
     def watch(self) -> None:
         """Warn, the first time, when it is nearly full."""
-        if self._warned or self.unacked < self.size * _WARN_SHARE:
+        if self._warned or self._sources.unacked < self.size * _WARN_SHARE:
             return
         self._warned = True
         logger.warning(
@@ -48,6 +43,6 @@ class Window:
             "the broker (tell it here too, as max_unacked_messages).",
             self._link.topic,
             self._link.subscription_name,
-            self.unacked,
+            self._sources.unacked,
             self.size,
         )

@@ -1,10 +1,17 @@
-"""Looks at messages that came back, kept here because the broker forgets its count.
+"""The one place that counts attempts: how often a message was handed out and not acked.
 
-A partial ack, an unload, a restart and the last consumer leaving all set the broker's redelivery
-count back to 0 (consumer-semantics notes 3.8), so a poison message might never reach the
-dead-letter topic. Owns `Attempts`, one per source; bounded twice, by messages and by the bytes of
-what their failures said. The oldest are forgotten first: of the first bound the broker's count is
-left, of the second our own.
+Owns `Attempts`, one per source. An attempt is a hand-over that ended without an ack; what is
+counted is how many of them failed, which is what `redelivery_count` says. Three things are known of
+it, and the largest counts:
+- of a message that is its entry, the broker's count, less the copies that nobody attempted: given
+  back while they were queued, a letter too early, a second copy of what is here;
+- in a batch, where the broker counts the entry and so every sibling, only what failed here
+  (consumer-semantics notes 3.8);
+- where a dead-letter policy needs it, a memory of every failure with what it said, because the
+  broker forgets: a partial ack, an unload, a restart and the last consumer leaving all set its
+  count back to 0, and a poison message might never reach the dead-letter topic.
+All of it is bounded, by messages and by the bytes of what failures said; the oldest are forgotten
+first, then what is left counts: the broker's word, or our own without its evidence.
 """
 
 from __future__ import annotations
@@ -15,48 +22,138 @@ from typing import Final, NamedTuple
 
 from ..letters.evidence import Evidence
 from .due import MessageKey
+from .entry import Entry, EntryKey, set_bits
 
 # Twice the broker's unacked window: more cannot wait here at once, unless both were raised.
-LIMIT: Final = 100_000
+MOST_FAILURES: Final = 100_000
 # Class, message and stack of a failure take up to 20 kB: a hundred thousand would be 2 GB.
 EVIDENCE_BYTES: Final = 16 * 2**20
+MOST_OVERLOOKED: Final = 50_000  # the broker's unacked window
 
 
-class Attempt(NamedTuple):
-    """Failed looks at one message, when the first was, and what the last failure said."""
+class Failures(NamedTuple):
+    """Failed attempts at one message, when the first was, and what the last one said."""
 
-    looks: int
+    attempts: int
     first_ms: int
     evidence: Evidence | None
 
 
 class Attempts:
-    """Failed looks by message key, oldest first.
+    """Counts of one source.
 
-    About 350 bytes a message, so at most 35 MB, and `EVIDENCE_BYTES` more.
+    A remembered failure takes about 350 bytes, so at most 35 MB, and `EVIDENCE_BYTES` more; an
+    overlooked copy about 250.
+
+    Attributes:
+        failures: By message key, oldest first; always empty without `remembers`. To look at.
+
+    Args:
+        remembers: Keep every failure, for a dead-letter policy.
+        counts_overlooked: Redeliveries are by entry and the broker counts them (Shared and
+            Key_Shared).
     """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "_counts_overlooked",
+        "_overlooked",
+        "_weight",
+        "_weights",
+        "failures",
+        "remembers",
+    )
+
+    def __init__(self, *, remembers: bool = False, counts_overlooked: bool = True) -> None:
+        self.remembers: bool = remembers
+        self._counts_overlooked = counts_overlooked
         # Plain dictionaries would walk over all that was forgotten to find the oldest.
-        self._attempts: OrderedDict[MessageKey, Attempt] = OrderedDict()
+        self.failures: OrderedDict[MessageKey, Failures] = OrderedDict()
         # Bytes of the evidence, where it has a text.
         self._weights: OrderedDict[MessageKey, int] = OrderedDict()
         self._weight = 0
+        self._overlooked: OrderedDict[EntryKey, int] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._attempts)
+    # What the broker says
 
-    def failed(self, key: MessageKey, wall_now: int, evidence: Evidence | None) -> None:
-        """One more look at the message failed."""
-        before = self.pop(key, None)
+    def delivered(self, key: EntryKey, redelivery_count: int) -> int:
+        """A copy of a message that is its entry came: failed attempts at it so far."""
+        count = self._attempted(key, redelivery_count) if self._overlooked else redelivery_count
+        if self.failures:
+            count = max(count, self._remembered((*key, -1)))
+        return count
+
+    def delivered_again(self, entry: Entry, redelivery_count: int) -> None:
+        """A copy came of a message that is its entry, of which there is a record."""
+        if self._overlooked:
+            redelivery_count = self._attempted(entry.key, redelivery_count)
+        entry.redelivered = max(entry.redelivered, redelivery_count)
+
+    def _attempted(self, key: EntryKey, redelivery_count: int) -> int:
+        """What the broker's count of a copy that came now leaves of attempts.
+
+        A count below ours began anew (unload, last consumer gone): what was before is forgotten.
+        """
+        copies = self._overlooked.get(key, 0)
+        if copies > redelivery_count:
+            copies = redelivery_count
+            if copies:
+                self._overlooked[key] = copies
+            else:
+                del self._overlooked[key]
+        return redelivery_count - copies
+
+    def overlooked(self, key: EntryKey) -> None:
+        """One more copy of a message that is its entry came, and nobody will attempt it."""
+        if not self._counts_overlooked:
+            return
+        self._overlooked[key] = self._overlooked.pop(key, 0) + 1
+        if len(self._overlooked) > MOST_OVERLOOKED:
+            self._overlooked.popitem(last=False)
+
+    # What happens here
+
+    def count(self, entry: Entry, index: int) -> int:
+        """Failed attempts at this very message, as known here."""
+        if entry.size == 1:
+            return entry.redelivered
+        failed = 0 if entry.failed is None else entry.failed.get(index, 0)
+        return max(failed, self._remembered(entry.due_key(index))) if self.failures else failed
+
+    def failed(self, entry: Entry, mask: int) -> None:
+        """Attempts at these indexes ended; of a message that is its entry the broker counts."""
+        if entry.size == 1:
+            return
+        for index in set_bits(mask):
+            if entry.failed is None:
+                entry.failed = {}
+            entry.failed[index] = entry.failed.get(index, 0) + 1
+
+    def elsewhere(self, entry: Entry, attempts: int) -> None:
+        """The message, which is its entry, says of attempts that no count here knows of."""
+        entry.redelivered += attempts
+
+    # What is remembered
+
+    def remember(self, key: MessageKey, wall_now: int, evidence: Evidence | None) -> None:
+        """One more attempt at the message failed.
+
+        Args:
+            key: Which.
+            wall_now: When, in ms since the epoch.
+            evidence: What it said, if anything.
+        """
+        if not self.remembers:
+            return
+        before = self.forget(key)
         if before is None:
-            attempt = Attempt(1, wall_now, evidence)
-            if len(self._attempts) >= LIMIT:
-                self.pop(next(iter(self._attempts)), None)
+            failures = Failures(1, wall_now, evidence)
+            if len(self.failures) >= MOST_FAILURES:
+                self.forget(next(iter(self.failures)))
         else:
-            attempt = Attempt(before.looks + 1, before.first_ms, evidence or before.evidence)
-        self._attempts[key] = attempt
-        weight = _weight(attempt.evidence)
+            said = evidence or before.evidence
+            failures = Failures(before.attempts + 1, before.first_ms, said)
+        self.failures[key] = failures
+        weight = _weight(failures.evidence)
         if weight:
             self._weights[key] = weight
             self._weight += weight
@@ -65,24 +162,34 @@ class Attempts:
 
     def _forget_evidence(self, key: MessageKey) -> None:
         self._weight -= self._weights.pop(key)
-        self._attempts[key] = self._attempts[key]._replace(evidence=None)
+        attempts, first_ms, _ = self.failures[key]
+        self.failures[key] = Failures(attempts, first_ms, None)
 
-    def get(self, key: MessageKey) -> Attempt | None:
-        return self._attempts.get(key)
+    def of(self, key: MessageKey) -> Failures | None:
+        """What is remembered of a message."""
+        return self.failures.get(key)
 
-    def pop(self, key: MessageKey, default: None = None) -> Attempt | None:
-        """Forget a message; what was known of it, or None."""
+    def _remembered(self, key: MessageKey) -> int:
+        failures = self.failures.get(key)
+        return 0 if failures is None else failures.attempts
+
+    # Endings
+
+    def forget(self, key: MessageKey) -> Failures | None:
+        """Forget what is remembered of a message, and return it."""
         self._weight -= self._weights.pop(key, 0)
-        return self._attempts.pop(key, default)
+        return self.failures.pop(key, None)
+
+    def done(self, key: EntryKey) -> None:
+        """The entry is acked: of its copies nothing counts any more."""
+        self._overlooked.pop(key, None)
 
     def clear(self) -> None:
-        self._attempts.clear()
+        """Forget everything."""
+        self.failures.clear()
         self._weights.clear()
         self._weight = 0
-
-    def count(self, key: MessageKey) -> int:
-        attempt = self.get(key)
-        return 0 if attempt is None else attempt.looks
+        self._overlooked.clear()
 
 
 def _weight(evidence: Evidence | None) -> int:

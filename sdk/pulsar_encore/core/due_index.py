@@ -55,12 +55,19 @@ class DueIndex(Protocol):
         ...
 
     def pop_due(self, now_ms: int, /, limit: int | None = None) -> DueBatch:
-        """Hand over and forget what is due at `now_ms`.
+        """Take what is due at `now_ms`; it is not tracked any more.
+
+        The first of two steps: what becomes of it is told by `done`, or by adding again what could
+        not be done.
 
         Args:
             now_ms: The time, on the clock that the due times were given in.
             limit: At most so many keys; what is left stays due.
         """
+        ...
+
+    def done(self, batch: DueBatch, /) -> None:
+        """What was taken is seen to: it need not be kept any longer for the case of a crash."""
         ...
 
     def next_due(self) -> int | None:

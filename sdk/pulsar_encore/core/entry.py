@@ -1,16 +1,18 @@
-"""One broker entry that something is going on with: the state of each of its messages.
+"""One broker entry that something is going on with: its messages' states, and what may follow.
 
-Owns `Entry`. State is kept per entry, one byte for each message of a batch, because acks,
-redelivery and permits are entries' business on the wire; a message is an (entry, index) pair. Rules
-about what may follow what live in `in_flight`.
+Owns `Entry`, the only writer of a message's state, and `TRANSITIONS`, the table of what may follow
+what: each row is a method of `Entry`, each field of it what that step makes of a state. A step that
+meets a state which its row does not name leaves the message as it is. State is kept per entry, one
+byte for each message of a batch, because acks, redelivery and permits are entries' business on the
+wire; a message is an (entry, index) pair. What a step means for the source is `SourceState`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from .parked import Parked
+from .packed import Packed
 
 EntryKey = tuple[int, int]
 """(ledger, entry)."""
@@ -22,12 +24,45 @@ NACKED: Final = 3  # waiting here for its due time
 ACKED: Final = 4
 LEAVING: Final = 5  # a copy is on its way to a letter topic; acked once that is persisted
 
+TRANSITIONS: Final[Mapping[str, Mapping[int, int]]] = {
+    # It came, and the application shall see it; what waits only where it was asked for.
+    "queue": {AWAY: QUEUED, NACKED: QUEUED},
+    # All of an entry that was not known came.
+    "queue_all": {AWAY: QUEUED},
+    # It was asked for ahead of its time and came sooner for another reason: it waits on.
+    "wait_on": {AWAY: NACKED},
+    # The broker's delivery says which of the others are acked.
+    "learn_acked": {AWAY: ACKED},
+    # The application got it. From here on only this hand-over can nack it (`turn`).
+    "hand_over": {QUEUED: HELD},
+    # By the application, or the broker's delay was too coarse; by an id also what is queued.
+    "nack": {QUEUED: NACKED, HELD: NACKED, NACKED: NACKED},
+    # A copy of it is about to be sent to a letter topic.
+    "leave": {QUEUED: LEAVING, HELD: LEAVING},
+    # That failed.
+    "stay": {LEAVING: HELD},
+    # By a message or an id, in whichever state it is.
+    "ack": {AWAY: ACKED, QUEUED: ACKED, HELD: ACKED, NACKED: ACKED, LEAVING: ACKED},
+    # The same for all of the entry.
+    "ack_all": {AWAY: ACKED, QUEUED: ACKED, HELD: ACKED, NACKED: ACKED, LEAVING: ACKED},
+    # Due, or timed out: it is asked for again.
+    "release": {HELD: AWAY, NACKED: AWAY},
+    # Everything is asked for again. What is being copied stays, or it would be copied twice.
+    "release_all": {QUEUED: AWAY, HELD: AWAY, NACKED: AWAY},
+    # The connection is gone that it came by: it comes again.
+    "drop_queued": {QUEUED: AWAY},
+    # A record that was out of use is used again, to ack a part of a batch that is not here.
+    "readopt": {QUEUED: AWAY, HELD: AWAY, NACKED: AWAY, LEAVING: AWAY},
+}
+"""What each step of `Entry` makes of a state; of any other it makes nothing."""
+
 _AWAY: Final = bytes((AWAY,))
 _QUEUED: Final = bytes((QUEUED,))
 _ACKED_DIGITS: Final = bytes(0x31 if state == ACKED else 0x30 for state in range(256))
 _ACKED_OR_AWAY: Final = bytes(ACKED if digit == 0x31 else AWAY for digit in range(256))
 _NACKED_DIGITS: Final = bytes(0x31 if state == NACKED else 0x30 for state in range(256))
 _UNACKED_DIGITS: Final = bytes(0x30 if state == ACKED else 0x31 for state in range(256))
+_READOPTED: Final = bytes(ACKED if state == ACKED else AWAY for state in range(256))
 
 
 def set_bits(mask: int) -> Iterator[int]:
@@ -42,56 +77,57 @@ class Entry:
     """State of the messages of one entry.
 
     Attributes:
-        home: The `InFlight` this entry belongs to.
+        source: The `SourceState` this entry belongs to.
         key: (ledger, entry).
         size: Messages in the entry, 1 for a message that is no batch.
         batched: True when the messages have a batch index (also in a batch of one).
-        state: One state for each index.
+        state: One state for each index; written here only.
         unacked: Indexes not ACKED.
         active: Indexes QUEUED, HELD, NACKED or LEAVING.
-        base: The broker's redelivery count, of a message that is its entry. In a batch it says
-            nothing of one message, and is 0 here.
-        looks: In a batch, looks at each index that failed here, where not 0.
+        redelivered: Of a message that is its entry: attempts at it that failed, as `Attempts` makes
+            them of the broker's count. In a batch that says nothing of one message, and is 0 here.
+        failed: In a batch, attempts at each index that failed here, where not 0. Both are written
+            by `Attempts`.
         turns: Times each index was given back, where not 0: tells one hand-over from the next. No
             count of the broker's does, because it also moves while a message is held here.
-        live: False once the record is out of use; the ids it gave out then go by key. A parked one
-            (see `InFlight`) comes to life again.
-        era: `InFlight.era` when this record was made.
-        dirty: A partial ack waits to be sent.
-        doubled: It may be on its way here once more: a reconnect sent it, or it was asked for.
+        live: False once the record is out of use; the ids it gave out then go by key. A packed one
+            (see `SourceState`) comes to life again.
+        era: `SourceState.era` when this record was made.
+        unsent_part: A partial ack waits to be sent; written by `Acks`.
+        again: Why a copy of it may be on its way here besides (`duplicates`), 0 for no reason.
         first_chunk: (ledger, entry) of the first chunk of a chunked message, else None.
     """
 
     __slots__ = (
         "__weakref__",
         "active",
-        "base",
+        "again",
         "batched",
-        "dirty",
-        "doubled",
         "era",
+        "failed",
         "first_chunk",
-        "home",
         "key",
         "live",
-        "looks",
+        "redelivered",
         "size",
+        "source",
         "state",
         "turns",
         "unacked",
+        "unsent_part",
     )
 
     def __init__(
         self,
-        home: Any,
+        source: Any,
         key: EntryKey,
         size: int,
         batched: bool,
-        base: int,
+        redelivered: int = 0,
         first_chunk: EntryKey | None = None,
         era: int = 0,
     ) -> None:
-        self.home: Any = home
+        self.source: Any = source
         self.era: int = era
         self.key: EntryKey = key
         self.size: int = size
@@ -99,67 +135,31 @@ class Entry:
         self.state: bytearray = bytearray(size)
         self.unacked: int = size
         self.active: int = 0
-        self.base: int = base
-        self.looks: dict[int, int] | None = None
+        self.redelivered: int = redelivered
+        self.failed: dict[int, int] | None = None
         self.turns: dict[int, int] | None = None
         self.live: bool = True
-        self.dirty: bool = False
-        self.doubled: bool = False
+        self.unsent_part: bool = False
+        self.again: int = 0
         self.first_chunk: EntryKey | None = first_chunk
 
-    def redelivery_count(self, index: int) -> int:
-        """How often this very message came back, as known here.
+    # Coming
 
-        In a batch only failed looks here count: the broker counts entries, raises the count for
-        every sibling, and starts again at every partial ack (consumer-semantics 3.8).
-        """
-        if self.size == 1:
-            return self.base
-        looks = 0 if self.looks is None else self.looks.get(index, 0)
-        attempts = self.home.attempts
-        return max(looks, attempts.count(self.due_key(index))) if attempts else looks
+    def queue_all(self) -> None:
+        """Of a new record: all of it came."""
+        self.state = bytearray(_QUEUED) * self.size
+        self.active = self.size
 
-    def count_look(self, index: int) -> None:
-        looks = self.looks
-        if looks is None:
-            looks = self.looks = {}
-        looks[index] = looks.get(index, 0) + 1
+    def queue(self, index: int) -> None:
+        """It came, and was away, or waited and was asked for."""
+        if self.state[index] == AWAY:
+            self.active += 1
+        self.state[index] = QUEUED
 
-    def turn(self, index: int) -> int:
-        """Number of the hand-over of `index` that is current, or comes next."""
-        return 0 if self.turns is None else self.turns.get(index, 0)
-
-    def end_turn(self, index: int) -> None:
-        """HELD, NACKED or QUEUED -> AWAY: who still has the message has it from an old turn."""
-        turns = self.turns
-        if turns is None:
-            turns = self.turns = {}
-        turns[index] = turns.get(index, 0) + 1
-        self.state[index] = AWAY
-
-    # Steps that concern all indexes; those of one index are `InFlight`'s.
-
-    @property
-    def only_waits(self) -> bool:
-        """Some of it waits for its due time, and the rest is acked or away."""
-        return self.active > 0 and self.state.count(NACKED) == self.active
-
-    def to_parked(self) -> Parked:
-        """What there is to keep of a batch that only waits."""
-        highest_first = self.state[::-1]
-        acked = int(highest_first.translate(_ACKED_DIGITS), 2)
-        nacked = int(highest_first.translate(_NACKED_DIGITS), 2)
-        return Parked(self.size, acked, nacked, self.looks or {})
-
-    def restore(self, parked: Parked) -> None:
-        """Into a new record: what `to_parked` kept."""
-        digits = f"{parked.acked:0{self.size}b}".encode()
-        self.state = bytearray(digits[::-1].translate(_ACKED_OR_AWAY))
-        for index in set_bits(parked.nacked):
-            self.state[index] = NACKED
-        self.unacked = self.size - parked.acked.bit_count()
-        self.active = parked.nacked.bit_count()
-        self.looks = dict(parked.looks) or None
+    def wait_on(self, index: int) -> None:
+        """It came too early: it goes on waiting."""
+        self.state[index] = NACKED
+        self.active += 1
 
     def learn_acked(self, ack_set: int) -> None:
         """The broker says which indexes are acked; only what is not here is taken from it."""
@@ -168,42 +168,134 @@ class Entry:
                 self.state[index] = ACKED
                 self.unacked -= 1
 
-    def settle(self) -> int:
-        """Everything -> ACKED; returns how many were not."""
+    # At the application
+
+    def hand_over(self, index: int) -> bool:
+        """The application gets it; False where it was settled or given back while queued."""
+        if self.state[index] == QUEUED and self.live:
+            self.state[index] = HELD
+            return True
+        return False
+
+    def nack(self, index: int) -> bool:
+        """It waits; False in a state in which there is nothing to wait for."""
+        if self.state[index] not in TRANSITIONS["nack"]:
+            return False
+        self.state[index] = NACKED
+        return True
+
+    def leave(self, index: int) -> bool:
+        """A copy of it is about to be sent; False in a state in which it is not here."""
+        if not self.live or self.state[index] not in TRANSITIONS["leave"]:
+            return False
+        self.state[index] = LEAVING
+        return True
+
+    def stay(self, index: int) -> bool:
+        """The copy failed; False when the message was settled meanwhile."""
+        if not self.live or self.state[index] != LEAVING:
+            return False
+        self.state[index] = HELD
+        return True
+
+    def ack(self, index: int) -> int:
+        """It is done; returns the state it was in."""
+        before = self.state[index]
+        if before != ACKED:
+            self.state[index] = ACKED
+            self.unacked -= 1
+            if before != AWAY:
+                self.active -= 1
+        return before
+
+    def ack_all(self) -> int:
+        """All of it is done; returns how many were not."""
         settled = self.unacked
-        self.state = bytearray([ACKED]) * self.size
+        self.state = bytearray((ACKED,)) * self.size
         self.unacked = self.active = 0
         return settled
 
-    def release(self, mask: int, seen: int = -1) -> int:
-        """HELD or NACKED -> AWAY, for the indexes of a bit mask; returns the mask of those.
+    # Back to the broker
 
-        Args:
-            mask: Which.
-            seen: Those of them that ended a look.
-        """
+    def release(self, mask: int) -> int:
+        """What is held or waits of the indexes of a bit mask is away; returns the mask of those."""
         released = 0
         for index in set_bits(mask):
-            if index < self.size and self.state[index] in (HELD, NACKED):
-                if seen >> index & 1:
-                    self.count_look(index)
-                self.end_turn(index)
+            if index < self.size and self.state[index] in TRANSITIONS["release"]:
+                self._end_turn(index)
                 released |= 1 << index
         self.active -= released.bit_count()
-        self.doubled = self.doubled or released > 0
         return released
 
-    def release_all(self, *, count_looks: bool) -> None:
-        """Everything unacked -> AWAY, but for what is being copied: it would be copied twice."""
+    def release_all(self) -> int:
+        """All that is here is away, but for what is being copied.
+
+        Returns:
+            Mask of those that the application had.
+        """
+        released = 0
         for index, state in enumerate(self.state):
             if state in (HELD, NACKED):
-                if count_looks:
-                    self.count_look(index)
-                self.end_turn(index)
+                self._end_turn(index)
+                released |= 1 << index
             elif state == QUEUED:
                 self.state[index] = AWAY
         self.active = self.state.count(LEAVING)
-        self.doubled = True
+        return released
+
+    def drop_queued(self) -> int:
+        """What is queued is away; returns how many that were."""
+        dropped = self.state.count(QUEUED)
+        self.state = self.state.replace(_QUEUED, _AWAY)
+        self.active -= dropped
+        return dropped
+
+    def _end_turn(self, index: int) -> None:
+        """Who still has the message has it from an old turn."""
+        turns = self.turns
+        if turns is None:
+            turns = self.turns = {}
+        turns[index] = turns.get(index, 0) + 1
+        self.state[index] = AWAY
+
+    def turn(self, index: int) -> int:
+        """Number of the hand-over of `index` that is current, or comes next."""
+        return 0 if self.turns is None else self.turns.get(index, 0)
+
+    # A record that changes its place
+
+    def readopt(self) -> None:
+        """A record out of use is used again; what is not acked is away."""
+        self.state = bytearray(self.state.translate(_READOPTED))
+        self.active = 0
+        self.live = True
+
+    @property
+    def only_waits(self) -> bool:
+        """Some of it waits for its due time, and the rest is acked or away."""
+        return self.active > 0 and self.state.count(NACKED) == self.active
+
+    def to_packed(self) -> Packed:
+        """What there is to keep of a batch that only waits."""
+        highest_first = self.state[::-1]
+        acked = int(highest_first.translate(_ACKED_DIGITS), 2)
+        nacked = int(highest_first.translate(_NACKED_DIGITS), 2)
+        return Packed(self.size, acked, nacked, self.failed or {})
+
+    @classmethod
+    def of_packed(cls, source: Any, key: EntryKey, packed: Packed, era: int = 0) -> Entry:
+        """A new record of what `to_packed` kept."""
+        entry = cls(source, key, packed.size, True, era=era)
+        digits = f"{packed.acked:0{packed.size}b}".encode()
+        entry.state = bytearray(digits[::-1].translate(_ACKED_OR_AWAY))
+        for index in set_bits(packed.nacked):
+            entry.state[index] = NACKED
+        entry.unacked = packed.size - packed.acked.bit_count()
+        entry.active = packed.nacked.bit_count()
+        entry.failed = dict(packed.failed) or None
+        return entry
+
+    # To look at
 
     def lowest_unacked(self) -> int:
         """The first index that is not acked and not being copied; the size when there is none."""
@@ -212,19 +304,6 @@ class Entry:
                 return index
         return self.size
 
-    def drop_queued(self) -> int:
-        """QUEUED -> AWAY; returns how many that were."""
-        dropped = self.state.count(QUEUED)
-        self.state = self.state.replace(_QUEUED, _AWAY)
-        self.active -= dropped
-        return dropped
-
-    def _check(self) -> None:
-        """Walk the counters; for tests."""
-        active = sum(self.state.count(each) for each in (QUEUED, HELD, NACKED, LEAVING))
-        assert self.active == active, self.key
-        assert self.unacked == self.size - self.state.count(ACKED), self.key
-
     def remaining(self) -> int:
         """The ack set as a bit mask: bit i is 1 while index i is unacked (wire notes 5.4)."""
         return int(self.state[::-1].translate(_UNACKED_DIGITS), 2)
@@ -232,3 +311,9 @@ class Entry:
     def due_key(self, index: int) -> tuple[int, int, int]:
         """The `DueIndex` key of a message: without an index where the message is the entry."""
         return (*self.key, index if self.size > 1 else -1)
+
+    def _check(self) -> None:
+        """Walk the counters; for tests."""
+        active = sum(self.state.count(each) for each in (QUEUED, HELD, NACKED, LEAVING))
+        assert self.active == active, self.key
+        assert self.unacked == self.size - self.state.count(ACKED), self.key

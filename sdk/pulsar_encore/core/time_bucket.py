@@ -139,7 +139,7 @@ class TimeBucketIndex:
         return heap[0] if heap else None
 
     def pop_due(self, now_ms: int, limit: int | None = None) -> DueBatch:
-        """Hand over and forget what is due at `now_ms`, the earliest bucket first.
+        """Take what is due at `now_ms`, the earliest bucket first.
 
         Args:
             now_ms: The time in milliseconds, on the clock of the due times.
@@ -155,6 +155,9 @@ class TimeBucketIndex:
         while left and (edge := self.next_due()) is not None and edge <= now_ms:
             left -= self._drain(edge, left, batch)
         return batch
+
+    def done(self, batch: DueBatch) -> None:
+        """Nothing: what is in memory only was forgotten when it was taken."""
 
     # Where a key is
 
@@ -268,16 +271,16 @@ class TimeBucketIndex:
         return ids
 
     def _seal_idle(self) -> None:
-        # Two looks for each new bucket: the first takes note of a size, the second seals when it
+        # Two steps for each new bucket: the first takes note of a size, the second seals when it
         # has not changed. Work stays in proportion to buckets made, however keys are scattered.
         growing = self._growing
-        looks = 2
-        while looks and len(growing) > self._open_buckets:
+        steps = 2
+        while steps and len(growing) > self._open_buckets:
             edge, size = growing.popleft()
             ids = self._buckets.get(edge)
             if not isinstance(ids, BitMap64):
                 continue
-            looks -= 1
+            steps -= 1
             if not ids:
                 continue
             if len(ids) != size:

@@ -1,4 +1,4 @@
-"""Dead letters after their death: count them, look at them, send them home again.
+"""Dead letters after their death: count them, read them, send them back.
 
 `DeadLetters` is the entry point; `pulsar-encore dlq` is a thin layer over it. Letters of Java and
 other clients work too, they only have no evidence to show.

@@ -17,8 +17,8 @@ class NothingSelectedError(ConfigurationError):
 class NoLettersError(NothingSelectedError, LetterNotFoundError):
     """The topic holds no letters at all: it is empty, another topic, or was not there.
 
-    A broker that makes topics by itself makes one of any name that is asked for, and the engine
-    has no way to ask without that; so these three cannot be told apart.
+    A broker that makes topics by itself makes one of any name that is asked for, and the native
+    library has no way to ask without that; so these three cannot be told apart.
     """
 
 

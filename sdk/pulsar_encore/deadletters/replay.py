@@ -1,4 +1,4 @@
-"""Replaying: receive through a subscription, publish at home, ack what is persisted.
+"""Replaying: receive through a subscription, publish where it died, ack what is persisted.
 
 How it works. An Exclusive subscription delivers in order what was not acked, has no unacked window
 to run full while letters that were not selected are passed by, and admits one replay at a time. Its
@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 
 from ..client import Client
 from ..consumer import Consumer
-from ..consumer.copy_producer import producer_options
+from ..consumer.forwarding.copying import producer_options
 from ..errors import ClosedError, ConfigurationError, EncoreError, ReceiveTimeout
 from ..exceptions import ConsumerBusy
 from ..letters.form import Form, form_of

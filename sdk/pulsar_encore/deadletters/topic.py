@@ -1,4 +1,4 @@
-"""A dead-letter topic: what lies there, one letter in full, and the way home.
+"""A dead-letter topic: what lies there, one letter in full, and the way back.
 
 Owns `DeadLetters`. Looking needs no subscription and changes nothing: readers from the beginning,
 one for each partition. Replaying is `Replay`'s. A broker that makes topics by itself makes one of
@@ -170,7 +170,7 @@ class DeadLetters:
             rate: Most letters a second; None for as fast as the targets take them.
             limit: Stop after so many letters.
             keep_counters: Keep attempt counts and evidence; they are dropped otherwise, and the
-                message has all its looks again.
+                message has all its attempts again.
             replay_id: Written on every message as `letters.REPLAY_ID`; made up when None.
             target: A topic for all of them, instead of their own.
             quiet: When the topic's last letters were replayed before, nothing tells that the end
@@ -193,8 +193,8 @@ class DeadLetters:
             raise ConfigurationError(
                 f"selection must be a Selection, got {type(selection).__name__}"
             )
-        home = None if target is None else full_name(topic_name(target, "target"))
-        if home is not None and base_name(home) == base_name(self.topic):
+        target_topic = None if target is None else full_name(topic_name(target, "target"))
+        if target_topic is not None and base_name(target_topic) == base_name(self.topic):
             raise ConfigurationError(
                 "target is the dead-letter topic itself: letters would go round in circles"
             )
@@ -210,14 +210,14 @@ class DeadLetters:
             pace=Pace(rate),
             limit=checked_limit(limit),
             keep_counters=boolean(keep_counters, "keep_counters"),
-            target=home,
+            target=target_topic,
             quiet_s=float(quiet),
             on_progress=on_progress,
         )
         report = ReplayReport(checked_replay_id(replay_id), dry_run=boolean(dry_run, "dry_run"))
         partitions = await self._partitions()
         # Before the subscription is made: on a wrong topic it would keep messages for ever.
-        await self._check_letters(any_message=home is not None)
+        await self._check_letters(any_message=target_topic is not None)
         replay = Replay(self._client, options, report)
         if dry_run:
             async with aclosing(self.letters()) as scan:

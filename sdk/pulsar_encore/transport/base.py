@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from ..ids import MessageId
+    from ..message import RawMessage
     from ..options import ConsumerOptions, ProducerOptions, ReaderOptions
     from ..outgoing import Outgoing
 
@@ -47,25 +48,6 @@ class Capabilities:
     rewind_one_source: bool = True
     zero_queue: bool = True
     binary_keys: bool = True
-
-
-class RawMessage(Protocol):
-    """One message as the transport holds it; everything is decoded on access."""
-
-    def data(self) -> bytes: ...
-    def length(self) -> int: ...
-    def properties(self) -> dict[str, str]: ...
-    def partition_key(self) -> str: ...
-    def ordering_key(self) -> str: ...
-    def publish_timestamp(self) -> int: ...
-    def event_timestamp(self) -> int: ...
-    def topic_name(self) -> str: ...
-    def schema_version(self) -> str: ...
-    def int_schema_version(self) -> int: ...
-    def producer_name(self) -> str: ...
-    def has_null_value(self) -> bool: ...
-    def encryption_context(self) -> Any:  # what `pulsar.EncryptionContext` is made of, or None
-        ...
 
 
 class Delivery:
@@ -219,6 +201,9 @@ class ConsumerLink(Protocol):
 
         A chunked message is named by its last chunk, and all its chunks are asked for: the last one
         alone may wedge the subscription (wire notes 6.4).
+
+        Raises:
+            TransportError: Nothing was asked for; ask again. So with `redeliver_all`.
         """
 
     def redeliver_all(self, source: int | None = None) -> None:

@@ -19,8 +19,8 @@ from pulsar.schema import AvroSchema
 
 from ...errors import SchemaVersionError, TransportTimeout
 from ...exceptions import IncompatibleSchema
+from ...message import RawMessage
 from ...topic_names import base_name
-from ..base import RawMessage
 from .calls import in_thread
 
 #: A topic, without its partition, and a version of its schema.

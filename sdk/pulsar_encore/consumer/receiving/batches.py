@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 
-from ..errors import EncoreError
-from ..message import Message
-from ..options import BatchReceivePolicy
-from ..turn import Turn
-from .receive_queue import ReceiveQueue
+from ...errors import EncoreError
+from ...message import Message
+from ...options import BatchReceivePolicy
+from ...turn import Turn
+from .queue import ReceiveQueue
 
 
 class BatchReceiver:

@@ -1,6 +1,6 @@
 """Records of batches of which nothing is held or queued, in a dozen bytes each.
 
-Owns `ParkedEntries`. Keys of a ledger are cut into blocks of a few records, bytes one after the
+Owns `PackedEntries`. Keys of a ledger are cut into blocks of a few records, bytes one after the
 other, so that no object is kept for a record and what an object costs is shared; a record is
 found by one bisection and a walk over its block. Invariants: blocks of a ledger rise and are not
 empty; `base` of a block is not above its first entry. Refuses to know what the fields mean.
@@ -21,24 +21,24 @@ _MOST: Final = 8  # more would save a byte or two each, and walking a block take
 _NONE: Final[Mapping[int, int]] = {}
 
 
-class Parked(NamedTuple):
+class Packed(NamedTuple):
     """What is kept of an entry.
 
     Attributes:
         size: Messages in the entry.
         acked: Bit mask, bit i for index i.
         nacked: Bit mask; what is in neither is with the broker.
-        looks: Looks at single indexes that failed, where not 0.
+        failed: Attempts at single indexes that failed, where not 0.
     """
 
     size: int
     acked: int
     nacked: int
-    looks: Mapping[int, int] = _NONE
+    failed: Mapping[int, int] = _NONE
 
 
-class ParkedEntries:
-    """A map from entry to `Parked`, in order of keys. Every call walks one block at most."""
+class PackedEntries:
+    """A map from entry to `Packed`, in order of keys. Every call walks one block at most."""
 
     def __init__(self) -> None:
         self.clear()
@@ -55,12 +55,12 @@ class ParkedEntries:
     def __contains__(self, key: EntryKey) -> bool:
         return self.get(key) is not None
 
-    def __iter__(self) -> Iterator[tuple[EntryKey, Parked]]:
+    def __iter__(self) -> Iterator[tuple[EntryKey, Packed]]:
         for number in self._order:
             for entry, record in self._ledgers[number].records():
                 yield (number, entry), _decoded(record)
 
-    def put(self, key: EntryKey, record: Parked) -> None:
+    def put(self, key: EntryKey, record: Packed) -> None:
         """Keep a record, in place of the one of the same entry."""
         ledger = self._ledgers.get(key[0])
         if ledger is None:
@@ -68,13 +68,13 @@ class ParkedEntries:
             insort(self._order, key[0])
         self._len += ledger.put(key[1], _encoded(record))
 
-    def get(self, key: EntryKey) -> Parked | None:
+    def get(self, key: EntryKey) -> Packed | None:
         """The record of an entry, or None."""
         ledger = self._ledgers.get(key[0])
         found = None if ledger is None else ledger.get(key[1])
         return None if found is None else _decoded(found)
 
-    def take(self, key: EntryKey) -> Parked | None:
+    def take(self, key: EntryKey) -> Packed | None:
         """Forget the record of an entry and return it, or None."""
         ledger = self._ledgers.get(key[0])
         found = None if ledger is None else ledger.take(key[1])
@@ -211,41 +211,41 @@ def _seek(block: bytes, offset: int) -> tuple[int, int, int]:
 # count and gaps of what is missing, or a mask, whichever is short.
 
 _REST_NACKED: Final = 1  # what is not acked is nacked
-_SAME_LOOKS: Final = 2  # the nacked ones, and no others, were looked at equally often
-_LOOKS: Final = 4
+_SAME_COUNT: Final = 2  # the nacked ones, and no others, failed equally often
+_COUNTS: Final = 4
 
 
-def _encoded(record: Parked) -> bytes:
-    size, acked, nacked, looks = record
+def _encoded(record: Packed) -> bytes:
+    size, acked, nacked, failed = record
     head = 0
     numbers = [size, *_set(acked, size)]
     if nacked == ~acked & ((1 << size) - 1):
         head |= _REST_NACKED
     else:
         numbers += _set(nacked, size)
-    if looks:
-        counts = set(looks.values())
-        if len(counts) == 1 and sum(1 << index for index in looks) == nacked:
-            head |= _SAME_LOOKS
+    if failed:
+        counts = set(failed.values())
+        if len(counts) == 1 and sum(1 << index for index in failed) == nacked:
+            head |= _SAME_COUNT
             numbers += counts
         else:
-            head |= _LOOKS
-            numbers.append(len(looks))
-            numbers += [each for pair in looks.items() for each in pair]
+            head |= _COUNTS
+            numbers.append(len(failed))
+            numbers += [each for pair in failed.items() for each in pair]
     return _packed([head, *numbers])
 
 
-def _decoded(data: bytes) -> Parked:
+def _decoded(data: bytes) -> Packed:
     numbers = _numbers(data)
     head, size = next(numbers), next(numbers)
     acked = _mask(numbers, size)
     nacked = ~acked & ((1 << size) - 1) if head & _REST_NACKED else _mask(numbers, size)
-    looks: Mapping[int, int] = _NONE
-    if head & _SAME_LOOKS:
-        looks = dict.fromkeys(_indexes(nacked), next(numbers))
-    elif head & _LOOKS:
-        looks = {next(numbers): next(numbers) for _ in range(next(numbers))}
-    return Parked(size, acked, nacked, looks)
+    failed: Mapping[int, int] = _NONE
+    if head & _SAME_COUNT:
+        failed = dict.fromkeys(_indexes(nacked), next(numbers))
+    elif head & _COUNTS:
+        failed = {next(numbers): next(numbers) for _ in range(next(numbers))}
+    return Packed(size, acked, nacked, failed)
 
 
 def _set(mask: int, size: int) -> list[int]:

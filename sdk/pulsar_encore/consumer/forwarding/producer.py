@@ -13,12 +13,12 @@ from functools import partial
 from random import Random
 from typing import Final, TypeAlias
 
-from ..backoff import Backoff
-from ..errors import ClosedError, EncoreError, PulsarException
-from ..exceptions import UnknownError, named
-from ..ids import MessageId
-from ..outgoing import Outgoing
-from ..transport.base import ProducerLink
+from ...backoff import Backoff
+from ...errors import ClosedError, EncoreError, PulsarException
+from ...exceptions import UnknownError, named
+from ...ids import MessageId
+from ...outgoing import Outgoing
+from ...transport.base import ProducerLink
 
 _BACKOFF: Final = Backoff(min_delay=0.1, max_delay=60, jitter=0.1)
 _CLOSE_S: Final = 5.0  # a creation that takes longer is closed when it comes
@@ -88,14 +88,14 @@ class LetterProducer:
             self._failed(error, link)
             then(error)
 
-    def retry_delay_ms(self, tries: int = 0) -> int:
+    def retry_delay_ms(self, failed_before: int = 0) -> int:
         """How long a message whose letter failed should wait before the next try.
 
         Args:
-            tries: How often this message's letter failed before: one that never can be sent must
-                not come back at full speed because others can.
+            failed_before: How often this message's letter failed before: one that never can be sent
+                must not come back at full speed because others can.
         """
-        return _BACKOFF.delay_ms(max(0, self._failures - 1, tries), self._rng)
+        return _BACKOFF.delay_ms(max(0, self._failures - 1, failed_before), self._rng)
 
     async def _make(self) -> None:
         link, failure = None, None

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
-from ..errors import EncoreError
-from ..message import Message
-from ..turn import Turn
-from .receive_queue import ReceiveQueue
+from ...errors import EncoreError
+from ...message import Message
+from ...turn import Turn
+from .queue import ReceiveQueue
 
 logger: logging.Logger = logging.getLogger(__name__)
 

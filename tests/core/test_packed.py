@@ -10,36 +10,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsar_encore.core.parked import EntryKey, Parked, ParkedEntries
+from pulsar_encore.core.packed import EntryKey, Packed, PackedEntries
 
 
 @st.composite
-def records(draw: st.DrawFn) -> Parked:
+def records(draw: st.DrawFn) -> Packed:
     size = draw(st.integers(1, 12) | st.sampled_from([130, 1000]))
     acked = draw(st.sampled_from([0, (1 << size) - 2]) | st.integers(0, (1 << size) - 1))
     rest = (1 << size) - 1 & ~acked
     nacked = draw(st.just(rest) | st.integers(0, (1 << size) - 1).map(rest.__and__))
     nacked_indexes = [index for index in range(size) if nacked >> index & 1]
-    looks = draw(
+    failed = draw(
         st.just({})
-        | st.integers(1, 200).map(lambda looks: dict.fromkeys(nacked_indexes, looks))
+        | st.integers(1, 200).map(lambda failed: dict.fromkeys(nacked_indexes, failed))
         | st.dictionaries(st.integers(0, size - 1), st.integers(1, 2**20), max_size=5)
     )
-    return Parked(size, acked, nacked, looks)
+    return Packed(size, acked, nacked, failed)
 
 
 @given(records())
-def test_a_record_comes_back_as_it_went_in(record: Parked) -> None:
-    parked = ParkedEntries()
-    parked.put((1, 2), record)
-    assert parked.get((1, 2)) == record
-    assert list(parked) == [((1, 2), record)]
-    assert parked.take((1, 2)) == record
-    assert parked.take((1, 2)) is None and not len(parked)
+def test_a_record_comes_back_as_it_went_in(record: Packed) -> None:
+    packed = PackedEntries()
+    packed.put((1, 2), record)
+    assert packed.get((1, 2)) == record
+    assert list(packed) == [((1, 2), record)]
+    assert packed.take((1, 2)) == record
+    assert packed.take((1, 2)) is None and not len(packed)
 
 
-def numbered(number: int) -> Parked:
-    return Parked(3, 0b100, 0b010, {2: number})
+def numbered(number: int) -> Packed:
+    return Packed(3, 0b100, 0b010, {2: number})
 
 
 entries = st.integers(0, 60) | st.integers(2**63 - 3, 2**63 - 1)
@@ -53,58 +53,58 @@ steps = st.lists(
 @settings(max_examples=200)
 @given(steps)
 def test_agrees_with_a_dict(script: list[tuple[str, EntryKey]]) -> None:
-    parked = ParkedEntries()
-    model: dict[EntryKey, Parked] = {}
+    packed = PackedEntries()
+    model: dict[EntryKey, Packed] = {}
     for step, (what, key) in enumerate(script):
         record = numbered(step)
         if what == "put":
-            parked.put(key, record)
+            packed.put(key, record)
             model[key] = record
         elif what in ("rising", "falling"):
             run = [(key[0], entry) for entry in range(20, 90)]
             for each in run if what == "rising" else reversed(run):
-                parked.put(each, record)
+                packed.put(each, record)
                 model[each] = record
         elif what == "take":
-            assert parked.take(key) == model.pop(key, None)
+            assert packed.take(key) == model.pop(key, None)
         else:
-            assert parked.get(key) == model.get(key)
-            assert (key in parked) is (key in model)
-        parked._check()
-        assert len(parked) == len(model)
-    assert list(parked) == sorted(model.items())
-    parked.clear()
-    assert not len(parked) and list(parked) == []
+            assert packed.get(key) == model.get(key)
+            assert (key in packed) is (key in model)
+        packed._check()
+        assert len(packed) == len(model)
+    assert list(packed) == sorted(model.items())
+    packed.clear()
+    assert not len(packed) and list(packed) == []
 
 
-def one_of_ten(number: int) -> Parked:
+def one_of_ten(number: int) -> Packed:
     index = number * 7 % 10
-    return Parked(10, 0b1111111111 ^ 1 << index, 1 << index)
+    return Packed(10, 0b1111111111 ^ 1 << index, 1 << index)
 
 
-def all_ten(number: int) -> Parked:
-    return Parked(10, 0, 0b1111111111, dict.fromkeys(range(10), 1))
+def all_ten(number: int) -> Packed:
+    return Packed(10, 0, 0b1111111111, dict.fromkeys(range(10), 1))
 
 
-def one_of_a_thousand(number: int) -> Parked:
+def one_of_a_thousand(number: int) -> Packed:
     index = number * 373 % 1000
-    return Parked(1000, (1 << 1000) - 1 ^ 1 << index, 1 << index)
+    return Packed(1000, (1 << 1000) - 1 ^ 1 << index, 1 << index)
 
 
 @pytest.mark.parametrize("make", [one_of_ten, all_ten, one_of_a_thousand])
 @pytest.mark.parametrize("order", ["rising", "random", "one in a hundred"])
-def test_a_record_weighs_under_25_bytes(make: Callable[[int], Parked], order: str) -> None:
+def test_a_record_weighs_under_25_bytes(make: Callable[[int], Packed], order: str) -> None:
     count = 5_000
     numbers = list(range(0, count * 100, 100) if order == "one in a hundred" else range(count))
     if order == "random":
         random.Random(1).shuffle(numbers)
-    parked = ParkedEntries()
+    packed = PackedEntries()
     tracemalloc.start()
     try:
         for number in numbers:
-            parked.put((1, number), make(number))
+            packed.put((1, number), make(number))
         weight, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert weight / count < 25
-    assert all(parked.get((1, number)) == make(number) for number in numbers[:100])
+    assert all(packed.get((1, number)) == make(number) for number in numbers[:100])

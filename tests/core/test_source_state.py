@@ -1,6 +1,6 @@
 """Who holds what, against a naive model: one word for each message, and a broker that forgets.
 
-The machine drives `InFlight` the way the shell does, through the real `Settlement` and
+The machine drives `SourceState` the way the shell does, through the real `Settlement`, `Router` and
 `ReceiveQueue`, synchronously. The model knows of each message where it is; after every step the
 two agree, and nothing is lost: what is away will be sent again by the model's broker.
 """
@@ -8,11 +8,11 @@ two agree, and nothing is lost: what is away will be sent again by the model's b
 from __future__ import annotations
 
 import copy
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
+from core_kit import TOPIC, Settling, source_state
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -24,15 +24,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pulsar_encore.consumer.receive_queue import ReceiveQueue
-from pulsar_encore.consumer.settlement import Settlement
-from pulsar_encore.core.ack_sets import UNCERTAIN_MS
+from pulsar_encore.consumer.receiving.queue import ReceiveQueue
+from pulsar_encore.core.duplicates import UNCERTAIN_MS
 from pulsar_encore.core.entry import ACKED, AWAY, HELD, NACKED, QUEUED, Entry, EntryKey
-from pulsar_encore.core.in_flight import InFlight
 from pulsar_encore.ids import MessageId
 from pulsar_encore.message import Message
 
-TOPIC = "persistent://public/default/t"
 WORDS = {AWAY: "away", QUEUED: "queued", HELD: "held", NACKED: "nacked", ACKED: "acked"}
 DELAYS = st.sampled_from([0, 0.05, 1, 3, 60])
 
@@ -54,13 +51,9 @@ class AgainstModel(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.home = InFlight(self, 0, TOPIC, -1, shared=self.shared)
+        self.source = source_state(shared=self.shared)
         self.queue = ReceiveQueue(None, lambda *_: None, ANY, lambda _: None)
-        capabilities = SimpleNamespace(ack_unseen_index=True, name="model")
-        link: Any = SimpleNamespace(capabilities=capabilities, source_of=lambda *_: 0)
-        acks: Any = SimpleNamespace(added=lambda home, messages: None)
-        redelivery: Any = SimpleNamespace(nack_due=self.nack_due, nacked=lambda home: None)
-        self.settlement = Settlement(self, link, lambda source: self.home, acks, redelivery)
+        self.settling = Settling(self.source, lambda: self.now)
         self.now = 1_000
         self.entries: dict[EntryKey, Stored] = {}
         self.where: dict[Spot, str] = {}
@@ -72,18 +65,14 @@ class AgainstModel(RuleBasedStateMachine):
         self.last_sent: list[tuple[int, EntryKey, set[int]]] = []
         self.connected = True
 
-    def nack_due(self, count: int, delay_ms: int | None) -> tuple[int, int]:
-        return self.now + (delay_ms or 0), 0
-
     def record(self, key: EntryKey) -> Entry | None:
-        """What is known of an entry; one that is parked stays so."""
-        parked = self.home._parked.get(key)
-        if parked is None:
-            return self.home.find(key)
-        entry = self.home._asleep.get(key)
+        """What is known of an entry; one that is packed stays so."""
+        packed = self.source._packed.get(key)
+        if packed is None:
+            return self.source.find(key)
+        entry = self.source._referred.get(key)
         if entry is None:
-            entry = Entry(self.home, key, parked.size, True, 0)
-            entry.restore(parked)
+            entry = Entry.of_packed(self.source, key, packed)
         return entry
 
     # The broker
@@ -122,7 +111,7 @@ class AgainstModel(RuleBasedStateMachine):
         if tells and stored.acked:
             expected = [index for index in expected if index not in stored.acked]
         size = stored.size if stored.batched else 0
-        entry, positions = self.home.arrive(key, size, stored.count, indexes, mask)
+        entry, positions = self.source.arrive(key, size, stored.count, indexes, mask)
         admitted = [indexes[position] for position in positions]
         assert admitted == expected, (key, indexes, admitted, expected)
         if entry is not None and admitted:
@@ -136,7 +125,7 @@ class AgainstModel(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         """Acks go out and arrive."""
-        unsent = self.home.acks.take(self.now)
+        unsent = self.source.acks.take(self.now)
         for key in unsent.whole:
             self.settle(key, set(range(self.entries[key].size)))
         for entry in unsent.parts:
@@ -154,7 +143,7 @@ class AgainstModel(RuleBasedStateMachine):
                 assert size == self.entries[key].size
                 acked = {index for index in acked if not mask >> index & 1}
             self.settle(key, acked)
-        self.home.sent(unsent.parts)
+        self.source.sent(unsent.parts)
         if self.shared:
             self.nothing_parkable_stays(unsent.parts)
 
@@ -175,10 +164,10 @@ class AgainstModel(RuleBasedStateMachine):
 
     @rule(refused=st.booleans())
     def flush_refused(self, refused: bool) -> None:
-        before = len(self.home.acks)
-        unsent = self.home.acks.take(self.now)
-        self.home.acks.put_back(unsent)
-        assert len(self.home.acks) == before
+        before = len(self.source.acks)
+        unsent = self.source.acks.take(self.now)
+        self.source.acks.put_back(unsent)
+        assert len(self.source.acks) == before
 
     # The application
 
@@ -208,11 +197,11 @@ class AgainstModel(RuleBasedStateMachine):
             return  # no record is kept of it: the ack is sent again, and the broker knows better
         if by_id:
             rebuilt = MessageId.deserialize(message.message_id().serialize(), TOPIC)
-            self.settlement.ack(rebuilt)
+            self.settling.ack(rebuilt)
         else:
             size = self.entries[spot[0]].size
             void = message in self.void and size > 1 and self.record(spot[0]) is None
-            self.settlement.ack(message)
+            self.settling.ack(message)
             if void:
                 return
         self.where[spot] = "acked"
@@ -224,15 +213,15 @@ class AgainstModel(RuleBasedStateMachine):
     @precondition(lambda self: self.connected and self.current)
     @rule(data=st.data(), drops=st.booleans())
     def only_wait(self, data: st.DataObject, drops: bool) -> None:
-        """Everything held is settled and sent: batches of which some wait are parked."""
+        """Everything held is settled and sent: batches of which some wait are packed."""
         self.take(1_000)
         for spot, message in sorted(self.current.items(), key=lambda each: each[0]):
             if self.where[spot] == "held":
                 if data.draw(st.booleans()):
-                    self.settlement.ack(message)
+                    self.settling.ack(message)
                     self.where[spot] = "acked"
                 else:
-                    self.settlement.nack(message, 3)
+                    self.settling.nack(message, 3)
                     self.where[spot] = "nacked"
                     self.due[spot] = self.now + 3_000
         self.flush()
@@ -250,7 +239,7 @@ class AgainstModel(RuleBasedStateMachine):
     def ack_entry(self, data: st.DataObject) -> None:
         """By an id without an index: its sender means the whole entry."""
         _, (key, _) = self.recent_look(data)
-        self.settlement.ack(MessageId(-1, *key, topic=TOPIC))
+        self.settling.ack(MessageId(-1, *key, topic=TOPIC))
         for index in range(self.entries[key].size):
             self.where[key, index] = "acked"
             self.due.pop((key, index), None)
@@ -259,7 +248,7 @@ class AgainstModel(RuleBasedStateMachine):
     @rule(data=st.data(), by_id=st.booleans())
     def ack_cumulative(self, data: st.DataObject, by_id: bool) -> None:
         message, (key, index) = self.recent_look(data)
-        self.settlement.ack_cumulative(message.message_id() if by_id else message)
+        self.settling.ack_cumulative(message.message_id() if by_id else message)
         for spot in self.where:
             if spot <= (key, index):
                 self.where[spot] = "acked"
@@ -274,7 +263,7 @@ class AgainstModel(RuleBasedStateMachine):
             current = self.current.get(spot) is message
         else:  # looks are not counted there: what tells them apart is the record
             current = self.record(key) is message._entry
-        self.settlement.nack(message, delay)
+        self.settling.nack(message, delay)
         live = ("held", "nacked") if self.shared else ("queued", "held", "nacked")
         if self.where[spot] in live and current:
             self.where[spot] = "nacked"
@@ -283,7 +272,7 @@ class AgainstModel(RuleBasedStateMachine):
             # No record is kept of a waiting plain message, so an older look may move it as well.
             entry = self.record(key)
             assert entry is None
-            head = self.home.nacks.next_due()
+            head = self.source.nacks.next_due()
             assert head is not None
             self.resync(spot)
 
@@ -293,7 +282,7 @@ class AgainstModel(RuleBasedStateMachine):
         at = next(
             at
             for at in sorted({self.due[spot], *(self.now + d for d in (0, 50, 1000, 3000, 60000))})
-            if _leaves_by(self.home.nacks, due_key, at)
+            if _leaves_by(self.source.nacks, due_key, at)
         )
         self.due[spot] = at
 
@@ -303,7 +292,7 @@ class AgainstModel(RuleBasedStateMachine):
         message, spot = self.recent_look(data)
         if self.where[spot] not in ("queued", "held", "nacked"):
             return
-        self.settlement.nack(message.message_id(), delay)
+        self.settling.nack(message.message_id(), delay)
         self.where[spot] = "nacked"
         self.due[spot] = self.now + round(delay * 1000)
 
@@ -314,15 +303,15 @@ class AgainstModel(RuleBasedStateMachine):
         key, index = data.draw(st.sampled_from(held))
         entry = self.record(key)
         assert entry is not None
-        self.home.timeouts.move(entry.due_key(index), self.now + round(delay * 1000), 0)
+        self.source.timeouts.move(entry.due_key(index), self.now + round(delay * 1000), 0)
 
     # Time
 
     @rule(passed=st.sampled_from([1, 60, 2_000, 70_000]))
     def time_passes(self, passed: int) -> None:
         self.now += passed
-        self.release(self.home.timeouts.pop_due(self.now), timed_out=True)
-        due = self.home.nacks.pop_due(self.now)
+        self.release(self.source.timeouts.pop_due(self.now), timed_out=True)
+        due = self.source.nacks.pop_due(self.now)
         expected = {spot for spot, at in self.due.items() if at <= self.now}
         asked = self.release(due)
         if self.shared:
@@ -337,7 +326,7 @@ class AgainstModel(RuleBasedStateMachine):
         if timed_out:
             for spot in spots:
                 assert self.where[spot] == "held", "a timeout for what is not held"
-        groups = self.home.release(due)
+        groups = self.source.release(due)
         asked = {(ledger, number) for ledger, numbers in groups for number in numbers}
         if not self.shared:
             self.rewind()
@@ -359,7 +348,7 @@ class AgainstModel(RuleBasedStateMachine):
     @rule()
     def rewind(self) -> None:
         """Everything unacked comes again."""
-        self.home.release_all()
+        self.source.release_all()
         self.queue.drop()
         self.current.clear()  # every look is over
         for spot, word in self.where.items():
@@ -375,8 +364,8 @@ class AgainstModel(RuleBasedStateMachine):
     @rule(lose=st.booleans(), forget_sets=st.booleans(), forget_counts=st.booleans())
     def disconnect(self, lose: bool, forget_sets: bool, forget_counts: bool) -> None:
         self.connected = False
-        self.home.acks.disconnected(self.now)
-        self.home.disconnected()
+        self.source.acks.disconnected(self.now)
+        self.source.disconnected()
         self.queue.drop()
         for spot, word in self.where.items():
             if word == "queued":
@@ -398,7 +387,7 @@ class AgainstModel(RuleBasedStateMachine):
     @rule(flushes=st.booleans())
     def reconnect(self, flushes: bool) -> None:
         self.connected = True
-        self.home.reconnected()
+        self.source.reconnected()
         if flushes:
             self.flush()
 
@@ -409,7 +398,7 @@ class AgainstModel(RuleBasedStateMachine):
             return
         self.flush()
         self.now += 31_000
-        self.home.acks.trust()
+        self.source.duplicates.trust()
         self.last_sent.clear()
 
     @rule()
@@ -417,7 +406,7 @@ class AgainstModel(RuleBasedStateMachine):
         """Back to the start: nothing from before counts."""
         if not self.connected:
             return
-        self.home.reset()
+        self.source.reset()
         self.queue.drop()
         self.due.clear()
         self.last_sent.clear()
@@ -433,7 +422,7 @@ class AgainstModel(RuleBasedStateMachine):
 
     @invariant()
     def agree(self) -> None:
-        self.home._check()
+        self.source._check()
         counted = {"queued": 0, "held": 0, "nacked": 0}
         for (key, index), word in self.where.items():
             if word in counted:
@@ -442,15 +431,15 @@ class AgainstModel(RuleBasedStateMachine):
             if entry is not None:
                 assert WORDS[entry.state[index]] == word, (key, index)
             elif word == "nacked":
-                assert (*key, -1) in self.home.nacks
+                assert (*key, -1) in self.source.nacks
             else:
                 assert word in ("away", "acked"), (key, index, word)
-        assert self.home.count(QUEUED) == counted["queued"]
-        assert self.home.count(HELD) == counted["held"]
-        assert len(self.home.nacks) == counted["nacked"]
-        assert self.home.unacked == sum(counted.values())
-        assert len(self.home.nacks) == len(self.due) == counted["nacked"]
-        assert self.home.nacks.next_due() == min(self.due.values(), default=None)
+        assert self.source.count(QUEUED) == counted["queued"]
+        assert self.source.count(HELD) == counted["held"]
+        assert len(self.source.nacks) == counted["nacked"]
+        assert self.source.unacked == sum(counted.values())
+        assert len(self.source.nacks) == len(self.due) == counted["nacked"]
+        assert self.source.nacks.next_due() == min(self.due.values(), default=None)
 
     @invariant()
     def nothing_is_lost(self) -> None:
@@ -462,12 +451,12 @@ class AgainstModel(RuleBasedStateMachine):
 
     def ack_is_kept(self, key: EntryKey, index: int) -> bool:
         """An ack that the broker does not have waits here, or is told again when it comes."""
-        acks = self.home.acks
+        acks = self.source.acks
         entry = self.record(key)
         return (
             acks.covers(key)
             or entry is not None
-            or (acks._cumulative is not None and key <= acks._cumulative.key)
+            or (acks.cumulative._last is not None and key <= acks.cumulative._last.key)
         )
 
 
@@ -491,118 +480,115 @@ def test_agrees_with_the_model(shared: bool) -> None:
 # What the machine found, each alone
 
 
-def plain_home() -> InFlight:
-    return InFlight(object(), 0, TOPIC, -1, shared=True)
-
-
 def test_a_timed_out_message_leaves_the_window() -> None:
-    home = plain_home()
-    entry, _ = home.arrive((1, 1), 0, 0, (0,))
+    source = source_state()
+    entry, _ = source.arrive((1, 1), 0, 0, (0,))
     assert entry is not None
-    entry.state[0] = HELD
-    home.timeouts.add((1, 1, -1), 5, 0)
-    assert home.unacked == 1
-    assert home.release(home.timeouts.pop_due(5)) == [(1, [1])]
-    assert home.unacked == 0
-    home._check()
+    entry.hand_over(0)
+    source.timeouts.add((1, 1, -1), 5, 0)
+    assert source.unacked == 1
+    assert source.release(source.timeouts.pop_due(5)) == [(1, [1])]
+    assert source.unacked == 0
+    source._check()
 
 
 def test_acks_from_before_a_seek_do_not_count_after_it() -> None:
-    home = plain_home()
-    entry, _ = home.arrive((1, 1), 2, 0, (0, 1))
+    source = source_state()
+    entry, _ = source.arrive((1, 1), 2, 0, (0, 1))
     assert entry is not None
-    home.ack(entry, 0)
-    home.reset()
-    assert entry.era != home.era, "its messages are void: nothing of it is told to the broker"
-    again, positions = home.arrive((1, 1), 2, 0, (0, 1))
+    source.ack(entry, 0)
+    source.reset()
+    assert entry.era != source.era, "its messages are void: nothing of it is told to the broker"
+    again, positions = source.arrive((1, 1), 2, 0, (0, 1))
     assert again is not None and list(positions) == [0, 1]
 
 
 def test_a_part_of_what_is_acked_whole_and_unsent_opens_no_new_record() -> None:
-    home = plain_home()
-    entry, _ = home.arrive((1, 1), 2, 0, (0, 1))
+    source = source_state()
+    entry, _ = source.arrive((1, 1), 2, 0, (0, 1))
     assert entry is not None
-    home.release_all()
-    home.ack_entry((1, 1))
-    stale = Entry(home, (1, 1), 2, True, 0)
-    home.adopt(stale)
-    home.ack(stale, 0)
-    assert home.arrive((1, 1), 2, 1, (0, 1)) == (None, ())
-    unsent = home.acks.take(0)
+    source.release_all()
+    source.ack_entry((1, 1))
+    stale = Entry(source, (1, 1), 2, True)
+    source.adopt(stale)
+    source.ack(stale, 0)
+    assert source.arrive((1, 1), 2, 1, (0, 1)) == (None, ())
+    unsent = source.acks.take(0)
     assert (unsent.whole, unsent.parts) == ([(1, 1)], [])
 
 
 def test_what_is_gone_is_remembered_within_bounds() -> None:
-    home = plain_home()
+    source = source_state()
     for number in range(10_500):
-        entry, _ = home.arrive((1, number), 2, 0, (0, 1))
+        entry, _ = source.arrive((1, number), 2, 0, (0, 1))
         assert entry is not None
-        entry.state[:] = bytes([HELD, HELD])
-        home.ack(entry, 0)
-        home.nack(entry, 1, 0, 0)
-        home.release(home.nacks.pop_due(1))
-    assert sum(home.find((1, number)) is not None for number in range(10_500)) == 10_000
-    assert home.find((1, 0)) is None
-    assert home.find((1, 10_499)) is not None
-    home._check()
+        entry.hand_over(0)
+        entry.hand_over(1)
+        source.ack(entry, 0)
+        source.nack(entry, 1, 0, 0)
+        source.release(source.nacks.pop_due(1))
+    assert sum(source.find((1, number)) is not None for number in range(10_500)) == 10_000
+    assert source.find((1, 0)) is None
+    assert source.find((1, 10_499)) is not None
+    source._check()
 
 
 def test_an_acked_index_that_comes_again_is_told_again() -> None:
     """A broker that lost its partial acks sends the batch whole, without a reconnect of ours."""
-    home = plain_home()
-    entry, _ = home.arrive((1, 1), 3, 0, (0, 1, 2))
+    source = source_state()
+    entry, _ = source.arrive((1, 1), 3, 0, (0, 1, 2))
     assert entry is not None
-    home.ack(entry, 1)
-    assert len(home.acks.take(0).parts) == 1
-    home.release_all()
-    again, positions = home.arrive((1, 1), 3, 1, (0, 1, 2))
+    source.ack(entry, 1)
+    assert len(source.acks.take(0).parts) == 1
+    source.release_all()
+    again, positions = source.arrive((1, 1), 3, 1, (0, 1, 2))
     assert again is entry and list(positions) == [0, 2]
-    (part,) = home.acks.take(1).parts
+    (part,) = source.acks.take(1).parts
     assert part.remaining() == 0b101
 
 
 def test_a_nacked_message_that_is_acked_is_recognised_when_a_copy_comes() -> None:
     """A reconnect sent it once more; the record, which knew of that, left with the nack."""
-    home = plain_home()
-    entry, _ = home.arrive((1, 1), 0, 0, (0,))
+    source = source_state()
+    entry, _ = source.arrive((1, 1), 0, 0, (0,))
     assert entry is not None
-    home.disconnected()
-    home.reconnected()
-    entry, _ = home.arrive((1, 1), 0, 0, (0,))
+    source.disconnected()
+    source.reconnected()
+    entry, _ = source.arrive((1, 1), 0, 0, (0,))
     assert entry is not None
-    entry.state[0] = HELD
-    home.nack(entry, 0, 1_000, 0)
-    home.ack_entry((1, 1))
-    home.acks.take(0)
-    assert home.arrive((1, 1), 0, 0, (0,)) == (None, ())
+    entry.hand_over(0)
+    source.nack(entry, 0, 1_000, 0)
+    source.ack_entry((1, 1))
+    source.acks.take(0)
+    assert source.arrive((1, 1), 0, 0, (0,)) == (None, ())
 
 
 def test_a_message_acked_before_its_delivery_is_recognised_when_it_comes() -> None:
     """By an older look: the rest of its batch may come first, and be acked as well."""
-    home = plain_home()
-    entry, _ = home.arrive((1, 1), 2, 0, (0,))
+    source = source_state()
+    entry, _ = source.arrive((1, 1), 2, 0, (0,))
     assert entry is not None
-    home.ack(entry, 1)
-    home.ack(entry, 0)
-    home.acks.take(0)
-    assert home.arrive((1, 1), 2, 0, (1,)) == (None, ())
+    source.ack(entry, 1)
+    source.ack(entry, 0)
+    source.acks.take(0)
+    assert source.arrive((1, 1), 2, 0, (1,)) == (None, ())
 
 
 def test_a_batch_of_which_only_acked_messages_come_is_kept_within_bounds() -> None:
-    home = plain_home()
-    entry, _ = home.arrive((1, 1), 2, 0, (0, 1))
+    source = source_state()
+    entry, _ = source.arrive((1, 1), 2, 0, (0, 1))
     assert entry is not None
-    home.ack(entry, 0)
-    home.release_all()
-    again, positions = home.arrive((1, 1), 2, 0, (0,))
+    source.ack(entry, 0)
+    source.release_all()
+    again, positions = source.arrive((1, 1), 2, 0, (0,))
     assert again is entry and list(positions) == []
-    home._check()
+    source._check()
 
 
 def test_a_batch_that_broker_and_consumer_acked_between_them_is_done() -> None:
-    home = InFlight(object(), 0, TOPIC, -1, shared=False)
-    home.ack_cumulative((1, 1), 0, 2)
-    entry, positions = home.arrive((1, 1), 2, 0, (0,), 0b01)
+    source = source_state(shared=False)
+    source.ack_cumulative((1, 1), 0, 2)
+    entry, positions = source.arrive((1, 1), 2, 0, (0,), 0b01)
     assert entry is not None and list(positions) == []
-    home._check()
-    assert home.acks.take(0).whole == [(1, 1)]
+    source._check()
+    assert source.acks.take(0).whole == [(1, 1)]

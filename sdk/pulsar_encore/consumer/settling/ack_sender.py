@@ -9,37 +9,36 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
-from ..core.ack_sets import Unsent
-from ..core.in_flight import InFlight
-from ..errors import TransportError
-from ..options import ConsumerOptions
-from ..timer import now_ms
-from ..transport.base import AckPlan, ConsumerLink
-from .receive_queue import ReceiveQueue
+from ...core.acks import Unsent
+from ...core.source_state import SourceState
+from ...errors import TransportError
+from ...options import ConsumerOptions
+from ...timer import now_ms
+from ...transport.base import AckPlan, ConsumerLink
+from ..receiving.queue import ReceiveQueue
+from ..sources import OVERTAKEN_S, SUSPECT_S, Sources
 
 # A flush is due when the messages acked and not sent reach this share of the broker's window.
 _WINDOW_SHARE: Final = 10
 _RETRY_S: Final = 0.2
 # Entries sent in one turn of the loop, 3 us each; the rest follows in the next.
 _SLICE: Final = 1_000
-# How long after a reconnect an entry may come again because its ack was lost with the connection.
-SUSPECT_S: Final = 30.0
-ECHO_S: Final = 2.0  # a redelivery that an ack did not overtake arrives sooner than this
-# Unless it waits in the engine behind what the application has not taken yet: so many messages, and
-# what the receiver queue holds.
+# A redelivery that an ack did not overtake arrives within `OVERTAKEN_S`, unless it waits in the
+# transport behind what the application has not taken yet: so many messages, and what the receiver
+# queue holds.
 _BEHIND: Final = 10_000
 _CALM_MS: Final = 500  # nothing came for so long though there was room: nothing waits there
 
 
 class AckSender:
-    """Sends what the sources' `AckTracker`s collected.
+    """Sends what the sources' `Acks` collected.
 
     Args:
         link: Where acks go.
-        homes: The sources, by number; shared with the consumer.
+        sources: Of the consumer.
         options: Group time and size, and the broker's window.
         loop: The consumer's event loop.
         queue: Tells whether what was asked for may still be on its way to the application.
@@ -48,13 +47,13 @@ class AckSender:
     def __init__(
         self,
         link: ConsumerLink,
-        homes: Mapping[int, InFlight],
+        sources: Sources,
         options: ConsumerOptions,
         loop: asyncio.AbstractEventLoop,
         queue: ReceiveQueue,
     ) -> None:
         self._link = link
-        self._homes = homes
+        self._sources = sources
         self._loop = loop
         self._group_s = options.ack_group_time_ms / 1000
         self._most_entries = options.ack_group_max_size
@@ -62,24 +61,24 @@ class AckSender:
         self._queue = queue
         self._behind = _BEHIND + 2 * options.receiver_queue_size
         self._came_ms = 0
-        self._taken = 0  # messages taken when echoes were last forgotten
+        self._taken = 0  # messages taken when duplicates were last forgotten
         self._unsent = 0
         self._refused: set[int] = set()  # sources that only the timer tries again
         self._timer: asyncio.Handle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._trust_timer: asyncio.TimerHandle | None = None
-        self._echo_timer: asyncio.TimerHandle | None = None
+        self._overtaken_timer: asyncio.TimerHandle | None = None
 
-    def added(self, home: InFlight, messages: int) -> None:
-        """An ack of `messages` more waits in `home`."""
+    def added(self, state: SourceState, messages: int) -> None:
+        """An ack of `messages` more waits in `state`."""
         if not messages:
             return
         self._unsent += messages
         if (
             self._unsent >= self._most_messages
-            or len(home.acks) >= self._most_entries
+            or len(state.acks) >= self._most_entries
             or self._group_s == 0
-        ) and home.source not in self._refused:
+        ) and state.number not in self._refused:
             self._flush_ready(_SLICE)
         elif self._timer is None:
             self._timer = self._loop.call_later(self._group_s, self._flush_ready, _SLICE)
@@ -87,16 +86,6 @@ class AckSender:
     def arrived(self, now: int) -> None:
         """Something was delivered, at `now` in ms."""
         self._came_ms = now
-
-    @property
-    def unsent(self) -> int:
-        """Entries whose ack waits to be sent."""
-        return sum(len(home.acks) for home in self._homes.values())
-
-    @property
-    def in_doubt(self) -> int:
-        """Entries whose ack was sent and may be lost with a connection that is away."""
-        return sum(home.acks.in_doubt for home in self._homes.values())
 
     def flush(self) -> bool:
         """Send everything now; False when something was refused and waits for another try."""
@@ -111,17 +100,17 @@ class AckSender:
             self._timer = None
         self._unsent = 0
         left = 0
-        for home in self._homes.values():
-            waiting = len(home.acks)
-            if not waiting or home.source in self._refused:
+        for state in self._sources:
+            waiting = len(state.acks)
+            if not waiting or state.number in self._refused:
                 continue
-            if most > 0 and not self._flush(home, most):
-                self._refused.add(home.source)
+            if most > 0 and not self._flush(state, most):
+                self._refused.add(state.number)
             left += max(0, waiting - most)
             most = max(0, most - waiting)
         if left:
             self._timer = self._loop.call_soon(self._flush_ready, _SLICE)
-        self.watch_echoes()
+        self.watch_duplicates()
         if self._refused and self._retry is None:
             self._retry = self._loop.call_later(max(_RETRY_S, self._group_s), self._try_again)
 
@@ -130,64 +119,64 @@ class AckSender:
         self._refused.clear()
         self._flush_ready(_SLICE)
 
-    def watch_echoes(self) -> None:
+    def watch_duplicates(self) -> None:
         """Forget in a while what may come again now."""
-        if self._echo_timer is None:
-            self._echo_timer = self._loop.call_later(ECHO_S, self._forget_echoes)
+        if self._overtaken_timer is None:
+            self._overtaken_timer = self._loop.call_later(OVERTAKEN_S, self._forget_overtaken)
 
-    def _flush(self, home: InFlight, most: int) -> bool:
-        if not self._link.can_ack(home.source):
+    def _flush(self, state: SourceState, most: int) -> bool:
+        if not self._link.can_ack(state.number):
             return False
-        unsent = home.acks.take(now_ms(self._loop), most)
+        unsent = state.acks.take(now_ms(self._loop), most)
         try:
-            self._link.ack(_plan(home.source, unsent))
+            self._link.ack(_plan(state.number, unsent))
         except TransportError:
-            home.acks.put_back(unsent)
+            state.acks.put_back(unsent)
             return False
         except BaseException:
-            home.acks.put_back(unsent)
+            state.acks.put_back(unsent)
             raise
-        home.sent(unsent.parts)
+        state.sent(unsent.parts)
         return True
 
-    def disconnected(self, homes: Iterable[InFlight]) -> None:
+    def disconnected(self, states: Iterable[SourceState]) -> None:
         now = now_ms(self._loop)
-        for home in homes:
-            home.acks.disconnected(now)
+        for state in states:
+            state.acks.disconnected(now)
 
-    def doubtful(self, homes: Iterable[InFlight]) -> None:
+    def doubtful(self, states: Iterable[SourceState]) -> None:
         now = now_ms(self._loop)
-        for home in homes:
-            home.acks.doubtful(now)
+        for state in states:
+            state.acks.doubtful(now)
 
-    def connected(self, homes: Iterable[InFlight]) -> None:
+    def connected(self, states: Iterable[SourceState]) -> None:
         """Send again whatever may have been lost with the old connection."""
-        for home in homes:
-            home.reconnected()
+        for state in states:
+            state.reconnected()
         self._refused.clear()
         self._flush_ready(_SLICE)
         if self._trust_timer is not None:
             self._trust_timer.cancel()
         self._trust_timer = self._loop.call_later(SUSPECT_S, self._trust)
 
-    def _forget_echoes(self) -> None:
-        self._echo_timer = None
+    def _forget_overtaken(self) -> None:
+        self._overtaken_timer = None
         calm = not len(self._queue) and now_ms(self._loop) - self._came_ms >= _CALM_MS
         if not calm and self._queue.taken - self._taken < self._behind:
-            self.watch_echoes()  # what comes again may wait behind what the application is at
+            self.watch_duplicates()  # what comes again may wait behind what the application is at
             return
         self._taken = self._queue.taken
-        left = [home.acks.forget_echoes() for home in self._homes.values()]
+        left = [state.duplicates.forget_overtaken() for state in self._sources]
         if any(left):
-            self._echo_timer = self._loop.call_later(ECHO_S, self._forget_echoes)
+            self._overtaken_timer = self._loop.call_later(OVERTAKEN_S, self._forget_overtaken)
 
     def _trust(self) -> None:
-        for home in self._homes.values():
-            home.acks.trust()
+        for state in self._sources:
+            state.duplicates.trust()
 
     def close(self) -> None:
         """Stop the timers; flush before if anything is to be sent."""
-        for timer in (self._timer, self._retry, self._trust_timer, self._echo_timer):
+        for timer in (self._timer, self._retry, self._trust_timer, self._overtaken_timer):
             if timer is not None:
                 timer.cancel()
 

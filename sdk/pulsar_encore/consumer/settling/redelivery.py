@@ -10,25 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections.abc import Mapping
 from random import Random
 from typing import Final
 
-from ..core.due_index import DueBatch, precision_bits
-from ..core.entry import Entry
-from ..core.in_flight import InFlight
-from ..letters.evidence import evidence_of
-from ..options import ConsumerOptions
-from ..timer import Alarm, due_in_ms, now_ms, wall_now_ms
-from ..transport.base import ConsumerLink
-from .ack_sender import ECHO_S, AckSender
-from .receive_queue import ReceiveQueue
+from ...core.due import DueBatch, precision_bits
+from ...core.due_index import DueIndex
+from ...core.entry import Entry, EntryKey
+from ...core.source_state import SourceState
+from ...errors import EncoreError
+from ...letters.evidence import evidence_of
+from ...options import ConsumerOptions
+from ...timer import Alarm, due_in_ms, now_ms, wall_now_ms
+from ...transport.base import ConsumerLink
+from ..receiving.queue import ReceiveQueue
+from ..sources import Sources
+from .ack_sender import AckSender
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 # Keys handled in one turn of the loop; the rest follows in the next.
 _BURST: Final = 500
+_RETRY_MS: Final = 200  # what the transport refused to ask for is tried again
 # A rewind that brought nothing for so long, though there was room, is asked for again, after twice
 # the time with each try; after so many tries what was owed is gone from the topic.
 _PATIENCE_S: Final = 1.0
@@ -40,9 +42,10 @@ class Redelivery:
 
     Args:
         link: Where redeliver commands go.
-        homes: The sources, by number; shared with the consumer.
-        options: Delays, backoffs, precision, ack timeout.
+        sources: Of the consumer.
+        options: Precision, the backoff of ack timeouts.
         loop: The consumer's event loop.
+        alarm: Rings when something is due.
         acks: Has to send what is acked before a rewind is asked for.
         queue: Loses what a rewind brings again.
         rng: Source of backoff jitter.
@@ -51,168 +54,164 @@ class Redelivery:
     def __init__(
         self,
         link: ConsumerLink,
-        homes: Mapping[int, InFlight],
+        sources: Sources,
         options: ConsumerOptions,
         loop: asyncio.AbstractEventLoop,
+        alarm: Alarm,
         acks: AckSender,
         queue: ReceiveQueue,
         rng: Random,
     ) -> None:
         self._link = link
-        self._homes = homes
+        self._sources = sources
         self._options = options
         self._loop = loop
+        self._alarm = alarm
         self._acks = acks
         self._queue = queue
         self._rng = rng
-        self._timeout_ms = options.unacked_messages_timeout_ms or 0
-        self._timeout_bits = precision_bits(self._timeout_ms)
-        self._one = link.capabilities.rewind_one_source
-        self._alarm = Alarm(loop, self._fire)
         self._patience: dict[int, _Patience] = {}
-        self._rewound_at = -math.inf
         self._watch: asyncio.TimerHandle | None = None
+        self._closed = False
+        alarm.start(self._ring)
 
-    def nack_due(self, redelivery_count: int, delay_ms: int | None) -> tuple[int, int]:
-        """(due ms, bucket bits) of a nack made now."""
-        if delay_ms is None:
-            backoff = self._options.negative_ack_redelivery_backoff
-            if backoff is not None:
-                delay_ms = backoff.delay_ms(redelivery_count, self._rng)
-            else:
-                delay_ms = self._options.negative_ack_redelivery_delay_ms
+    # What waits
+
+    def wait(self, entry: Entry, index: int, delay_ms: int, *, narrow: bool = False) -> None:
+        """A message waits here and comes again after its delay.
+
+        Args:
+            entry: The record of its entry.
+            index: Its place in there.
+            delay_ms: From now.
+            narrow: In as narrow a bucket as the delay allows, whatever the precision of nacks is.
+        """
+        state: SourceState = entry.source
+        due_ms, bits = self._due(delay_ms)
+        if state.nack(entry, index, due_ms, precision_bits(delay_ms) if narrow else bits):
+            self._alarm.at(state.next_due())
+
+    def wait_unseen(self, state: SourceState, key: EntryKey, delay_ms: int) -> None:
+        """The same of an entry that there is no record of here."""
+        state.nack_unseen(key, *self._due(delay_ms))
+        self._alarm.at(state.next_due())
+
+    def waits(self, state: SourceState) -> None:
+        """Something of a source may be due earlier than before."""
+        self._alarm.at(state.next_due())
+
+    def _due(self, delay_ms: int) -> tuple[int, int]:
+        """(due ms, bucket bits) of what is to wait from now."""
         bits = precision_bits(delay_ms, self._options.negative_ack_precision_bit_cnt)
         return due_in_ms(self._loop, delay_ms), bits
 
-    def nacked(self, home: InFlight) -> None:
-        self._alarm.at(self._next_due(home))
+    # What is due
 
-    def _next_due(self, home: InFlight) -> int | None:
-        """When the alarm has to ring for a source: earlier than due by what the transport takes."""
-        heads = [
-            head for head in (home.nacks.next_due(), home.timeouts.next_due()) if head is not None
-        ]
-        if not heads:
-            return None
-        return min(heads) - self._lead_ms(home)
-
-    def _lead_ms(self, home: InFlight) -> int:
-        able = self._link.capabilities
-        return able.redeliver_lead_ms if home.shared else able.rewind_lead_ms
-
-    def handed_over(self, entry: Entry, index: int) -> None:
-        """The ack timeout begins; only called when there is one."""
-        home: InFlight = entry.home
-        if home.volatile:
-            return  # nothing there can be redelivered, and acks never untrack (issue 26548)
-        due = due_in_ms(self._loop, self._timeout_ms)
-        home.timed = True
-        home.timeouts.move(entry.due_key(index), due, self._timeout_bits)
-        self._alarm.at(self._next_due(home))
-
-    def _fire(self, now: int) -> int | None:
+    def _ring(self, now: int) -> int | None:
         heads = []
-        for home in list(self._homes.values()):
-            due_now = now + self._lead_ms(home)
-            if len(home.timeouts):
-                self._time_out(home, due_now)
-            if len(home.nacks):
-                self._give_back(home, home.nacks.pop_due(due_now, _BURST))
-            head = self._next_due(home)
+        for state in self._sources:
+            if len(state.timeouts):
+                self._time_out(state, state.take_timeouts(now, _BURST), now)
+            if len(state.nacks):
+                self._ask(state, state.nacks, state.take_nacks(now, _BURST))
+            head = state.next_due()
             if head is not None:
                 heads.append(head)
         return min(heads, default=None)
 
-    def _time_out(self, home: InFlight, now: int) -> None:
-        due = home.timeouts.pop_due(now, _BURST)
+    def _time_out(self, state: SourceState, due: DueBatch, now: int) -> None:
         if not due:
             return
-        if home.attempts is not None:
-            self._witness(home, due)
+        if state.attempts.remembers:  # an attempt that timed out counts where the broker forgets
+            evidence, wall_now = evidence_of(None, "ack timeout"), wall_now_ms(self._loop)
+            for key in due:
+                state.attempts.remember(key, wall_now, evidence)
         backoff = self._options.ack_timeout_redelivery_backoff
         if backoff is None:
-            self._give_back(home, due)
+            self._ask(state, state.timeouts, due)
             return
         for ledger, number, index in due:
-            entry = home.find((ledger, number))
+            entry = state.find((ledger, number))
             if entry is not None:
                 at = max(index, 0)
-                delay = backoff.delay_ms(entry.redelivery_count(at), self._rng)
-                home.nack(entry, at, now + delay, precision_bits(delay))
+                delay = backoff.delay_ms(state.attempts.count(entry, at), self._rng)
+                state.nack(entry, at, now + state.lead_ms + delay, precision_bits(delay))
+        state.timeouts.done(due)
 
-    def _witness(self, home: InFlight, due: DueBatch) -> None:
-        """A look that timed out counts, also where the broker forgets it."""
-        assert home.attempts is not None
-        evidence, wall_now = evidence_of(None, "ack timeout"), wall_now_ms(self._loop)
-        for key in due:
-            home.attempts.failed(key, wall_now, evidence)
-
-    def _give_back(self, home: InFlight, due: DueBatch) -> None:
+    def _ask(self, state: SourceState, index: DueIndex, due: DueBatch) -> None:
+        """What is due comes again: by name, or with all that is unacked of its source."""
         if not due:
             return
-        if not home.shared:
-            self.redeliver_all(home)
+        if not state.shared:
+            self.redeliver_all(state)
+            index.done(due)
             return
-        unsent = home.has_unsent_part(due)
-        groups = home.release(due, now_ms(self._loop), self._lead_ms(home))
+        unsent = state.has_unsent_part(due)
+        now = now_ms(self._loop)
+        groups = state.release(due, now)
         if groups:
             if unsent:  # or the broker would send what is acked of these along, and to anybody
                 self._acks.flush()
-            self._link.redeliver(home.source, groups)
+            try:
+                self._link.redeliver(state.number, groups)
+            except EncoreError as error:
+                logger.debug("%s: redelivery refused, tried again: %s", state.topic, error)
+                state.not_asked(due, now + state.lead_ms + _RETRY_MS)
+        index.done(due)
 
     # Rewinds
 
-    def redeliver_all(self, home: InFlight | None = None) -> None:
+    def redeliver_all(self, state: SourceState | None = None) -> None:
         """Everything unacked comes again, pending nacks included: of one source, or of all.
 
         A transport that cannot rewind one source alone rewinds those beside it as well. With
         nothing given back there is nothing to ask for on Exclusive and Failover: all that is
         unacked is on its way here, and a rewind would only bring it twice.
         """
-        rewound = [
-            each
-            for each in self._homes.values()
-            if home is None or each is home or not (self._one or each.shared)
-        ]
+        rewound = self._sources.beside(state)
         if not any(each.shared or each.unacked or each.owed for each in rewound):
             return
         for each in rewound:
             each.release_all()
-        self._rewind(home)
+        self._rewind(state)
         # Last: the room that this gives back must not bring more before the rewind.
         self._queue.drop(rewound)
 
-    def rewind_again(self, home: InFlight) -> None:
+    def rewind_again(self, state: SourceState) -> None:
         """Something that was given back is missing: what is here stays here, the rest comes."""
-        for each in list(self._homes.values()):
-            if each is home or not (self._one or each.shared):
-                each.rewound_beside()
-        self._rewind(home)
+        for each in self._sources.beside(state):
+            each.rewound_beside()
+        self._rewind(state)
 
-    def _rewind(self, home: InFlight | None) -> None:
+    def _rewind(self, state: SourceState | None) -> None:
         self._acks.flush()  # what leaves after the rewind would come again with it
-        self._acks.watch_echoes()
-        self._rewound_at = self._loop.time()
-        self._link.redeliver_all(None if home is None else home.source)
+        self._acks.watch_duplicates()
+        self._sources.asked_all()
+        self._ask_all(None if state is None else state.number)
         if self._watch is None:
             self._watch = self._loop.call_later(_PATIENCE_S, self._look)
 
-    def expects_echoes(self) -> bool:
-        """Whether a rewind was asked for a moment ago, that a source seen only now knows not of."""
-        return self._loop.time() - self._rewound_at < ECHO_S
+    def _ask_all(self, number: int | None) -> None:
+        if self._closed:
+            return
+        try:
+            self._link.redeliver_all(number)
+        except EncoreError as error:
+            logger.debug("redelivery of everything refused, tried again: %s", error)
+            self._loop.call_later(_RETRY_MS / 1000, self._ask_all, number)
 
     def _look(self) -> None:
         """Ask again where a rewind has brought nothing for too long."""
         self._watch = None
         impatient = False
-        for home in list(self._homes.values()):
-            if home.rewind is None or not home.rewind.owed:
-                self._patience.pop(home.source, None)
+        for state in self._sources:
+            if state.rewind is None or not state.rewind.owed:
+                self._patience.pop(state.number, None)
                 continue
             impatient = True
-            patience = self._patience.setdefault(home.source, _Patience(self._loop.time()))
+            patience = self._patience.setdefault(state.number, _Patience(self._loop.time()))
             taken = self._queue.taken
-            if patience.moved(home.rewind.came, self._loop.time(), taken):
+            if patience.moved(state.rewind.came, self._loop.time(), taken):
                 continue
             if len(self._queue) and taken - patience.taken < self._behind():
                 continue  # it may come behind what the application has not taken yet
@@ -220,14 +219,14 @@ class Redelivery:
                 continue
             if patience.tries < _REWINDS:
                 patience.again(self._loop.time(), taken)
-                self.rewind_again(home)
+                self.rewind_again(state)
             else:
-                self._patience.pop(home.source)
-                gone = home.rewind.give_up()
+                self._patience.pop(state.number)
+                gone = state.rewind.give_up()
                 logger.info(
                     "%s: %d entries did not come again after %d rewinds: they are gone from the "
                     "topic, or another consumer has them",
-                    home.topic,
+                    state.topic,
                     gone,
                     _REWINDS,
                 )
@@ -236,9 +235,11 @@ class Redelivery:
 
     def _behind(self) -> int:
         """Messages of other sources that may come before what a rewind brings."""
-        return 2 * self._options.receiver_queue_size * len(self._homes)
+        return 2 * self._options.receiver_queue_size * len(self._sources)
 
     def close(self) -> None:
+        """Ask for nothing more."""
+        self._closed = True
         self._alarm.cancel()
         if self._watch is not None:
             self._watch.cancel()

@@ -1,6 +1,6 @@
 """What a producer of copies is made with: the schema version and the secrets of their form.
 
-What the engine underneath cannot copy is refused by name, before anything is sent or acked.
+What the transport cannot copy is refused by name, before anything is sent or acked.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ..errors import ConfigurationError, NotSupportedError
-from ..letters.form import Form
-from ..options import ProducerOptions
+from ...errors import ConfigurationError, NotSupportedError
+from ...letters.form import Form
+from ...options import ProducerOptions
 
 SchemaOf = Callable[[str, int], Awaitable[Any]]
 """`Transport.schema_of`."""

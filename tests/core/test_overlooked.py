@@ -1,4 +1,4 @@
-"""`redelivery_count` is the number of looks that ended, whatever the broker counts besides.
+"""`redelivery_count` is the number of attempts that failed, whatever the broker counts besides.
 
 A broker of the model's counts every copy it takes back, seen or not. Copies cross what is asked
 for, wait in the transport's queue or in ours, are given back there, and come early.
@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
+from core_kit import source_state
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -21,12 +22,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pulsar_encore.consumer.receive_queue import ReceiveQueue
-from pulsar_encore.core import unlooked
+from pulsar_encore.consumer.receiving.queue import ReceiveQueue
+from pulsar_encore.core import attempts
+from pulsar_encore.core.attempts import Attempts
 from pulsar_encore.core.due import DueBatch
-from pulsar_encore.core.entry import HELD, EntryKey
-from pulsar_encore.core.in_flight import InFlight
-from pulsar_encore.core.unlooked import Unlooked
+from pulsar_encore.core.entry import EntryKey
+from pulsar_encore.core.source_state import SourceState
 from pulsar_encore.message import Message
 
 KEYS = [(1, number) for number in range(3)]
@@ -38,7 +39,7 @@ class Looks(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.home = InFlight(self, 0, "persistent://public/default/t", -1, shared=True)
+        self.source = source_state(lead_ms=LEAD_MS)
         self.queue = ReceiveQueue(None, lambda *_: None, ANY, lambda _: None)
         self.now = 1_000
         self.broker = dict.fromkeys(KEYS, 0)  # what is not acked there, and its count
@@ -71,7 +72,7 @@ class Looks(RuleBasedStateMachine):
     @rule()
     def come(self) -> None:
         key, count = self.wire.pop(0)
-        entry, positions = self.home.arrive(key, 0, count, (0,), now_ms=self.now)
+        entry, positions = self.source.arrive(key, 0, count, (0,), now_ms=self.now)
         if entry is not None and positions:
             raw: Any = key
             self.queue.push(entry, (0,), (raw,))
@@ -92,14 +93,14 @@ class Looks(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(sorted(self.held)))
         message = self.held.pop(key)
         assert message._entry is not None
-        if self.home.nack(message._entry, 0, self.now + 1_000, 0):
+        if self.source.nack(message._entry, 0, self.now + 1_000, 0):
             self.looks[key] += 1
 
     @rule(data=st.data(), passed=st.sampled_from([0, 50, 1_000, 3_000]))
     def time_passes(self, data: st.DataObject, passed: int) -> None:
         self.now += passed
-        due: DueBatch = self.home.nacks.pop_due(self.now + LEAD_MS)
-        groups = self.home.release(due, self.now, LEAD_MS)
+        due: DueBatch = self.source.take_nacks(self.now, 1_000)
+        groups = self.source.release(due, self.now)
         if groups:
             self.commands.append([(ledger, each) for ledger, some in groups for each in some])
 
@@ -109,9 +110,9 @@ class Looks(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(sorted(self.held)))
         message = self.held.pop(key)
         assert message._entry is not None
-        self.home.ack(message._entry, 0)
+        self.source.ack(message._entry, 0)
         self.broker.pop(key, None)
-        assert self.home._unlooked._copies.get(key) is None
+        assert self.source.attempts._overlooked.get(key) is None
 
     @rule(data=st.data())
     def ask_for_all(self, data: st.DataObject) -> None:
@@ -120,11 +121,11 @@ class Looks(RuleBasedStateMachine):
         unseen, self.wire = self.wire[:drained], self.wire[drained:]
         self.looks.update(list(self.held))  # those end here
         self.held.clear()
-        self.home.release_all()
+        self.source.release_all()
         self.queue.drop()
         self.commands.append(None)
         for key, _ in unseen:
-            self.home.overlook(key, 1)
+            self.source.overlook(key, 1)
 
 
 def test_the_count_is_the_number_of_looks_that_ended() -> None:
@@ -138,86 +139,82 @@ def test_the_count_is_the_number_of_looks_that_ended() -> None:
     )
 
 
-def arrive(home: InFlight, count: int, key: EntryKey = (1, 1)) -> int:
+def arrive(source: SourceState, count: int, key: EntryKey = (1, 1)) -> int:
     """A copy comes with the broker's count; how many attempts that leaves."""
-    entry, _ = home.arrive(key, 0, count, (0,))
+    entry, _ = source.arrive(key, 0, count, (0,))
     assert entry is not None
-    return entry.redelivery_count(0)
-
-
-def new_home(*, shared: bool = True) -> InFlight:
-    return InFlight(object(), 0, "persistent://public/default/t", -1, shared=shared)
+    return entry.redelivered
 
 
 def test_given_back_unseen_again_and_again_it_has_no_attempts() -> None:
-    home = new_home()
+    source = source_state()
     for count in range(100):
-        assert arrive(home, count) == 0
-        home.release_all()
-    assert len(home._unlooked) == 1
+        assert arrive(source, count) == 0
+        source.release_all()
+    assert len(source.attempts._overlooked) == 1
 
 
 def test_a_broker_that_forgot_its_count_begins_anew() -> None:
     """An unload: what was taken off the old count must not hide new attempts."""
-    home = new_home()
+    source = source_state()
     for count in range(3):
-        arrive(home, count)
-        home.release_all()
-    home.disconnected()
-    home.reconnected()
-    assert arrive(home, 0) == 0
-    assert len(home._unlooked) == 0
-    home.disconnected()
-    home.reconnected()
-    assert arrive(home, 2) == 2  # elsewhere
+        arrive(source, count)
+        source.release_all()
+    source.disconnected()
+    source.reconnected()
+    assert arrive(source, 0) == 0
+    assert len(source.attempts._overlooked) == 0
+    source.disconnected()
+    source.reconnected()
+    assert arrive(source, 2) == 2  # elsewhere
 
 
 def test_another_consumers_attempts_count() -> None:
-    home = new_home()
-    home.overlook((1, 1), 1)
-    assert arrive(home, 3) == 2
+    source = source_state()
+    source.overlook((1, 1), 1)
+    assert arrive(source, 3) == 2
 
 
 def test_a_copy_by_a_reconnect_is_none_that_the_broker_counted() -> None:
-    home = new_home()
-    home.release_all()
-    entry, _ = home.arrive((1, 1), 0, 0, (0,))
+    source = source_state()
+    source.release_all()
+    entry, _ = source.arrive((1, 1), 0, 0, (0,))
     assert entry is not None
-    entry.state[0] = HELD
-    home.disconnected()
-    home.reconnected()
-    assert home.arrive((1, 1), 0, 2, (0,)) == (entry, [])  # two looks elsewhere meanwhile
-    assert entry.redelivery_count(0) == 2
+    entry.hand_over(0)
+    source.disconnected()
+    source.reconnected()
+    assert source.arrive((1, 1), 0, 2, (0,)) == (entry, [])  # two looks elsewhere meanwhile
+    assert entry.redelivered == 2
 
 
 def test_nothing_is_kept_of_what_is_acked() -> None:
-    home = new_home()
+    source = source_state()
     for number in range(4):
-        home.overlook((1, number), 1)
+        source.overlook((1, number), 1)
     for number in range(2):
-        entry, _ = home.arrive((1, number), 0, 1, (0,))
+        entry, _ = source.arrive((1, number), 0, 1, (0,))
         assert entry is not None
-        home.ack(entry, 0)
-    home.ack_entry((1, 2))
-    home.overlook((1, 2), 1)
-    assert list(home._unlooked._copies) == [(1, 3)]
-    home.reset()
-    assert len(home._unlooked) == 0
+        source.ack(entry, 0)
+    source.ack_entry((1, 2))
+    source.overlook((1, 2), 1)
+    assert list(source.attempts._overlooked) == [(1, 3)]
+    source.reset()
+    assert len(source.attempts._overlooked) == 0
 
 
 def test_batches_and_rewinds_keep_nothing() -> None:
-    batch, exclusive = new_home(), new_home(shared=False)
+    batch, exclusive = source_state(), source_state(shared=False)
     batch.arrive((1, 1), 3, 0, (0, 1, 2))
     exclusive.arrive((1, 1), 0, 0, (0,))
-    for home in (batch, exclusive):
-        home.release_all()
-        home.overlook((1, 2), 1 if home is exclusive else 3)
-        assert len(home._unlooked) == 0
+    for source in (batch, exclusive):
+        source.release_all()
+        source.overlook((1, 2), 1 if source is exclusive else 3)
+        assert len(source.attempts._overlooked) == 0
 
 
 def test_the_oldest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unlooked, "LIMIT", 2)
-    kept = Unlooked()
+    monkeypatch.setattr(attempts, "MOST_OVERLOOKED", 2)
+    kept = Attempts()
     for number in (1, 2, 1, 3):
-        kept.add((1, number))
-    assert [kept.attempts((1, number), 2) for number in (1, 2, 3)] == [0, 2, 1]
+        kept.overlooked((1, number))
+    assert [kept.delivered((1, number), 2) for number in (1, 2, 3)] == [0, 2, 1]

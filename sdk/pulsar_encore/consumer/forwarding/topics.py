@@ -2,7 +2,7 @@
 
 Owns `LetterTopics`. Names are Java's unless given. A producer is made when its topic is first
 needed; a dead-letter producer is named as Java names it, with a new random tail each time, so that
-several consumers of one name can bury side by side.
+several consumers of one name can dead-letter side by side.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import string
 from random import SystemRandom
 from typing import Any
 
-from ..errors import EncoreError
-from ..exceptions import ConsumerBusy
-from ..letters.form import Form
-from ..message import Message
-from ..options import ConsumerOptions, ConsumerType, InitialPosition
-from ..options.letters import DeadLetterPolicy
-from ..topic_names import dead_topic_of, dead_topic_of_one
-from ..transport.base import ProducerLink, Transport
-from .copy_producer import producer_options
-from .letter_producer import LetterProducer
+from ...errors import EncoreError
+from ...exceptions import ConsumerBusy
+from ...letters.form import Form
+from ...message import Message
+from ...options import ConsumerOptions, ConsumerType, InitialPosition
+from ...options.letters import DeadLetterPolicy
+from ...topic_names import dead_topic_of, dead_topic_of_one
+from ...transport.base import ProducerLink, Transport
+from .copying import producer_options
+from .producer import LetterProducer
 
-_MOST_UNDER_WAY = 500  # in the engine; more in one burst contend with its own threads
+_MOST_UNDER_WAY = 500  # in the transport; more in one burst contend with its own threads
 _TAIL = string.ascii_letters + string.digits
 
 

@@ -1,8 +1,8 @@
 """Who holds what, for one source: from arrival to settled, every message has one owner.
 
-Owns `InFlight`. A message is AWAY (with the broker), QUEUED here, HELD by the application, NACKED
-(waiting for its due time) or ACKED; every public method is one step of that machine, synchronous,
-and returns what the shell has to do. Rules:
+Owns `SourceState`. A message is AWAY (with the broker), QUEUED here, HELD by the application,
+NACKED (waiting for its due time), LEAVING or ACKED; `entry.TRANSITIONS` says what may follow what,
+and every public method here is one synchronous step, which returns what the shell has to do. Rules:
 - a message QUEUED, HELD or NACKED is not handed out again when its entry is redelivered, so
   siblings in a batch do not disturb each other, and a reconnect does not repeat what the
   application still has;
@@ -10,10 +10,9 @@ and returns what the shell has to do. Rules:
 - each hand-over has a number (`Entry.turn`), and only the current one can nack: counts do not tell
   hand-overs apart, a message may come to another consumer and back while it is held here;
 - a wholly nacked plain entry keeps no record here: only its key waits, in the `DueIndex`;
-- a batch of which some wait and the rest is acked or away is parked (Shared and Key_Shared): a
+- a batch of which some wait and the rest is acked or away is packed (Shared and Key_Shared): a
   dozen bytes in place of its `Entry`, until anything is asked of it. As long as a message refers to
   that `Entry`, it is what comes back, so a turn of before is the same turn after;
-- a copy of a plain entry that nobody looked at is taken off the broker's count (`Unlooked`);
 - on Exclusive and Failover the broker only rewinds: everything is given back at once, and
   `rewind` sees to it that all of it comes again.
 """
@@ -25,64 +24,71 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
-from .ack_sets import AckTracker
+from .acks import Acks
 from .attempts import Attempts
-from .due_index import DueBatch, DueIndex, MessageKey, TimeBucketIndex
+from .due import DueBatch, MessageKey
+from .due_index import DueIndex
+from .duplicates import ASKED, RECONNECTED, REWOUND, UNKNOWN, Duplicates
 from .entry import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED, Entry, EntryKey, set_bits
-from .parked import Parked, ParkedEntries
+from .packed import Packed, PackedEntries
 from .rewind import Rewind
-from .unlooked import Unlooked
 
 # Unfinished entries that left (redelivered, perhaps to another consumer) are remembered up to here;
 # forgetting one costs a duplicate at most.
 _MAX_AWAY: Final = 10_000
-# Redeliveries that never came (another consumer got them); forgetting one costs a duplicate too.
-_MAX_ASKED: Final = 100_000
 _LAST: Final = (1 << 63) - 1
 _ANSWER_MS: Final = 1_000  # what was asked for comes sooner, or not at all
 
 
-class InFlight:
+class SourceState:
     """State of one topic or partition.
 
     Args:
-        owner: The consumer; compared by identity to tell its messages from others'.
-        source: The transport's number for the topic.
+        owner: Of all sources of a consumer; compared by identity to tell its messages from others'.
+        number: The transport's, for the topic.
         topic: Full name; of the partition, if any.
         partition: Partition number or -1.
         shared: Shared and Key_Shared, where single entries are redelivered.
+        nacks: Where nacked messages wait.
+        timeouts: Where ack timeouts wait.
         contiguous: Entry ids follow each other (see `Rewind`).
+        lead_ms: What the transport takes from being asked for a redelivery to asking the broker.
+        remembers: Keep every failed attempt, for a dead-letter policy.
     """
 
     def __init__(
         self,
         owner: object,
-        source: int,
+        number: int,
         topic: str,
         partition: int,
         *,
         shared: bool,
+        nacks: DueIndex,
+        timeouts: DueIndex,
         contiguous: bool = True,
+        lead_ms: int = 0,
+        remembers: bool = False,
     ) -> None:
         self.owner = owner
-        self.source = source
+        self.number = number
         self.topic = topic
         self.partition = partition
         self.shared = shared
         self.volatile: bool = topic.startswith("non-persistent://")
-        self.acks: AckTracker = AckTracker()
-        self.nacks: DueIndex = TimeBucketIndex()
-        self.timeouts: DueIndex = TimeBucketIndex()
-        self.timed = False  # there are ack timeouts at all; asked for each message
+        self.nacks = nacks
+        self.timeouts = timeouts
+        self.lead_ms: int = lead_ms
+        # Volatile, or there are ack timeouts: an ack of what is held is more than that. Asked for
+        # each message.
+        self.special: bool = self.volatile
         self.era: int = 0  # seeks so far: records of an earlier one say nothing any more
         self.rewind: Rewind | None = None
         if not (shared or self.volatile):
             self.rewind = Rewind(contiguous=contiguous)
-        self.attempts: Attempts | None = None  # kept where a dead-letter policy needs them
-        # Everything was asked for on this connection: the broker counted each copy that now comes
-        # of a message that is here.
-        self.crossing: bool = False
-        self._unlooked = Unlooked()
+        self.attempts: Attempts = Attempts(remembers=remembers, counts_overlooked=shared)
+        self.duplicates: Duplicates = Duplicates()
+        self.acks: Acks = Acks(self.duplicates)
         # QUEUED, HELD, NACKED, LEAVING: what fills the broker's unacked window
         self.unacked: int = 0
         self._entries: dict[EntryKey, Entry] = {}
@@ -90,11 +96,8 @@ class InFlight:
         self._rising = True  # they are in order
         # Ordered: a plain dict walks over all that was forgotten to find its first.
         self._away: OrderedDict[EntryKey, Entry] = OrderedDict()
-        self._parked = ParkedEntries()  # of other entries than `_entries`
-        self._asleep: WeakValueDictionary[EntryKey, Entry] = WeakValueDictionary()  # theirs
-        # Messages whose redelivery was asked for, and when it can be here at the earliest.
-        self._asked: dict[MessageKey, int] = {}
-        self._lead_ms = 0
+        self._packed = PackedEntries()  # of other entries than `_entries`
+        self._referred: WeakValueDictionary[EntryKey, Entry] = WeakValueDictionary()  # theirs
 
     # Arrival
 
@@ -117,66 +120,69 @@ class InFlight:
         """
         if self.volatile:
             # Every id there is the same and acks mean nothing: no memory from one to the next.
-            passing = Entry(self, key, batch_size or 1, batch_size > 0, 0)
-            passing.state = bytearray([QUEUED]) * passing.size
+            passing = Entry(self, key, batch_size or 1, batch_size > 0)
+            passing.queue_all()
             return passing, range(len(indexes))
         entry = self.find(key)
         if entry is None:
             if self.acks.covers(key):
                 self.acks.add_whole(key)
-                self._unlooked.forget(key)
+                self.attempts.done(key)
                 return None, ()
             if batch_size <= 1 and self._still_waits((*key, -1), now_ms):
-                if self.crossing:
+                if self.duplicates.asked_all:
                     self.overlook(key, 1)
                 return None, ()
-            if not self.shared:
-                self.acks.retract(key)
-                ack_set &= self.acks.remaining_of(key)
-            size = batch_size or 1
-            base = 0
-            if size == 1:
-                base = self._attempts_by(key, redelivery_count)
-                if self.attempts:
-                    base = max(base, self.attempts.count((*key, -1)))
-            entry = Entry(self, key, size, batch_size > 0, base, first_chunk, self.era)
-            self._keep(key, entry)
-            if redelivery_count or self.acks.expects_echoes:
-                entry.doubled = True  # a copy of it may be on its way besides
-            if self._asked and self._asked.pop((*key, -1), None) is not None:
-                entry.doubled = True  # perhaps a reconnect's copy, with the one asked for to come
-            if ack_set != -1:
-                entry.learn_acked(ack_set)
+            entry = self._record(key, batch_size, redelivery_count, ack_set, first_chunk)
             count = len(indexes)
-            if count == size and entry.unacked == size:
-                entry.state = bytearray(b"\x01") * size
-                entry.active = size
-                self.unacked += size
+            if count == entry.size and entry.unacked == count:
+                entry.queue_all()
+                self.unacked += count
                 return entry, range(count)
         else:
             self._away.pop(key, None)
             if entry.size == 1:
-                if self.crossing:
+                if self.duplicates.asked_all:
                     self.overlook(key, 1)
-                entry.base = max(entry.base, self._attempts_by(key, redelivery_count))
+                self.attempts.delivered_again(entry, redelivery_count)
             if ack_set != -1:
                 entry.learn_acked(ack_set)
         wanted = self._admit(entry, indexes, now_ms)
         if entry.active == 0:
             self._rest(entry)
         elif not wanted:
-            self._park(entry)
+            self._pack(entry)
         return entry, wanted
 
-    def _attempts_by(self, key: EntryKey, redelivery_count: int) -> int:
-        if self._unlooked:
-            return self._unlooked.attempts(key, redelivery_count)
-        return redelivery_count
+    def _record(
+        self,
+        key: EntryKey,
+        batch_size: int,
+        redelivery_count: int,
+        ack_set: int,
+        first_chunk: EntryKey | None,
+    ) -> Entry:
+        """A record of an entry that is not known here, or not any more."""
+        if not self.shared:
+            self.acks.cumulative.retract(key)
+            ack_set &= self.acks.cumulative.remaining_of(key)
+        size = batch_size or 1
+        redelivered = self.attempts.delivered(key, redelivery_count) if size == 1 else 0
+        entry = Entry(self, key, size, batch_size > 0, redelivered, first_chunk, self.era)
+        self._keep(key, entry)
+        duplicates = self.duplicates
+        if redelivery_count or duplicates.expected:
+            entry.again = REWOUND
+        if duplicates.asked and duplicates.came((*key, -1)):
+            entry.again |= ASKED  # perhaps a reconnect's copy, with the one asked for to come
+        if ack_set != -1:
+            entry.learn_acked(ack_set)
+        return entry
 
     def overlook(self, key: EntryKey, size: int) -> None:
-        """A copy of an entry came that nobody looks at, and its redelivery will be counted."""
+        """A copy of an entry came that nobody attempts, and its redelivery will be counted."""
         if size == 1 and self.shared and not (self.volatile or self.acks.covers(key)):
-            self._unlooked.add(key)
+            self.attempts.overlooked(key)
 
     def _rest(self, entry: Entry) -> None:
         """Nothing of a delivered entry is new: it waits with those that are away, or is done."""
@@ -185,7 +191,7 @@ class InFlight:
         else:
             self.acks.drop_part(entry)
             self._drop(entry)
-            self.acks.add_whole(entry.key, redelivered=entry.doubled)
+            self.acks.add_whole(entry.key, again=entry.again != 0)
 
     def _still_waits(self, due_key: MessageKey, now_ms: int) -> bool:
         """A nacked message came before it is due: it keeps waiting.
@@ -193,11 +199,12 @@ class InFlight:
         On Exclusive and Failover too, where Java's comes at once: with it the rewind would be off
         that brings what the application let go behind it.
         """
-        if self._asked and self._came_early(due_key, now_ms):
-            return True
-        if self._asked and due_key in self._asked:  # what was asked for
-            self.unacked -= self.nacks.discard(due_key)
-            return False
+        if self.duplicates.asked:
+            if self._came_early(due_key, now_ms):
+                return True
+            if self.duplicates.earliest(due_key) is not None:  # what was asked for
+                self.unacked -= self.nacks.discard(due_key)
+                return False
         return len(self.nacks) > 0 and due_key in self.nacks
 
     def _came_early(self, due_key: MessageKey, now_ms: int) -> bool:
@@ -206,64 +213,62 @@ class InFlight:
         What was asked for comes as well. Should it not, it is asked for once more: then it may come
         whenever it comes.
         """
-        earliest = self._asked.get(due_key, 0)
-        if now_ms >= earliest:
+        earliest = self.duplicates.earliest(due_key)
+        if earliest is None or now_ms >= earliest:
             return False
-        if not self.nacks.move(due_key, earliest + _ANSWER_MS + self._lead_ms, 0):
+        if not self.nacks.move(due_key, earliest + _ANSWER_MS + self.lead_ms, 0):
             self.unacked += 1
         return True
 
     def _admit(self, entry: Entry, indexes: Sequence[int], now_ms: int) -> Sequence[int]:
-        state = entry.state
+        state, asked = entry.state, self.duplicates.asked
         wanted = []
         for position, index in enumerate(indexes):
-            now = state[index]
-            if now == NACKED and self._asked and entry.due_key(index) in self._asked:
-                if now_ms < self._asked[entry.due_key(index)]:
-                    continue
-                self.nacks.discard(entry.due_key(index))  # what was asked for came after all
-                entry.active -= 1
-                self.unacked -= 1
-                now = AWAY
-            if now == AWAY:
-                entry.active += 1
-                if self._asked:
-                    due_key = entry.due_key(index)
-                    if self._came_early(due_key, now_ms):
-                        state[index] = NACKED
-                        continue
-                    self._asked.pop(due_key, None)
-                self.unacked += 1
-                state[index] = QUEUED
-                wanted.append(position)
-            elif now == ACKED:
+            before = state[index]
+            if before == AWAY or (before == NACKED and asked):
+                if self._comes(entry, index, now_ms, asked):
+                    wanted.append(position)
+            elif before == ACKED:
                 self.acks.add_part(entry)  # the broker forgot: tell it again
         return wanted
+
+    def _comes(self, entry: Entry, index: int, now_ms: int, asked: bool) -> bool:
+        """A message came that is away, or waits: whether the application shall see it now."""
+        if asked:
+            due_key = entry.due_key(index)
+            if entry.state[index] == NACKED:
+                earliest = self.duplicates.earliest(due_key)
+                if earliest is None or now_ms < earliest:
+                    return False
+                self.nacks.discard(due_key)  # what was asked for came after all
+                self.unacked -= 1
+            elif self._came_early(due_key, now_ms):
+                entry.wait_on(index)
+                return False
+            self.duplicates.came(due_key)
+        self.unacked += 1
+        entry.queue(index)
+        return True
 
     def adopt(self, entry: Entry) -> None:
         """Keep a record again of a batch that is not here, to ack a part of it."""
         if self.acks.covers(entry.key):  # all of it is acked already: no part is left to ack
-            entry.state = bytearray([ACKED]) * entry.size
-            entry.unacked = 0
+            entry.ack_all()
             return
-        for index, state in enumerate(entry.state):
-            if state != ACKED:
-                entry.state[index] = AWAY
-        entry.active = 0
-        entry.live = True
-        entry.learn_acked(self.acks.remaining_of(entry.key))
+        entry.readopt()
+        entry.learn_acked(self.acks.cumulative.remaining_of(entry.key))
         self._keep(entry.key, entry)
         self._away[entry.key] = entry
 
     # Settling
 
     def find(self, key: EntryKey) -> Entry | None:
-        """The record of an entry, if there is one; it is not parked any more."""
+        """The record of an entry, if there is one; it is not packed any more."""
         entry = self._entries.get(key)
-        if entry is None and len(self._parked):
-            parked = self._parked.take(key)
-            if parked is not None:
-                return self._unpark(key, parked)
+        if entry is None and len(self._packed):
+            packed = self._packed.take(key)
+            if packed is not None:
+                return self._unpack(key, packed)
         return entry
 
     def ack(self, entry: Entry, index: int) -> int:
@@ -273,32 +278,21 @@ class InFlight:
             How many messages `acks` has more to send than before: all of an entry that is done, one
             for an entry partly acked anew, 0 where an ack of the entry waits already.
         """
-        state = entry.state
-        before = state[index]
-        if before == ACKED:
-            return 0
-        if self.volatile:
-            state[index] = ACKED
-            return 0
-        if before == NACKED:
-            self.nacks.discard(entry.due_key(index))
-        elif self.timed:
-            self.timeouts.discard(entry.due_key(index))
-        state[index] = ACKED
-        if before == AWAY:
-            entry.doubled = True  # by an older look or an id: it may be on its way here
-        else:
-            entry.active -= 1
+        before = entry.ack(index)
+        if before == HELD and not self.special:  # nearly always
             self.unacked -= 1
-        entry.unacked -= 1
-        if self.attempts:
-            self.attempts.pop(entry.due_key(index), None)
+        elif before == ACKED or self.volatile:
+            return 0
+        else:
+            self._no_longer_waits(entry, index, before)
+        if self.attempts.failures:
+            self.attempts.forget(entry.due_key(index))
         if entry.unacked == 0:
             self._drop(entry)
-            self._unlooked.forget(entry.key)
-            if entry.dirty:
+            self.attempts.done(entry.key)
+            if entry.unsent_part:
                 self.acks.drop_part(entry)
-            self.acks.add_whole(entry.key, redelivered=entry.doubled)
+            self.acks.add_whole(entry.key, again=entry.again != 0)
             if self.rewind is not None:
                 self.rewind.settled(entry.key)
             return entry.size
@@ -306,10 +300,21 @@ class InFlight:
             self._remember_away(entry)
         if self.rewind is not None and self.rewind.owed:
             self.rewind.settled_part(entry.key, entry.lowest_unacked())
-        if entry.dirty:
+        if entry.unsent_part:
             return 0
         self.acks.add_part(entry)
         return 1
+
+    def _no_longer_waits(self, entry: Entry, index: int, before: int) -> None:
+        """A message in the state `before` was acked."""
+        if before == NACKED:
+            self.nacks.discard(entry.due_key(index))
+        else:
+            self.timeouts.discard(entry.due_key(index))
+        if before == AWAY:
+            entry.again |= UNKNOWN  # by an older hand-over or an id: it may be on its way here
+        else:
+            self.unacked -= 1
 
     def ack_entry(self, key: EntryKey) -> int:
         """The whole entry is acked, seen or not; returns how many messages that settled here."""
@@ -317,13 +322,12 @@ class InFlight:
         self.timeouts.discard_entry(*key)
         entry = self.find(key)
         # Without a record (nacked, given back, never seen here) nobody knows what is on its way.
-        doubled = entry is None or entry.doubled or self.acks.expects_echoes
-        self.acks.add_whole(key, redelivered=doubled)
-        self._unlooked.forget(key)
+        again = entry is None or entry.again != 0 or self.duplicates.expected
+        self.acks.add_whole(key, again=again)
+        self.attempts.done(key)
         if self.rewind is not None:
             self.rewind.settled(key)
-        if self.attempts:
-            self.attempts.pop((*key, -1), None)
+        self.attempts.forget((*key, -1))
         if entry is None:
             self.unacked -= waiting
             return 1
@@ -335,9 +339,9 @@ class InFlight:
         """All up to (key, index; -1 for the entry) is acked; returns how many that settled here."""
         partial = 0 <= index < size - 1
         mask = ((1 << size) - 1) >> (index + 1) << (index + 1) if partial else -1
-        if not self.acks.advance(key, size, mask):
+        if not self.acks.cumulative.advance(key, size, mask):
             return 0
-        self._unpark_all()
+        self._unpack_all()
         settled = recorded = 0
         # Before an entry that is acked in part: the last one that is acked whole.
         through = key if not partial else (key[0], key[1] - 1) if key[1] else (key[0] - 1, _LAST)
@@ -351,63 +355,55 @@ class InFlight:
             self.timeouts.discard_through(*through)
         rest = self._entries.get(key) if partial else None
         if rest is not None:
-            was_dirty = rest.dirty
-            rest.dirty = True  # the cumulative ack says it: no second ack for the same indexes
+            was_unsent = rest.unsent_part
+            rest.unsent_part = True  # the cumulative ack says it: no second one for these indexes
             for each in range(index + 1):
                 self.ack(rest, each)
             settled += index + 1
-            rest.dirty = was_dirty and rest.live
+            rest.unsent_part = was_unsent and rest.live
         return settled
 
     def _settle_entry(self, entry: Entry) -> int:
         self.acks.drop_part(entry)
         self.unacked -= entry.active
         self._drop(entry)
-        return entry.settle()
+        return entry.ack_all()
 
     def holds(self, entry: Entry, index: int, turn: int) -> bool:
         """Whether the hand-over with that number is the current one: its message was not given
         back since."""
         if not entry.live:
-            self.find(entry.key)  # perhaps it is parked
+            self.find(entry.key)  # perhaps it is packed
         return entry.live and entry.turn(index) == turn
 
     def nack(self, entry: Entry, index: int, due_ms: int, bits: int) -> bool:
-        """HELD or NACKED -> NACKED until `due_ms`; False when there is nothing to wait for."""
-        before = entry.state[index]
+        """The message waits until `due_ms`; False when there is nothing to wait for."""
         if self.volatile:
             return False
+        before = entry.state[index]
         due_key = entry.due_key(index)
         if before == NACKED:
             self.nacks.move(due_key, due_ms, bits)
-            self._park(entry)
+            self._pack(entry)
             return True
         if before not in (HELD, QUEUED):
             return False
         self.nacks.add(due_key, due_ms, bits)  # first: what it refuses stays held
         if len(self.timeouts):
             self.timeouts.discard(due_key)
-        entry.state[index] = NACKED
+        entry.nack(index)
         if entry.size == 1 and self.shared:
             self._drop(entry)  # the key in `nacks` is all that is needed
         else:
-            self._park(entry)
+            self._pack(entry)
         return True
 
     def leave(self, entry: Entry, index: int) -> bool:
-        """HELD or QUEUED -> LEAVING: a copy of it is about to be sent; False in another state."""
-        if not entry.live or entry.state[index] not in (HELD, QUEUED):
+        """A copy of the message is about to be sent; False in a state in which it is not here."""
+        if not entry.leave(index):
             return False
         if len(self.timeouts):
             self.timeouts.discard(entry.due_key(index))
-        entry.state[index] = LEAVING
-        return True
-
-    def stay(self, entry: Entry, index: int) -> bool:
-        """LEAVING -> HELD: the copy failed. False when the message was settled meanwhile."""
-        if not entry.live or entry.state[index] != LEAVING:
-            return False
-        entry.state[index] = HELD
         return True
 
     def nack_unseen(self, key: EntryKey, due_ms: int, bits: int) -> None:
@@ -415,30 +411,40 @@ class InFlight:
         if not self.nacks.move((*key, -1), due_ms, bits):
             self.unacked += 1
 
-    # Giving back
+    # Redelivery
+
+    def next_due(self) -> int | None:
+        """When something has to be asked for, in ms: before it is due by `lead_ms`."""
+        heads = (self.nacks.next_due(), self.timeouts.next_due())
+        head = min((each for each in heads if each is not None), default=None)
+        return None if head is None else head - self.lead_ms
+
+    def take_nacks(self, now_ms: int, limit: int) -> DueBatch:
+        """Nacks that are due by the time the transport has asked for them."""
+        return self.nacks.pop_due(now_ms + self.lead_ms, limit)
+
+    def take_timeouts(self, now_ms: int, limit: int) -> DueBatch:
+        """Ack timeouts that are over by the time the transport has asked for them."""
+        return self.timeouts.pop_due(now_ms + self.lead_ms, limit)
 
     def has_unsent_part(self, due: DueBatch) -> bool:
         """Whether an ack waits to be sent of a batch that something is due of."""
         entries = self._entries
         for ledger, number, _ in due.indexes:
             entry = entries.get((ledger, number))
-            if entry is not None and entry.dirty:
+            if entry is not None and entry.unsent_part:
                 return True
         return False
 
-    def release(
-        self, due: DueBatch, now_ms: int = 0, lead_ms: int = 0
-    ) -> list[tuple[int, list[int]]]:
+    def release(self, due: DueBatch, now_ms: int = 0) -> list[tuple[int, list[int]]]:
         """Due nacks or timeouts -> AWAY; returns the entries to ask for, by ledger, in order.
 
         Args:
-            due: What is due, `lead_ms` from now at the latest.
-            now_ms: The time.
-            lead_ms: What the transport takes; what comes sooner waits for so long.
+            due: What is due, by the time the transport has asked for it.
+            now_ms: The time; what was asked for comes no sooner than the transport's lead later.
         """
-        earliest_ms, self._lead_ms = now_ms + lead_ms, lead_ms
-        if len(self._asked) > _MAX_ASKED:
-            self._asked.clear()
+        earliest_ms = now_ms + self.lead_ms
+        self.duplicates.bound_asked()
         groups: list[tuple[int, list[int]]] = []
         for ledger, entries in due.entries:
             groups.append((ledger, self._release_plain(ledger, entries, earliest_ms)))
@@ -454,44 +460,64 @@ class InFlight:
         for number in wanted:
             entry = self._entries.get((ledger, number))
             if entry is None or entry.size > 1:
-                self._ask((ledger, number, -1), earliest_ms)
+                self.duplicates.ask((ledger, number, -1), earliest_ms)
             else:
                 released = self._release_indexes(entry, 1, earliest_ms)
                 self.unacked += released  # counted twice: above, and there
         return wanted
 
-    def _ask(self, due_key: MessageKey, earliest_ms: int) -> None:
-        # 0: what was asked for did not come, and this time nothing that comes is too early.
-        self._asked[due_key] = 0 if due_key in self._asked else earliest_ms
-
     def _release_indexes(self, entry: Entry, mask: int, earliest_ms: int) -> int:
         again = 0  # asked for once more: nobody looked at it since
-        if self._asked:
+        if self.duplicates.asked:
             for index in set_bits(mask):
-                again |= (entry.due_key(index) in self._asked) << index
-        released = entry.release(mask, seen=mask & ~again)
+                asked = self.duplicates.earliest(entry.due_key(index)) is not None
+                again |= asked << index
+        released = entry.release(mask)
+        if not released:
+            return 0
+        entry.again |= ASKED
+        self.attempts.failed(entry, released & ~again)
         self.unacked -= released.bit_count()
         for index in set_bits(released):
-            self._ask(entry.due_key(index), earliest_ms)
-        if released and entry.active == 0:
+            self.duplicates.ask(entry.due_key(index), earliest_ms)
+        if entry.active == 0:
             self._remember_away(entry)
         return released.bit_count()
 
+    def not_asked(self, due: DueBatch, due_ms: int) -> None:
+        """What was released could not be asked for: it waits on, until `due_ms`."""
+        for ledger, number, index in due:
+            entry = self.find((ledger, number))
+            if index >= 0 and (entry is None or entry.state[index] != AWAY):
+                if entry is not None:
+                    continue  # settled, or here again
+                index = -1  # of a batch that no record is kept of: all of it, which is filtered
+            # It counts as asked for: its attempt is counted, and what comes of it is not too early.
+            if not self.nacks.add((ledger, number, index), due_ms, 0):
+                continue
+            self.unacked += 1
+            if entry is not None and index >= 0:
+                entry.wait_on(index)
+                self._away.pop(entry.key, None)
+
     def release_all(self) -> None:
         """Everything not acked, not LEAVING -> AWAY."""
-        self._unpark_all()
-        self.acks.expect_echoes()
+        self._unpack_all()
+        self.acks.rewound()
         if self.rewind is not None:
             self.rewind.begin(
                 (entry.key, entry.lowest_unacked())
                 for entry in self._entries.values()
                 if entry.active > entry.state.count(LEAVING)
             )
-        self.crossing = self.shared
+        self.duplicates.asked_all = self.shared
         for entry in list(self._entries.values()):
             if entry.state[0] == QUEUED:
                 self.overlook(entry.key, entry.size)
-            entry.release_all(count_looks=self.shared)
+            released = entry.release_all()
+            if self.shared:
+                self.attempts.failed(entry, released)
+            entry.again |= REWOUND
             if entry.active == 0:
                 self._remember_away(entry)
         self.nacks.clear()
@@ -505,15 +531,15 @@ class InFlight:
 
     def rewound_beside(self) -> None:
         """The link rewinds this source too, though nothing here was given back."""
-        self.acks.expect_echoes()
+        self.acks.rewound()
         for entry in self._entries.values():
-            entry.doubled = True
+            entry.again |= REWOUND
         if self.rewind is not None:
             self.rewind.begin()
 
     def disconnected(self) -> None:
         """The connection is gone, and with it all that was not handed over: it comes again."""
-        self.crossing = False
+        self.duplicates.asked_all = False
         for entry in list(self._entries.values()):
             self.unacked -= entry.drop_queued()
             if entry.active == 0:
@@ -528,65 +554,61 @@ class InFlight:
             entry.live = False
         self._entries.clear()
         self._away.clear()
-        self._parked.clear()
-        self._asleep.clear()
-        self._asked.clear()
-        self._unlooked.clear()
-        self.crossing = False
+        self._packed.clear()
+        self._referred.clear()
         self.nacks.clear()
         self.timeouts.clear()
         self.acks.clear()
+        self.duplicates.clear()
+        self.attempts.clear()
         if self.rewind is not None:
             self.rewind.forget()
-        if self.attempts:
-            self.attempts.clear()
         self.unacked = 0
 
     def reconnected(self) -> None:
         """The broker sends everything unacked again, what is here included.
 
-        What the broker forgot of a parked entry, though it was told long ago, it is told again when
+        What the broker forgot of a packed entry, though it was told long ago, it is told again when
         the entry comes.
         """
-        self.crossing = False
-        for key in self.acks.pop_uncertain_parts():
+        self.duplicates.asked_all = False
+        for key in self.duplicates.take_lost_parts():
             self.find(key)
         for entry in self._entries.values():
-            entry.doubled = True
+            entry.again |= RECONNECTED
         self.acks.reconnected(self._entries.values())
 
     def sent(self, parts: Iterable[Entry]) -> None:
         """Partial acks left: of these entries perhaps nothing is to be done for a while."""
         for entry in parts:
-            self._park(entry)
+            self._pack(entry)
 
     # Book-keeping
 
-    def _park(self, entry: Entry) -> None:
+    def _pack(self, entry: Entry) -> None:
         """Keep the few bytes that are needed of a batch that only waits."""
         if not (self.shared and entry.live and entry.size > 1 and entry.only_waits):
             return
-        if not entry.dirty:
+        if not entry.unsent_part:
             del self._entries[entry.key]
             entry.live = False
-            self._parked.put(entry.key, entry.to_parked())
-            self._asleep[entry.key] = entry
+            self._packed.put(entry.key, entry.to_packed())
+            self._referred[entry.key] = entry
 
-    def _unpark(self, key: EntryKey, parked: Parked) -> Entry:
-        entry = self._asleep.pop(key, None)
+    def _unpack(self, key: EntryKey, packed: Packed) -> Entry:
+        entry = self._referred.pop(key, None)
         if entry is None:
-            entry = Entry(self, key, parked.size, True, 0, None, self.era)
-            entry.restore(parked)
+            entry = Entry.of_packed(self, key, packed, self.era)
         entry.live = True
-        entry.doubled = True  # a reconnect may have been meanwhile, and sent it
+        entry.again |= RECONNECTED  # one may have been meanwhile, and sent it
         self._keep(key, entry)
         return entry
 
-    def _unpark_all(self) -> None:
-        records = list(self._parked)
-        self._parked.clear()
-        for key, parked in records:
-            self._unpark(key, parked)
+    def _unpack_all(self) -> None:
+        records = list(self._packed)
+        self._packed.clear()
+        for key, packed in records:
+            self._unpack(key, packed)
 
     def _keep(self, key: EntryKey, entry: Entry) -> None:
         if not self._entries:
@@ -615,7 +637,7 @@ class InFlight:
 
     def _remember_away(self, entry: Entry) -> None:
         """Nothing of it is here: remember its acked indexes and counts, within bounds."""
-        if entry.size == 1 or (entry.unacked == entry.size and entry.looks is None):
+        if entry.size == 1 or (entry.unacked == entry.size and entry.failed is None):
             self._drop(entry)
             return
         self._away[entry.key] = entry
@@ -631,7 +653,7 @@ class InFlight:
         for key, entry in self._entries.items():
             assert entry.key == key and entry.live and entry.unacked > 0, key
             entry._check()
-            worth_keeping = entry.unacked < entry.size or entry.looks is not None
+            worth_keeping = entry.unacked < entry.size or entry.failed is not None
             assert entry.active > 0 or (key in self._away and worth_keeping), key
             for index, state in enumerate(entry.state):
                 assert (entry.due_key(index) in self.nacks) == (state == NACKED), (key, index)
@@ -639,14 +661,13 @@ class InFlight:
         total = sum(entry.active for entry in self._entries.values()) + len(self.nacks) - recorded
         assert self.unacked == total, (self.unacked, total)
         assert len(self._away) <= _MAX_AWAY
-        assert not (self._unlooked and not self.shared)
-        self._parked._check()
-        for key, parked in self._parked:
+        self._packed._check()
+        for key, packed in self._packed:
             assert key not in self._entries, key
-            assert self.shared and parked.nacked and not parked.nacked & parked.acked, key
-            for index in range(parked.size):
-                waits = bool(parked.nacked >> index & 1)
+            assert self.shared and packed.nacked and not packed.nacked & packed.acked, key
+            for index in range(packed.size):
+                waits = bool(packed.nacked >> index & 1)
                 assert ((*key, index) in self.nacks) == waits, (key, index)
-            asleep = self._asleep.get(key)
-            assert asleep is None or (not asleep.live and asleep.to_parked() == parked), key
-        assert all(key in self._parked for key in self._asleep)
+            asleep = self._referred.get(key)
+            assert asleep is None or (not asleep.live and asleep.to_packed() == packed), key
+        assert all(key in self._packed for key in self._referred)

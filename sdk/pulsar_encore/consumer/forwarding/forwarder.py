@@ -13,30 +13,28 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from ..backoff import to_ms
-from ..core.attempts import Attempt
-from ..core.in_flight import InFlight
-from ..errors import ClosedError, ConfigurationError, EncoreError, MessageNotHeldError
-from ..letters.counting import reconsume_attempt, used_up
-from ..letters.evidence import Evidence, evidence_of
-from ..letters.form import PLAIN, Form, form_of
-from ..letters.properties import checked_properties
-from ..letters.writing import (
+from ...backoff import to_ms
+from ...core.attempts import Failures
+from ...core.source_state import SourceState
+from ...errors import ClosedError, ConfigurationError, EncoreError, MessageNotHeldError
+from ...letters.counting import reconsume_attempt, used_up
+from ...letters.evidence import Evidence, evidence_of
+from ...letters.form import PLAIN, Form, form_of
+from ...letters.properties import checked_properties
+from ...letters.writing import (
     Author,
     dead_letter_by_nack,
     dead_letter_by_reconsume,
     parked_nack,
     retry_letter,
 )
-from ..message import Message
-from ..outgoing import Outgoing
-from ..timer import wall_due_in_ms, wall_now_ms
-from .letter_topics import LetterTopics
-
-if TYPE_CHECKING:
-    from .settlement import Settlement
+from ...message import Held, Message
+from ...outgoing import Outgoing
+from ...timer import wall_due_in_ms, wall_now_ms
+from ..settling.settlement import Settlement
+from .topics import LetterTopics
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -53,12 +51,12 @@ class _UnderWay:
         topic: Where to.
         form: What its producer writes.
         cumulative: Its ack covers what is before it.
-        tries: How often its letter failed before.
+        failed_before: How often its letter failed before.
         due: Of a parked nack: when the message is wanted again, ms since the epoch; else None.
         outcome: Awaited by a caller; None where nobody asked for the letter.
     """
 
-    __slots__ = ("cumulative", "due", "form", "message", "outcome", "topic", "tries")
+    __slots__ = ("cumulative", "due", "failed_before", "form", "message", "outcome", "topic")
 
     def __init__(
         self,
@@ -67,7 +65,7 @@ class _UnderWay:
         *,
         form: Form = PLAIN,
         cumulative: bool = False,
-        tries: int = 0,
+        failed_before: int = 0,
         due: int | None = None,
         outcome: asyncio.Future[None] | None = None,
     ) -> None:
@@ -75,7 +73,7 @@ class _UnderWay:
         self.topic = topic
         self.form = form
         self.cumulative = cumulative
-        self.tries = tries
+        self.failed_before = failed_before
         self.due = due
         self.outcome = outcome
 
@@ -198,24 +196,29 @@ class Forwarder:
         if failures:
             raise ExceptionGroup(f"{len(failures)} of {len(messages)} letters failed", failures)
 
-    def bury(self, message: Message, evidence: Evidence | None, reason: str) -> None:
-        """The message had its looks: to the dead-letter topic.
+    def dead_letter(
+        self, message: Message, held: Held, evidence: Evidence | None, reason: str
+    ) -> None:
+        """The message had its attempts: to the dead-letter topic.
 
         Args:
-            message: LEAVING already.
-            evidence: Of the last look, or None for what an earlier one left.
+            message: Of this consumer.
+            held: What is known of it here.
+            evidence: Of the last attempt, or None for what an earlier one left.
             reason: Where there is none at all.
         """
+        if not _leave(held):
+            return
         # Every failure costs a redelivery, so what came back over the limit tells of earlier ones.
-        tries = message.redelivery_count() - self.max_redeliver_count
-        sending = _UnderWay(message, self._topics.dead(message), tries=tries)
+        failed_before = held.failed - self.max_redeliver_count
+        sending = _UnderWay(message, self._topics.dead(message), failed_before=failed_before)
 
         def write() -> Outgoing:
-            known = _attempt(message)
+            known = _failures(held)
             return dead_letter_by_nack(
                 message,
                 self._author,
-                attempt=message.redelivery_count() + 1,
+                attempt=held.failed + 1,
                 reason=reason,
                 wall_now=self._wall_now(),
                 evidence=evidence or (known and known.evidence),
@@ -225,24 +228,27 @@ class Forwarder:
 
         self._send_written(sending, write)
 
-    def park(self, message: Message, delay_ms: int, evidence: Evidence | None) -> None:
+    def park(self, message: Message, held: Held, delay_ms: int, evidence: Evidence | None) -> None:
         """A nack that would fill the broker's unacked window waits on the retry-letter topic.
 
         Args:
-            message: LEAVING already.
+            message: Of this consumer.
+            held: What is known of it here.
             delay_ms: The nack's.
             evidence: The nack's.
         """
+        if not _leave(held):
+            return
         delay_ms = min(delay_ms, _MOST_DELAY_MS)
         due = wall_due_in_ms(self._loop, delay_ms)
         sending = _UnderWay(message, self._topics.retry(message), due=due)
 
         def write() -> Outgoing:
-            known = _attempt(message)
+            known = _failures(held)
             return parked_nack(
                 message,
                 self._author,
-                attempt=message.redelivery_count() + 1,
+                attempt=held.failed + 1,
                 delay_ms=delay_ms,
                 deliver_at=due,
                 evidence=evidence,
@@ -292,12 +298,12 @@ class Forwarder:
     def _failed(self, sending: _UnderWay, error: Exception) -> None:
         """The message comes back."""
         wall_now = self._wall_now()
-        if sending.due is not None:  # the nack it was, and that was counted as a look
-            self._settlement.give_back(sending.message, max(0, sending.due - wall_now), None)
+        if sending.due is not None:  # the nack it was, and whose attempt was counted
+            self._settlement.not_forwarded(sending.message, max(0, sending.due - wall_now), None)
         else:
             producer = self._topics.producer(sending.topic, sending.form)
-            delay_ms = producer.retry_delay_ms(sending.tries)
-            self._settlement.give_back(sending.message, delay_ms, wall_now)
+            delay_ms = producer.retry_delay_ms(sending.failed_before)
+            self._settlement.not_forwarded(sending.message, delay_ms, wall_now)
         if sending.outcome is None:
             self._complain(sending.topic, error)
         elif not sending.outcome.done():
@@ -327,9 +333,13 @@ class Forwarder:
             await self._topics.close()
 
 
-def _attempt(message: Message) -> Attempt | None:
-    """What is known here of earlier looks at a message."""
-    entry = message._entry
-    assert entry is not None  # a consumer's message
-    home: InFlight = entry.home
-    return None if home.attempts is None else home.attempts.get(entry.due_key(message._index))
+def _leave(held: Held) -> bool:
+    """Whether the message is here to be copied; if so nobody else settles it meanwhile."""
+    state: SourceState = held.entry.source
+    return state.leave(held.entry, held.batch_index)
+
+
+def _failures(held: Held) -> Failures | None:
+    """What is remembered here of earlier attempts at a message."""
+    state: SourceState = held.entry.source
+    return state.attempts.of(held.entry.due_key(held.batch_index))

@@ -18,7 +18,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pulsar_encore.core.ack_sets import UNCERTAIN_MS, AckTracker, Unsent
+from pulsar_encore.core.acks import Acks, Unsent
+from pulsar_encore.core.duplicates import UNCERTAIN_MS, Duplicates
 from pulsar_encore.core.entry import ACKED, Entry, EntryKey
 
 SIZE = 3
@@ -30,7 +31,8 @@ FULL = (1 << SIZE) - 1
 class AgainstModel(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
-        self.acks = AckTracker()
+        self.duplicates = Duplicates()
+        self.acks = Acks(self.duplicates)
         self.now = 10_000
         self.entries: dict[EntryKey, Entry] = {}  # the live records
         self.acked: dict[EntryKey, int] = {}  # bit 1 = acked here
@@ -44,11 +46,9 @@ class AgainstModel(RuleBasedStateMachine):
     def ack(self, key: EntryKey, index: int) -> None:
         if self.bits(key) == FULL:
             return
-        entry = self.entries.setdefault(key, Entry(None, key, SIZE, True, 0))
-        if entry.state[index] == ACKED:
+        entry = self.entries.setdefault(key, Entry(None, key, SIZE, True))
+        if entry.ack(index) == ACKED:
             return
-        entry.state[index] = ACKED
-        entry.unacked -= 1
         self.acked[key] = self.bits(key) | 1 << index
         if entry.unacked:
             self.acks.add_part(entry)
@@ -69,7 +69,7 @@ class AgainstModel(RuleBasedStateMachine):
     def ack_cumulative(self, key: EntryKey, index: int) -> None:
         whole = index == SIZE - 1
         mask = -1 if whole else FULL >> (index + 1) << (index + 1)
-        self.acks.advance(key, SIZE, mask)
+        self.acks.cumulative.advance(key, SIZE, mask)
         for each in [(ledger, entry) for ledger in range(2) for entry in range(5)]:
             if each < key or (each == key and whole):
                 self.acked[each] = FULL
@@ -82,11 +82,10 @@ class AgainstModel(RuleBasedStateMachine):
 
     def partly(self, key: EntryKey) -> None:
         """The record of an entry that a cumulative ack ends in."""
-        entry = self.entries.setdefault(key, Entry(None, key, SIZE, True, 0))
+        entry = self.entries.setdefault(key, Entry(None, key, SIZE, True))
         for index in range(SIZE):
-            if self.bits(key) >> index & 1 and entry.state[index] != ACKED:
-                entry.state[index] = ACKED
-                entry.unacked -= 1
+            if self.bits(key) >> index & 1:
+                entry.ack(index)
         if not entry.unacked:
             del self.entries[key]
             self.acks.drop_part(entry)
@@ -150,8 +149,8 @@ class AgainstModel(RuleBasedStateMachine):
         if len(self.acks):
             return
         self.now += 31_000
-        self.acks.trust()
-        while self.acks.forget_echoes():
+        self.duplicates.trust()
+        while self.duplicates.forget_overtaken():
             pass
         self.sent.clear()
         for key, bits in self.acked.items():
@@ -160,8 +159,9 @@ class AgainstModel(RuleBasedStateMachine):
     @rule()
     def seek(self) -> None:
         self.acks.clear()
+        self.duplicates.clear()
         for entry in self.entries.values():
-            assert not entry.dirty
+            assert not entry.unsent_part
         self.entries.clear()
         self.acked.clear()
         self.known.clear()
@@ -197,20 +197,20 @@ def test_agrees_with_the_model() -> None:
 
 
 def test_a_cumulative_ack_only_moves_forward() -> None:
-    acks = AckTracker()
-    assert acks.advance((1, 5), 1, -1)
-    assert not acks.advance((1, 5), 1, -1)
-    assert not acks.advance((1, 4), 1, -1)
-    assert not acks.advance((0, 9), 1, -1)
-    assert acks.advance((1, 6), 4, 0b1100)
-    assert not acks.advance((1, 6), 4, 0b1110)
-    assert acks.advance((1, 6), 4, 0b1000)
-    assert acks.advance((1, 6), 4, -1)
+    acks = Acks(Duplicates())
+    assert acks.cumulative.advance((1, 5), 1, -1)
+    assert not acks.cumulative.advance((1, 5), 1, -1)
+    assert not acks.cumulative.advance((1, 4), 1, -1)
+    assert not acks.cumulative.advance((0, 9), 1, -1)
+    assert acks.cumulative.advance((1, 6), 4, 0b1100)
+    assert not acks.cumulative.advance((1, 6), 4, 0b1110)
+    assert acks.cumulative.advance((1, 6), 4, 0b1000)
+    assert acks.cumulative.advance((1, 6), 4, -1)
     assert acks.take(0).cumulative == ((1, 6), 4, -1)
 
 
 def test_what_was_sent_long_ago_is_not_suspect() -> None:
-    acks = AckTracker()
+    acks = Acks(Duplicates())
     acks.add_whole((1, 1))
     acks.take(1_000)
     acks.add_whole((1, 2))
@@ -224,8 +224,8 @@ def test_what_was_sent_long_ago_is_not_suspect() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 64, 1000])
 def test_the_ack_set_has_a_bit_for_each_unacked_index(size: int) -> None:
-    entry = Entry(None, (0, 0), size, True, 0)
+    entry = Entry(None, (0, 0), size, True)
     assert entry.remaining() == (1 << size) - 1
     for index in range(0, size, 3):
-        entry.state[index] = ACKED
+        entry.ack(index)
     assert entry.remaining() == sum(1 << index for index in range(size) if index % 3)

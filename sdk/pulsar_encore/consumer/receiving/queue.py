@@ -16,11 +16,11 @@ from itertools import accumulate, count
 from operator import attrgetter
 from typing import Any, Final
 
-from ..core.entry import HELD, QUEUED, Entry
-from ..errors import ReceiveTimeout
-from ..message import Message
-from ..transport.base import RawMessage
-from ..turn import Turn
+from ...core.attempts import Attempts
+from ...core.entry import QUEUED, Entry
+from ...errors import ReceiveTimeout
+from ...message import Message, RawMessage
+from ...turn import Turn
 
 # Room goes back by so many messages of a delivery, and by all that were taken when someone waits.
 _GROUP: Final = 100
@@ -67,7 +67,6 @@ class ReceiveQueue:
     """Arrived messages in order, and the futures of those who wait.
 
     Attributes:
-        handed_over: Called with (entry, index) at each hand-over, or None.
         taken: Messages of the deliveries that are done with.
 
     Args:
@@ -75,6 +74,7 @@ class ReceiveQueue:
         consumed: Called with (source, messages) when there is room for that many more.
         turn: When a receive that need not wait lets the loop run.
         failed: Called with the error when nothing will ever arrive any more.
+        handed_over: Called with (entry, index) at each hand-over.
     """
 
     def __init__(
@@ -83,10 +83,11 @@ class ReceiveQueue:
         consumed: Callable[[int, int], None],
         turn: Turn,
         failed: Callable[[Exception], None],
+        handed_over: Callable[[Entry, int], None] | None = None,
     ) -> None:
         self._schema = schema
         self._consumed = consumed
-        self.handed_over: Callable[[Entry, int], None] | None = None
+        self._handed_over = handed_over
         self._turn = turn
         self._failed = failed
         self._cursors: deque[_Cursor] = deque()
@@ -141,33 +142,34 @@ class ReceiveQueue:
 
         A generator, because its locals are what makes taking a message cheap.
         """
-        entry, schema, handed_over = cursor.entry, self._schema, self.handed_over
-        attempts = entry.home.attempts
+        entry, schema, handed_over = cursor.entry, self._schema, self._handed_over
+        attempts: Attempts = entry.source.attempts
+        # Nearly always; and what is queued here stays so: it cannot fail before it is handed out.
+        fresh = entry.failed is None and entry.turns is None and not attempts.failures
         for index, raw in zip(cursor.indexes, cursor.messages, strict=True):
             cursor.at += 1
-            if entry.state[index] == QUEUED and entry.live:
-                entry.state[index] = HELD
+            if entry.hand_over(index):
                 if handed_over is not None:
                     handed_over(entry, index)
-                if entry.looks is None and entry.turns is None and not attempts:  # nearly always
-                    yield Message(raw, schema, entry, index, entry.base)
+                if fresh:
+                    yield Message(raw, schema, entry, index, entry.redelivered)
                 else:
-                    count, turn = entry.redelivery_count(index), entry.turn(index)
-                    yield Message(raw, schema, entry, index, count, turn)
+                    failed, turn = attempts.count(entry, index), entry.turn(index)
+                    yield Message(raw, schema, entry, index, failed, turn)
         self._cursors.popleft()
         self._count -= cursor.end
         self.taken += cursor.end
         if self._bytes is not None:
             self._bytes -= cursor.weights[-1]
         if cursor.room:
-            self._consumed(entry.home.source, cursor.room)
+            self._consumed(entry.source.number, cursor.room)
 
     def _give_back(self, cursor: _Cursor, still: int) -> None:
         """The room of a cursor's messages but for the last `still`."""
         messages = cursor.room - still
         if messages > 0:
             cursor.room = still
-            self._consumed(cursor.entry.home.source, messages)
+            self._consumed(cursor.entry.source.number, messages)
 
     # Several at once
 
@@ -302,24 +304,24 @@ class ReceiveQueue:
 
     # Endings
 
-    def drop(self, homes: Collection[object] | None = None) -> None:
-        """Forget what is queued, of some sources or of all; the states are the caller's to change.
+    def drop(self, states: Collection[object] | None = None) -> None:
+        """Forget what is queued, of some sources or of all; what becomes of it is the caller's.
 
         Args:
-            homes: The `InFlight`s concerned.
+            states: The `SourceState`s concerned.
         """
-        only = None if homes is None else set(homes)
+        only = None if states is None else set(states)
         kept: deque[_Cursor] = deque()
         room: dict[int, int] = {}
         for cursor in self._cursors:
-            if only is not None and cursor.entry.home not in only:
+            if only is not None and cursor.entry.source not in only:
                 kept.append(cursor)
                 continue
             self._count -= cursor.end
             if self._bytes is not None:
                 self._bytes -= cursor.weights[-1]
             if cursor.room:
-                source = cursor.entry.home.source
+                source = cursor.entry.source.number
                 room[source] = room.get(source, 0) + cursor.room
         if self._cursors and not (kept and kept[0] is self._cursors[0]):
             self._head = _NOTHING

@@ -1,0 +1,163 @@
+"""What of a delivery the application may see: not what had its attempts, nor a letter too early.
+
+Owns `Arrivals`: the dead-letter policy on the way in, for attempts that ended elsewhere or by an
+ack timeout, and letters that a broker with coarse delays delivers before their time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from ... import letters
+from ...core.entry import Entry
+from ...core.source_state import SourceState
+from ...core.verdicts import Verdicts
+from ...letters.counting import parked_attempts
+from ...message import Held, Message, RawMessage
+from ...options import ConsumerOptions
+from ...timer import wall_now_ms
+from ..receiving.queue import ReceiveQueue
+from ..settling.redelivery import Redelivery
+from .forwarder import Forwarder
+
+# A letter that is early by less waits here with its payload; by more, its redelivery is asked for.
+_MOST_EARLY_MS: Final = 5_000
+_MOST_WAITING: Final = 1_000
+
+
+class Arrivals:
+    """The deliveries of one consumer that has letter topics.
+
+    Args:
+        options: Tells which sources are letter topics; the schema.
+        verdicts: The rules.
+        forwarder: Writes dead letters.
+        queue: Gets early letters when they are due.
+        redelivery: Asks for letters again that are too early to keep.
+        loop: The consumer's event loop.
+    """
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        verdicts: Verdicts,
+        forwarder: Forwarder,
+        queue: ReceiveQueue,
+        redelivery: Redelivery,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._options = options
+        self._verdicts = verdicts
+        self._forwarder = forwarder
+        self._queue = queue
+        self._redelivery = redelivery
+        self._loop = loop
+        self._most = verdicts.max_redeliver_count
+        self._letter_sources: dict[int, bool] = {}
+        self._waiting: set[asyncio.TimerHandle] = set()
+
+    def admit(
+        self,
+        state: SourceState,
+        entry: Entry,
+        indexes: Sequence[int],
+        messages: Sequence[RawMessage],
+    ) -> tuple[Sequence[int], Sequence[RawMessage]]:
+        """What the application may see now; the rest becomes dead letters, or waits."""
+        letters_here = self._letter_sources.get(state.number)
+        if letters_here is None:
+            letters_here = self._options.reads_letters(state.topic)
+            self._letter_sources[state.number] = letters_here
+        if letters_here:
+            indexes, messages = self._due(state, entry, indexes, messages)
+        elif self._most is None or entry.redelivered <= self._most:
+            if entry.failed is None and not (entry.size > 1 and state.attempts.failures):
+                return indexes, messages  # nearly always
+        return self._not_dead(state, entry, indexes, messages)
+
+    def _not_dead(
+        self,
+        state: SourceState,
+        entry: Entry,
+        indexes: Sequence[int],
+        messages: Sequence[RawMessage],
+    ) -> tuple[Sequence[int], Sequence[RawMessage]]:
+        if self._most is None:
+            return indexes, messages
+        kept_indexes, kept_messages = [], []
+        for index, raw in zip(indexes, messages, strict=True):
+            failed = state.attempts.count(entry, index)
+            verdict = self._verdicts.on_arrival(failed)
+            if verdict is None:
+                kept_indexes.append(index)
+                kept_messages.append(raw)
+            else:
+                message = Message(raw, self._options.schema, entry, index, failed - 1)
+                held = Held(entry, index, failed - 1, 0)
+                self._forwarder.dead_letter(message, held, None, verdict.reason)
+        return kept_indexes, kept_messages
+
+    # Early letters
+
+    def _due(
+        self,
+        state: SourceState,
+        entry: Entry,
+        indexes: Sequence[int],
+        messages: Sequence[RawMessage],
+    ) -> tuple[Sequence[int], Sequence[RawMessage]]:
+        due = []
+        wall_now = wall_now_ms(self._loop)
+        for at, raw in enumerate(messages):
+            properties = _properties(raw)
+            if entry.size == 1:
+                state.attempts.elsewhere(entry, parked_attempts(properties))
+            early_ms = _early_ms(raw, properties, wall_now)
+            if early_ms > 0:
+                self._wait(state, entry, indexes[at], raw, early_ms)
+            else:
+                due.append(at)
+        return [indexes[at] for at in due], [messages[at] for at in due]
+
+    def _wait(
+        self, state: SourceState, entry: Entry, index: int, raw: RawMessage, early_ms: int
+    ) -> None:
+        if early_ms > _MOST_EARLY_MS or len(self._waiting) >= _MOST_WAITING:
+            state.overlook(entry.key, entry.size)
+            self._redelivery.wait(entry, index, early_ms, narrow=True)
+            return
+
+        def due() -> None:
+            self._waiting.discard(handle)
+            kept = self._not_dead(state, entry, [index], [raw])
+            for at, message in zip(*kept, strict=True):
+                self._queue.push(entry, [at], [message], room=False)
+            self._queue.wake(1)
+
+        handle = self._loop.call_later(early_ms / 1000, due)
+        self._waiting.add(handle)
+
+    def close(self) -> None:
+        """What waits here comes again to whoever reads the retry-letter topic next."""
+        for handle in self._waiting:
+            handle.cancel()
+
+
+def _properties(raw: RawMessage) -> dict[str, str]:
+    try:
+        return raw.properties()
+    except UnicodeDecodeError:
+        return {}  # a foreign letter with raw bytes; its delay cannot be read
+
+
+def _early_ms(raw: RawMessage, properties: dict[str, str], wall_now: int) -> int:
+    """How much too early a letter is; brokers round delays to a tick (notes 9.1)."""
+    text = properties.get(letters.DELAY_TIME, "")
+    if (
+        not (text.isascii() and text.isdigit() and len(text) < 16)
+        or letters.REAL_TOPIC not in properties
+    ):
+        return 0
+    return raw.publish_timestamp() + int(text) - wall_now

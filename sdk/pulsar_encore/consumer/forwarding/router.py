@@ -1,0 +1,141 @@
+"""Nacks: whose message it is, what becomes of it, and that being done.
+
+Owns `Router`. The verdict is `core.verdicts`', decided before anything changes; here it is acted
+on, in one step: the message waits (`Redelivery`), or a letter is written of it (`Forwarder`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from ...backoff import to_ms
+from ...core.entry import HELD, NACKED
+from ...core.source_state import SourceState
+from ...core.verdicts import DeadLetter, Park, Verdicts, Wait
+from ...letters.evidence import Evidence, evidence_of
+from ...message import Held, Message
+from ...timer import wall_now_ms
+from ..settling.ownership import Ownership, Settleable, check_index, chunks_unknown
+from ..settling.redelivery import Redelivery
+from ..sources import Sources
+from .forwarder import Forwarder
+
+
+class Router:
+    """The nacks of one consumer.
+
+    Args:
+        ownership: Finds whose a message is.
+        verdicts: The rules.
+        redelivery: Keeps what waits.
+        sources: Of the consumer.
+        loop: Its event loop.
+        forwarder: Writes letters; None where there is no letter topic, and no verdict asks for it.
+    """
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        verdicts: Verdicts,
+        redelivery: Redelivery,
+        sources: Sources,
+        loop: asyncio.AbstractEventLoop,
+        forwarder: Forwarder | None = None,
+    ) -> None:
+        self._ownership = ownership
+        self._verdicts = verdicts
+        self._redelivery = redelivery
+        self._sources = sources
+        self._loop = loop
+        self._forwarder = forwarder
+
+    def nack(
+        self,
+        item: Settleable,
+        delay: float | timedelta | None,
+        error: BaseException | str | None = None,
+    ) -> None:
+        """A message failed.
+
+        Args:
+            item: The message, or an id of it; of an id no letter can be written.
+            delay: Until it comes again, in seconds or as a timedelta; None for the policy's.
+            error: Why.
+
+        Raises:
+            ConfigurationError: A bad argument.
+            MessageNotHeldError: It is not this consumer's.
+        """
+        delay_ms = None if delay is None else to_ms(delay, "delay")
+        if type(item) is not Message:
+            self._nack_named(item, delay_ms)
+            return
+        held = self._ownership.held(item)
+        entry, state = held.entry, held.entry.source
+        if state.holds(entry, held.batch_index, held.turn):
+            if entry.state[held.batch_index] == HELD and not state.volatile:
+                self._failed(item, held, delay_ms, error)
+            else:
+                self._wait(held, state.attempts.count(entry, held.batch_index), delay_ms)
+        elif entry.state[0] == NACKED and entry.size == 1 and not entry.live:
+            self._nack_again(state, held, delay_ms)
+
+    def _failed(
+        self,
+        message: Message,
+        held: Held,
+        delay_ms: int | None,
+        error: BaseException | str | None,
+    ) -> None:
+        """A message that the application holds: decide, then act."""
+        verdicts, forwarder = self._verdicts, self._forwarder
+        nacked = 0 if verdicts.overflow is None else self._sources.nacked
+        verdict = verdicts.on_nack(held.failed, delay_ms, nacked)
+        if forwarder is None:
+            assert isinstance(verdict, Wait)
+            self._redelivery.wait(held.entry, held.batch_index, verdict.delay_ms)
+            return
+        evidence = None if error is None else evidence_of(error, "nack")
+        match verdict:
+            case DeadLetter(reason):
+                forwarder.dead_letter(message, held, evidence, reason)
+            case Park(delay):
+                self._remember(held, evidence)
+                forwarder.park(message, held, delay, evidence)
+            case Wait(delay):
+                self._remember(held, evidence)
+                self._redelivery.wait(held.entry, held.batch_index, delay)
+
+    def _remember(self, held: Held, evidence: Evidence | None) -> None:
+        state: SourceState = held.entry.source
+        key = held.entry.due_key(held.batch_index)
+        state.attempts.remember(key, wall_now_ms(self._loop), evidence)
+
+    def _wait(self, held: Held, failed: int, delay_ms: int | None) -> None:
+        if delay_ms is None:
+            delay_ms = self._verdicts.delay_of(failed)
+        self._redelivery.wait(held.entry, held.batch_index, delay_ms)
+
+    def _nack_again(self, state: SourceState, held: Held, delay_ms: int | None) -> None:
+        """A plain message nacked before: move it, unless it was released in the meantime."""
+        if (*held.entry.key, -1) in state.nacks:
+            if delay_ms is None:
+                delay_ms = self._verdicts.delay_of(held.failed)
+            self._redelivery.wait_unseen(state, held.entry.key, delay_ms)
+
+    def _nack_named(self, item: Settleable, delay_ms: int | None) -> None:
+        state, key, entry, message_id = self._ownership.named(item)
+        if entry is None:
+            if message_id.first_chunk is not None and (*key, -1) not in state.nacks:
+                raise chunks_unknown(repr(message_id), "nack")
+            if delay_ms is None:
+                delay_ms = self._verdicts.delay_of(0)
+            self._redelivery.wait_unseen(state, key, delay_ms)
+            return
+        indexes = range(entry.size)
+        if entry.size > 1 and message_id.batch_index() >= 0:
+            index = check_index(entry, message_id)
+            indexes = range(index, index + 1)
+        for index in indexes:
+            self._wait(Held(entry, index, 0, 0), state.attempts.count(entry, index), delay_ms)

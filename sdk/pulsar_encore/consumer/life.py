@@ -1,0 +1,44 @@
+"""Whether a consumer can still be used.
+
+Owns `Life`, which its parts share: what every call gets once it is closed, or its link is dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Life:
+    """The end of one consumer, when it has come.
+
+    Attributes:
+        refusal: What every call raises from then on; None before.
+        closing: It is being closed: what fails now is no news.
+    """
+
+    __slots__ = ("_told", "closing", "refusal")
+
+    def __init__(self) -> None:
+        self.refusal: Exception | None = None
+        self.closing: bool = False
+        self._told: list[Callable[[Exception], None]] = []
+
+    def on_failure(self, tell: Callable[[Exception], None]) -> None:
+        """`tell` is called with the error when the link is dead for good."""
+        self._told.append(tell)
+
+    def failed(self, error: Exception) -> None:
+        """The link is dead for good, or closed."""
+        if self.closing:
+            return
+        self.refusal = error
+        for tell in self._told:
+            tell(error)
+
+    def check(self) -> None:
+        """
+        Raises:
+            ClosedError: It was closed; or what killed the link.
+        """
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)

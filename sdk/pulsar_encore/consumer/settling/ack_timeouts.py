@@ -1,0 +1,39 @@
+"""Ack timeouts begin when the application gets its message.
+
+Owns `AckTimeouts`; what becomes of a message that timed out is `Redelivery`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from ...core.due import precision_bits
+from ...core.entry import Entry
+from ...core.source_state import SourceState
+from ...timer import Alarm, due_in_ms
+
+
+class AckTimeouts:
+    """The timeouts of one consumer.
+
+    Args:
+        timeout_ms: How long a message may be held.
+        loop: Its clock.
+        alarm: Rings when the first is over.
+    """
+
+    def __init__(self, timeout_ms: int, loop: asyncio.AbstractEventLoop, alarm: Alarm) -> None:
+        self._timeout_ms = timeout_ms
+        self._bits = precision_bits(timeout_ms)
+        self._loop = loop
+        self._alarm = alarm
+
+    def begin(self, entry: Entry, index: int) -> None:
+        """A message was handed over."""
+        state: SourceState = entry.source
+        if state.volatile:
+            return  # nothing there can be redelivered, and acks never untrack (issue 26548)
+        due_ms = due_in_ms(self._loop, self._timeout_ms)
+        state.special = True
+        state.timeouts.move(entry.due_key(index), due_ms, self._bits)
+        self._alarm.at(state.next_due())

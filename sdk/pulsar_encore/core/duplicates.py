@@ -1,0 +1,266 @@
+"""What may come twice, and why: the causes by name, and what is remembered for each.
+
+Owns `Duplicates`, one per source. A copy of something that is settled here, or that waits, may be
+on its way all the same:
+- RECONNECTED: a new connection brings everything unacked again;
+- ASKED: its redelivery was asked for, and an ack after that does not overtake it;
+- REWOUND: all of the source was asked for, which overtakes the acks of the last moments;
+- UNKNOWN: it was acked while it was not here, by an old hand-over or by an id;
+- a lost connection: an ack sent in its last moments may not have arrived (a broker answers before
+  it persists, consumer-semantics notes 6.6), so what it covers is in doubt until the ack was sent
+  again and a while has passed.
+What was acked longer ago is no duplicate: when that comes again, somebody wanted it to (an
+operator's cursor reset), and swallowing it would lose it. All of it is bounded, the oldest is
+forgotten first; forgetting costs a duplicate at the application.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from enum import Enum
+from itertools import islice
+from typing import Final
+
+from .due import MessageKey
+from .entry import EntryKey
+
+# Causes, as bits of `Entry.again`; plain numbers because an enum's cost more than the rest.
+RECONNECTED: Final = 1
+ASKED: Final = 2
+REWOUND: Final = 4
+UNKNOWN: Final = 8
+
+# Sent acks are remembered this long: one cursor write a second is the broker's default limit.
+UNCERTAIN_MS: Final = 1_000
+# More than a broker's unacked window cannot be lost with one connection.
+_MOST_IN_DOUBT: Final = 100_000
+# Redeliveries that never came (another consumer got them).
+_MOST_ASKED: Final = 100_000
+
+
+class Connection(Enum):
+    """What is known of the connection, as far as acks go.
+
+    Attributes:
+        SURE: What was sent more than a moment ago has arrived.
+        LOST: It is away, perhaps, and with it what was sent in the last moments.
+        BACK: It is there again since a while ago, and what was in doubt was sent once more.
+    """
+
+    SURE = 0
+    LOST = 1
+    BACK = 2
+
+
+class Duplicates:
+    """What one source may get again though it is settled, or waits.
+
+    Attributes:
+        connection: What is known of it.
+        mixed: Copies from before and after a reconnect may be mixed: it cannot be told which source
+            lost its connection.
+        asked_all: On this connection everything was asked for, so that the broker counts each copy
+            that comes now of a message that is here.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_lost",
+        "_lost_parts",
+        "_overtaken",
+        "_overtaken_before",
+        "_sent",
+        "_sent_count",
+        "_sent_parts",
+        "_watching",
+        "asked_all",
+        "connection",
+        "mixed",
+    )
+
+    def __init__(self) -> None:
+        self.connection: Connection = Connection.SURE
+        self.mixed: bool = False
+        self.asked_all: bool = False
+        # Acks sent a moment ago: when, and of what; whole entries, and parts of batches.
+        self._sent: deque[tuple[int, list[EntryKey]]] = deque()
+        self._sent_count = 0
+        self._sent_parts: deque[tuple[int, list[EntryKey]]] = deque()
+        # Those of them that a lost connection may have taken along.
+        self._lost: dict[EntryKey, None] = {}
+        self._lost_parts: dict[EntryKey, None] = {}
+        # Acked, with a copy on its way that the ack did not overtake: in this while, and the last.
+        self._overtaken: dict[EntryKey, None] = {}
+        self._overtaken_before: dict[EntryKey, None] = {}
+        self._watching = 0  # calls of `forget_overtaken` until no copy is expected any more
+        # Messages whose redelivery was asked for, and when it can be here at the earliest.
+        self._asked: dict[MessageKey, int] = {}
+
+    # What is settled
+
+    @property
+    def expected(self) -> bool:
+        """Whether what arrives now may come once more: everything was asked for, or copies from
+        before and after a reconnect are mixed."""
+        return self._watching > 0 or self.mixed
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether an ack of a moment ago may not have arrived, or may have been overtaken."""
+        return self._watching > 0 or self.connection is not Connection.SURE
+
+    def settled(self, key: EntryKey) -> None:
+        """The entry is acked while a copy may be on its way: it has to be recognised."""
+        if self.connection is Connection.SURE:
+            self._overtaken[key] = None
+        else:
+            self._lost[key] = None
+
+    def covers(self, key: EntryKey) -> bool:
+        """Whether the entry was acked, and what comes of it is a duplicate."""
+        if key in self._overtaken or key in self._overtaken_before:
+            return True
+        return self.connection is not Connection.SURE and key in self._lost
+
+    # Acks and their connection
+
+    def sent(self, now_ms: int, whole: list[EntryKey], parts: list[EntryKey]) -> None:
+        """Acks left: of whole entries, and of parts."""
+        lost = self.connection is Connection.LOST
+        if lost:  # connected again, though not told yet: these may be on their way here
+            _add(self._lost, whole)
+            _add(self._lost_parts, parts)
+        since = now_ms - UNCERTAIN_MS
+        if whole:
+            sent = self._sent
+            sent.append((now_ms, whole))
+            self._sent_count += len(whole)
+            while sent and (sent[0][0] < since or self._sent_count > _MOST_IN_DOUBT):
+                self._sent_count -= len(sent.popleft()[1])
+        if parts and not lost:
+            self._sent_parts.append((now_ms, parts))
+            while self._sent_parts[0][0] < since:
+                self._sent_parts.popleft()
+
+    def disconnected(self, now_ms: int) -> None:
+        """What was sent in the last moments may be lost."""
+        self.connection = Connection.LOST
+        for at, keys in self._sent:
+            if at >= now_ms - UNCERTAIN_MS:
+                _add(self._lost, keys)
+        for _, keys in self._sent_parts:
+            _add(self._lost_parts, keys)
+        self._sent_parts.clear()
+        self._sent.clear()
+        self._sent_count = 0
+
+    def take_lost_parts(self) -> list[EntryKey]:
+        """Entries of which a part was acked in the last moments before a loss, or since."""
+        keys = [*self._lost_parts, *(key for _, sent in self._sent_parts for key in sent)]
+        self._lost_parts.clear()
+        self._sent_parts.clear()
+        return keys
+
+    def reconnected(self, unsent: dict[EntryKey, None]) -> None:
+        """Everything unacked comes again.
+
+        What is due now, or was sent since the loss, may already be on its way here again, so it
+        stays in doubt when it is sent.
+
+        Args:
+            unsent: Acks of whole entries that wait; those that may be lost are added.
+        """
+        self.connection = Connection.BACK
+        self._watching = 2  # a copy that is queued somewhere may come beside the new one
+        for _, keys in self._sent:
+            _add(self._lost, keys)
+        unsent.update(self._lost)
+        _add(self._lost, unsent)
+
+    @property
+    def lost(self) -> int:
+        """Entries whose ack may be lost with the connection that is away now."""
+        if self.connection is not Connection.LOST:
+            return 0
+        return len(self._lost) + len(self._lost_parts)
+
+    def trust(self) -> None:
+        """Long enough after a reconnect: what comes now is not a leftover of the loss.
+
+        Unless the connection is away again: then what is in doubt has yet to be sent once more.
+        """
+        if self.connection is not Connection.LOST:
+            self.connection = Connection.SURE
+            self.mixed = False
+            self._lost.clear()
+
+    # Everything asked for
+
+    def rewound(self, unsent: Iterable[EntryKey]) -> None:
+        """Everything is about to be asked for, which may overtake the acks of the last moments.
+
+        Args:
+            unsent: Acks of whole entries that wait.
+        """
+        self._watching = 2
+        self._overtaken.update(dict.fromkeys(unsent))
+        for _, keys in self._sent:
+            self._overtaken.update(dict.fromkeys(keys))
+
+    def forget_overtaken(self) -> bool:
+        """Called every few seconds: forgets those of the time before; False when none are left."""
+        self._overtaken_before, self._overtaken = self._overtaken, {}
+        self._watching = max(0, self._watching - 1)
+        return bool(self._overtaken_before) or self._watching > 0
+
+    # Single messages asked for
+
+    @property
+    def asked(self) -> bool:
+        """Whether the redelivery of anything was asked for and has not come."""
+        return bool(self._asked)
+
+    def ask(self, due_key: MessageKey, earliest_ms: int) -> None:
+        """The message's redelivery is asked for, and can be here at `earliest_ms` at the earliest.
+
+        When what was asked for before did not come, nothing that comes this time is too early.
+        """
+        self._asked[due_key] = 0 if due_key in self._asked else earliest_ms
+
+    def earliest(self, due_key: MessageKey) -> int | None:
+        """When what was asked for can be here; None when nobody asked."""
+        return self._asked.get(due_key)
+
+    def came(self, due_key: MessageKey) -> bool:
+        """A copy of the message came in time; whether it was asked for."""
+        return self._asked.pop(due_key, None) is not None
+
+    def bound_asked(self) -> None:
+        """Forget all that was asked for when it is too much."""
+        if len(self._asked) > _MOST_ASKED:
+            self._asked.clear()
+
+    # Endings
+
+    def clear(self) -> None:
+        """After a seek: what was acked may rightly come again."""
+        self._sent.clear()
+        self._sent_count = 0
+        self._sent_parts.clear()
+        self._watching = 0
+        self._overtaken.clear()
+        self._overtaken_before.clear()
+        if self.connection is Connection.BACK:
+            self.connection = Connection.SURE
+        self.mixed = self.asked_all = False
+        self._lost.clear()
+        self._lost_parts.clear()
+        self._asked.clear()
+
+
+def _add(doubtful: dict[EntryKey, None], keys: Iterable[EntryKey]) -> None:
+    """Remember more, within bounds: the oldest are forgotten first."""
+    doubtful.update(dict.fromkeys(keys))
+    for oldest in list(islice(doubtful, max(0, len(doubtful) - _MOST_IN_DOUBT))):
+        del doubtful[oldest]

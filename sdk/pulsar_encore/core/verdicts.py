@@ -1,0 +1,89 @@
+"""What becomes of a message that failed: it waits here, on the retry-letter topic, or is dead.
+
+Owns `Verdicts`: decided, not done. One limit for both paths (`letters.counting.used_up`): a message
+is handed out `max_redeliver_count` + 1 times, and then it is a dead letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from ..letters.counting import used_up
+
+
+class Wait(NamedTuple):
+    """It waits here for so long, and is redelivered."""
+
+    delay_ms: int
+
+
+class Park(NamedTuple):
+    """It waits on the retry-letter topic for so long: here it would fill the broker's unacked
+    window, or may outlive this process."""
+
+    delay_ms: int
+
+
+class DeadLetter(NamedTuple):
+    """Its attempts are used up."""
+
+    reason: str
+
+
+Verdict: TypeAlias = Wait | Park | DeadLetter
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """When nacks wait on the retry-letter topic.
+
+    Attributes:
+        longest_ms: What waits for longer never waits here.
+        most_nacked: Messages that may wait here.
+    """
+
+    longest_ms: int
+    most_nacked: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """The rules of one consumer.
+
+    Attributes:
+        delay_of: Delay in ms of a nack that names none, by the attempts that failed before.
+        max_redeliver_count: Of the dead-letter policy; None without one.
+        overflow: None where nacks wait here whatever comes.
+    """
+
+    delay_of: Callable[[int], int]
+    max_redeliver_count: int | None = None
+    overflow: Overflow | None = None
+
+    def on_nack(self, failed: int, delay_ms: int | None, nacked: int) -> Verdict:
+        """A message that the application holds failed.
+
+        Args:
+            failed: Attempts at it that failed before.
+            delay_ms: That the nack names, or None.
+            nacked: Messages of the consumer that wait here.
+        """
+        if self._used_up(failed + 1):
+            return DeadLetter("nack")
+        if delay_ms is None:
+            delay_ms = self.delay_of(failed)
+        overflow = self.overflow
+        if overflow is not None and (
+            delay_ms > overflow.longest_ms or nacked >= overflow.most_nacked
+        ):
+            return Park(delay_ms)
+        return Wait(delay_ms)
+
+    def on_arrival(self, failed: int) -> DeadLetter | None:
+        """A message came back, that failed so often; None when the application may see it."""
+        return DeadLetter("redelivered too often") if self._used_up(failed) else None
+
+    def _used_up(self, failed: int) -> bool:
+        return self.max_redeliver_count is not None and used_up(failed, self.max_redeliver_count)

@@ -1,0 +1,65 @@
+"""What several tests of the core share: a source with due indexes, and settling without a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from pulsar_encore.consumer.forwarding.router import Router
+from pulsar_encore.consumer.settling.ownership import Ownership
+from pulsar_encore.consumer.settling.settlement import Settlement
+from pulsar_encore.core.due_index import TimeBucketIndex
+from pulsar_encore.core.entry import Entry, EntryKey
+from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.verdicts import Verdicts
+
+TOPIC = "persistent://public/default/t"
+
+
+def source_state(*, shared: bool = True, number: int = 0, lead_ms: int = 0) -> SourceState:
+    return SourceState(
+        object(),
+        number,
+        f"{TOPIC}{number or ''}",
+        -1,
+        shared=shared,
+        nacks=TimeBucketIndex(),
+        timeouts=TimeBucketIndex(),
+        lead_ms=lead_ms,
+    )
+
+
+class Settling:
+    """Settles messages of one source as a consumer does it, by a clock set by hand.
+
+    Args:
+        now: The time in ms.
+    """
+
+    def __init__(self, source: SourceState, now: Callable[[], int]) -> None:
+        sources: Any = SimpleNamespace(by_number={0: source})
+        source.owner = sources
+        capabilities = SimpleNamespace(ack_unseen_index=True, name="model")
+        link: Any = SimpleNamespace(capabilities=capabilities, source_of=lambda *_: 0)
+        acks: Any = SimpleNamespace(added=lambda state, messages: None)
+        redelivery: Any = Waiting(now)
+        ownership = Ownership(sources, link)
+        settlement = Settlement(ownership, link, acks, redelivery)
+        self.ack = settlement.ack
+        self.ack_cumulative = settlement.ack_cumulative
+        loop: Any = None
+        self.nack = Router(ownership, Verdicts(lambda failed: 0), redelivery, sources, loop).nack
+
+
+class Waiting:
+    """As much of `Redelivery` as a nack needs; due times are not rounded."""
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
+
+    def wait(self, entry: Entry, index: int, delay_ms: int) -> None:
+        entry.source.nack(entry, index, self._now() + delay_ms, 0)
+
+    def wait_unseen(self, state: SourceState, key: EntryKey, delay_ms: int) -> None:
+        state.nack_unseen(key, self._now() + delay_ms, 0)

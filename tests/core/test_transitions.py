@@ -1,0 +1,131 @@
+"""The table of states against the code: each step of `Entry` from each state, no other writer."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pulsar_encore
+from pulsar_encore.core import entry as module
+from pulsar_encore.core.entry import (
+    ACKED,
+    AWAY,
+    HELD,
+    LEAVING,
+    NACKED,
+    QUEUED,
+    TRANSITIONS,
+    Entry,
+)
+
+STATES = (AWAY, QUEUED, HELD, NACKED, ACKED, LEAVING)
+SIZE = 3  # the message in the middle makes the step; of bulk steps all do
+
+# How each step is made, of the message at index 1.
+STEPS: dict[str, Callable[[Entry], object]] = {
+    "queue": lambda entry: entry.queue(1),
+    "queue_all": lambda entry: entry.queue_all(),
+    "wait_on": lambda entry: entry.wait_on(1),
+    "learn_acked": lambda entry: entry.learn_acked(0),
+    "hand_over": lambda entry: entry.hand_over(1),
+    "nack": lambda entry: entry.nack(1),
+    "leave": lambda entry: entry.leave(1),
+    "stay": lambda entry: entry.stay(1),
+    "ack": lambda entry: entry.ack(1),
+    "ack_all": lambda entry: entry.ack_all(),
+    "release": lambda entry: entry.release(0b010),
+    "release_all": lambda entry: entry.release_all(),
+    "drop_queued": lambda entry: entry.drop_queued(),
+    "readopt": lambda entry: entry.readopt(),
+}
+# Steps that their caller makes from the states of their row only; the others heed their state.
+CALLER_HEEDS = {"queue", "queue_all", "wait_on"}
+ALL = {"queue_all", "learn_acked", "ack_all", "release_all", "drop_queued", "readopt"}
+
+
+def entry_in(state: int) -> Entry:
+    """An entry whose messages are all in one state, brought there by steps of the table."""
+    entry = Entry(None, (1, 1), SIZE, True)
+    if state == AWAY:
+        return entry
+    if state == ACKED:
+        entry.ack_all()
+        return entry
+    entry.queue_all()
+    for index in range(SIZE):
+        if state != QUEUED:
+            assert entry.hand_over(index)
+        if state == NACKED:
+            assert entry.nack(index)
+        if state == LEAVING:
+            assert entry.leave(index)
+    entry._check()
+    return entry
+
+
+def test_every_row_is_a_step_and_every_step_is_tried() -> None:
+    assert set(STEPS) == set(TRANSITIONS)
+    assert all(hasattr(Entry, step) for step in TRANSITIONS)
+
+
+@pytest.mark.parametrize("step", TRANSITIONS)
+@pytest.mark.parametrize("before", STATES)
+def test_a_step_makes_of_a_state_what_its_row_says(step: str, before: int) -> None:
+    row = TRANSITIONS[step]
+    if step in CALLER_HEEDS and before not in row:
+        return
+    entry = entry_in(before)
+    STEPS[step](entry)
+    after = row.get(before, before)
+    others = after if step in ALL else before
+    assert list(entry.state) == [others, after, others]
+    entry._check()
+
+
+@pytest.mark.parametrize("step", ["hand_over", "nack", "leave", "stay"])
+@pytest.mark.parametrize("before", STATES)
+def test_a_step_says_whether_it_was_made(step: str, before: int) -> None:
+    assert STEPS[step](entry_in(before)) is (before in TRANSITIONS[step])
+
+
+@pytest.mark.parametrize("step", ["hand_over", "leave", "stay"])
+def test_a_record_out_of_use_makes_no_step(step: str) -> None:
+    for before in TRANSITIONS[step]:
+        entry = entry_in(before)
+        entry.live = False
+        assert STEPS[step](entry) is False
+        assert entry.state[1] == before
+
+
+def writes_of_state(path: Path) -> list[int]:
+    """Lines that assign to an attribute or name `state`, or into one, of an entry."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        targets: list[Any] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
+            targets = [node.target]
+        for target in targets:
+            into = target.value if isinstance(target, ast.Subscript) else target
+            is_attribute = isinstance(into, ast.Attribute) and into.attr == "state"
+            is_local = isinstance(target, ast.Subscript) and ast.unparse(into) == "state"
+            if is_attribute or is_local:
+                found.append(node.lineno)
+    return found
+
+
+def test_nobody_else_writes_a_state() -> None:
+    root = Path(pulsar_encore.__file__).parent
+    writers = {
+        str(path.relative_to(root))
+        for folder in ("core", "consumer")
+        for path in (root / folder).rglob("*.py")
+        if writes_of_state(path)
+    }
+    assert writers == {"core/entry.py"}
+    assert len(writes_of_state(Path(module.__file__))) >= 10, "the look at the code finds them"
