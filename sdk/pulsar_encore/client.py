@@ -60,31 +60,32 @@ class Client:
         operation_timeout_seconds: Longest wait for one answer of the broker, in s. Creating asks
             several times (partitions, owner, the thing itself), and a connection that is accepted
             and never answered ends after `connection_timeout_ms`: a call can take the sum.
-        io_threads: Network threads of the engine.
-        message_listener_threads: Delivery threads of the engine.
+        io_threads: Network threads of the native library.
+        message_listener_threads: Delivery threads of the native library.
         concurrent_lookup_requests: Most lookups under way on one connection.
         log_conf_file_path: Accepted and without effect, as in stock.
-        stats_interval_in_seconds: How often the engine logs statistics, in s; 0 for never.
+        stats_interval_in_seconds: How often the native library logs statistics, in s; 0 for never.
         use_tls: Accepted and without effect, as in stock: the URL's scheme decides.
         tls_trust_certs_file_path: Trusted certificates; certifi's when None. This and the two
             other files must be there and readable. (Those of `AuthenticationTLS` are the stock
             library's to check: a missing one is an authentication error when it connects.)
         tls_allow_insecure_connection: Accept any certificate.
         tls_validate_hostname: Compare the certificate's name with the host's.
-        logger: Where the engine logs; the first client of a process decides for all of them. None
-            is Python's `logging`, under ``"pulsar_encore.engine"``: warnings and errors, at most
-            0.5 s after they happen, and before the error they belong to is raised. For more give
-            that logger, or ``"pulsar_encore"``, a level before the first client: INFO tells of
-            every connection, DEBUG of every message (half of the throughput at best). Only with
-            None do most errors carry the broker's reason. Where there are no files in memory
-            (other systems than Linux) None is ``ConsoleLogger(LoggerLevel.Warn)``, on stdout.
+        logger: Where the native library logs; the first client of a process decides for all of
+            them. None is Python's `logging`, under ``"pulsar_encore.engine"``: warnings and
+            errors, at most 0.5 s after they happen, and before the error they belong to is raised.
+            For more give that logger, or ``"pulsar_encore"``, a level before the first client:
+            INFO tells of every connection, DEBUG of every message (half of the throughput at best).
+            Only with None do most errors carry the broker's reason. Where there are no files in
+            memory (other systems than Linux) None is ``ConsoleLogger(LoggerLevel.Warn)``, on
+            stdout.
             Others: `ConsoleLogger`, `FileLogger`, or a `logging.Logger` (slow at any level: every
-            line of the engine crosses into Python, and one at the process's end may abort it).
+            line of the library crosses into Python, and one at the process's end may abort it).
         connection_timeout_ms: Longest wait for a connection in ms.
         listener_name: Which of the broker's advertised listeners to use.
         tls_private_key_file_path: Key of a client certificate.
         tls_certificate_file_path: Client certificate.
-        transport: Another engine; then the options above are checked but not used.
+        transport: Another transport; then the options above are checked but not used.
 
     Raises:
         ConfigurationError: An option is wrong.

@@ -3,7 +3,7 @@
     EncoreError
       ConfigurationError    you: an option or argument is wrong (also a ValueError)
         MessageNotHeldError you: this consumer cannot settle that message
-        NotSupportedError   you: the engine underneath cannot do that
+        NotSupportedError   you: the transport cannot do that
         WrongLoopError      you: called from another event loop
         ForkedError         you: used in a child process
       PulsarException       all that has a `pulsar.Result` (also both PulsarExceptions of stock)
@@ -63,8 +63,8 @@ class PulsarException(EncoreError, stock.PulsarException, stock.AsyncioPulsarExc
     Args:
         message: What happened and what to change; or a `pulsar.Result`, as stock's takes one.
         msg: The text, when `message` is a Result.
-        result: The broker's or engine's name for it, such as ``"AuthorizationError"``; by default
-            that of the class.
+        result: The broker's or native library's name for it, such as ``"AuthorizationError"``; by
+            default that of the class.
         retryable: True when the same call may succeed later; by default what holds for the class.
     """
 

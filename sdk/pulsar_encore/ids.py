@@ -157,7 +157,7 @@ class MessageId(stock.MessageId):
 
     @staticmethod
     def wrap_bytes(data: bytes) -> MessageId:
-        """`deserialize` without a copy, for `bytes` from the engine."""
+        """`deserialize` without a copy, for `bytes` from the transport."""
         return _parse(data, "")
 
     def with_topic(self, topic: str) -> MessageId:

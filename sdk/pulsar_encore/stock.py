@@ -1,6 +1,6 @@
 """The stock package's classes that objects of this package are instances of as well.
 
-Owns the border between the values and the engine: beside the engine's transport this is the only
+Owns the border between the values and the native library: beside its transport this is the only
 file that imports `pulsar`, so that a program which says `except pulsar.Timeout` or
 `isinstance(id, pulsar.MessageId)` needs nothing but another client. To a type checker they are
 names; what they can do is written here only as far as it is used.

@@ -30,7 +30,7 @@ _NOTHING: Final = "(no REAL_TOPIC)"
 
 
 def quiet_engine() -> Any:
-    """The engine logs to stdout, which is for what was asked for; what fails is said anyway."""
+    """The native library logs to stdout, which is for what was asked for; errors are said."""
     return FileLogger(LoggerLevel.Error, os.devnull)
 
 
@@ -130,12 +130,12 @@ def print_groups(groups: Sequence[LetterGroup], topic: str) -> None:
     for group in groups:
         why = f"{group.error_class}: {group.error_message}".strip(": ")
         # Short where that is enough for the options.
-        home = printable(group.real_topic.removeprefix(_HOME), _MOST_TEXT) or _NOTHING
+        real_topic = printable(group.real_topic.removeprefix(_HOME), _MOST_TEXT) or _NOTHING
         row = (
             f"{group.count}\n{group.again or ''}",
             f"{printable(group.fingerprint, _MOST_FINGERPRINT)}\n{group.sample_id}",
             f"{when(group.first_ms)}\n{when(group.last_ms)}",
-            f"{printable(why, 120)}\n{home}",
+            f"{printable(why, 120)}\n{real_topic}",
         )
         table.add_row(*map(Text, row))  # text, not markup
     wide_console().print(table)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-import certifi  # the engine's own choice where no CA is named
+import certifi  # the native library's own choice where no CA is named
 from cyclopts import Group, Parameter
 
 from .. import AuthenticationBasic, AuthenticationTLS, AuthenticationToken
@@ -179,7 +179,7 @@ class _TokenFile:
         self._last = self._read()
 
     def __call__(self) -> str:
-        # Called on a thread of the engine. A pipe can be read once, and what replaces a file may
+        # Called on a thread of the library. A pipe can be read once, and what replaces a file may
         # leave it missing for a moment.
         if os.path.isfile(self._path):
             with contextlib.suppress(ConfigurationError):

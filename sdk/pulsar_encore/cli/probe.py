@@ -1,9 +1,9 @@
-"""One connection before the engine's: is the cluster there, are we let in, has it the topic?
+"""One connection before the client's: is the cluster there, are we let in, has it the topic?
 
-Owns `probe`. The engine cannot ask for a topic without making it where brokers make topics by
+Owns `probe`. The client cannot ask for a topic without making it where brokers make topics by
 themselves, takes a refused login for a lost connection, and tries again until its time is up. Here
 the broker is asked not to make anything, and what it says is the error. Refuses to do more: what
-comes after is the engine's.
+comes after is the client's.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def probe(access: Access, topic: str | None, *, timeout_s: float) -> None:
 
 
 async def _any_host(access: Access, topic: str | None) -> None:
-    """The first that can be connected to; the engine takes them in turn as well."""
+    """The first that can be connected to; the client takes them in turn as well."""
     problem: TransportError | None = None
     for host, port in access.hosts:
         try:

@@ -10,8 +10,8 @@ from ..errors import ConfigurationError
 from ..exceptions import InvalidTopicName
 
 _PART: Final = r"[-=:.A-Za-z0-9_]+"  # a tenant, a namespace
-# As the engine reads them, but for names from before Pulsar 2, with a cluster in them: Pulsar has
-# them no more and says so, but the engine asks again until all it says is "Timeout".
+# As the native library reads them, but for names from before Pulsar 2, with a cluster in them:
+# Pulsar has them no more and says so, but the library asks again until all it says is "Timeout".
 _TOPIC: Final = re.compile(rf"[^/]+|(?:(?:non-)?persistent://)?{_PART}/{_PART}/[^/]+", re.DOTALL)
 
 

@@ -1,7 +1,7 @@
 """Options of a client: stock's keywords and defaults, checked before anything connects.
 
-Owns `ClientOptions`. What only an engine can know (whether a token is valid, what is in a
-certificate) is left to the engine.
+Owns `ClientOptions`. What only a transport can know (whether a token is valid, what is in a
+certificate) is left to it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ClientOptions:
             boolean(getattr(self, name), name)
         for name in ("log_conf_file_path", "listener_name"):
             optional_text(getattr(self, name), name)
-        # The engine finds a missing one when it connects, and blames the authentication.
+        # The native library finds a missing one when it connects, and blames the authentication.
         for name in (
             "tls_trust_certs_file_path",
             "tls_private_key_file_path",

@@ -3,8 +3,8 @@
 Stock's own enum members are accepted wherever these are (`coerce`), so that code written for the
 stock client keeps working with nothing but its import changed; and they are equal to these, either
 way round, with the same hash: both are their number. So they are enums, which a type checker can
-see through, and need no engine. Only `ConsumerCryptoFailureAction` is stock's own object: its
-native class says "not equal" to whatever is not of it.
+see through, and need no native library. Only `ConsumerCryptoFailureAction` is stock's own object:
+its native class says "not equal" to whatever is not of it.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class DeadLetterPolicy:
         initial_subscription_name: A subscription to create on the dead-letter topic before the
             first dead letter, so that nothing there is trimmed unread.
         text_keys: The topics' keys are text, also where they read as base64 of bytes. Without it a
-            message with such a key is not copied where the engine cannot tell the two apart.
+            message with such a key is not copied where the transport cannot tell the two apart.
 
     Raises:
         ConfigurationError: A value is wrong; the text names it.

@@ -65,7 +65,7 @@ class ProducerOptions:
             ("send_timeout_millis", 0, "ms"),
             ("max_pending_messages", 0, ""),
             ("max_pending_messages_across_partitions", 0, ""),
-            ("batching_max_messages", 2, ""),  # the engine's own floor
+            ("batching_max_messages", 2, ""),  # the native library's own floor
             ("batching_max_allowed_size_in_bytes", 1, "bytes"),
             ("batching_max_publish_delay_ms", 1, "ms"),
         ):
