@@ -7,6 +7,7 @@ import gc
 import subprocess
 import sys
 import warnings
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -42,7 +43,9 @@ async def told(deadline_s: float = 3) -> list[str]:
 async def test_what_a_client_made_outlives_the_name_of_the_client(
     make_client: MakeClient, topic: str
 ) -> None:
-    made = [await create(make_client(), topic) for create in CREATE.values()]
+    clients = [make_client() for _ in CREATE]
+    watched = [weakref.ref(each) for each in clients]
+    made = [await create(clients.pop(), topic) for create in CREATE.values()]
     producer, consumer, reader = made
     gc.collect()
     await asyncio.sleep(0.2)
@@ -55,6 +58,12 @@ async def test_what_a_client_made_outlives_the_name_of_the_client(
     for each in made:
         assert each.is_connected()
         await each.close()
+    made.clear()
+    del each, producer, consumer, reader, received
+    async with asyncio.timeout(10):  # here, where their warnings are ignored
+        while any(client() is not None for client in watched):
+            gc.collect()
+            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("kind", CREATE)
