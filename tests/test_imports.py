@@ -1,8 +1,8 @@
-"""Imports point one way, the pure parts are pure, and one package knows the engine.
+"""The plan of the house: which way imports point, and that nobody reaches into another's privates.
 
-Order: values -> letters -> core -> store, wire -> transport, timer -> consumer -> client,
-runner -> cli, spark.
-Imports under `TYPE_CHECKING` are types only and may point back to values and options.
+`FLOORS` names every file or folder once, lowest first: a file imports from its own floor and from
+those below, types included. Within a floor, and so anywhere, no files import each other in a
+circle. The pure parts are pure, and one package knows the native library.
 """
 
 from __future__ import annotations
@@ -17,140 +17,204 @@ import pulsar_encore
 
 ROOT = Path(pulsar_encore.__file__).parent
 FILES = sorted(path for path in ROOT.rglob("*.py") if not path.name.endswith("_pb2.py"))
+NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 
-# Lower may not import higher. What is in no layer is named in no layer: the test fails for it.
-LAYERS: dict[str, int] = {
-    "stock": 0,
-    "errors": 0,
-    "exceptions": 0,
-    "ids": 0,
-    "backoff": 0,
-    "message": 0,
-    "outgoing": 0,
-    "closing": 0,
-    "loops": 0,
-    "mailbox": 0,
-    "topic_names": 0,
-    "version": 0,
-    "options": 0,
-    "letters": 1,
-    "core": 1,
-    "store": 2,
-    "wire": 2,
-    "timer": 3,
-    "turn": 3,
-    "awaiting": 3,
-    "transport": 3,
-    "observe": 3,
-    "schema": 4,
-    "consumer": 4,
-    "producer": 4,
-    "reader": 4,
-    "runner": 5,
-    "client": 5,
-    "devbroker": 5,
-    "deadletters": 6,
-    "testing": 6,
-    "cli": 7,
-    "spark": 7,
-    "asyncio": 8,
-    "": 8,  # the package's own __init__ and __main__
+# Files and folders, lowest first; of two that name a file the longer one counts.
+FLOORS: tuple[tuple[str, ...], ...] = (
+    # Values
+    ("version.py", "stock.py", "turn.py", "closing.py", "mailbox.py", "topic_names.py", "timer.py"),
+    ("errors.py", "exceptions.py", "ids.py", "backoff.py", "loops.py", "outgoing.py"),
+    ("options/", "awaiting.py"),
+    # Pure
+    ("letters/", "wire/"),
+    ("core/",),
+    ("message.py",),
+    # Transports
+    ("transport/base.py", "transport/__init__.py"),
+    ("transport/merged.py",),
+    ("transport/stock/",),
+    # The consumer, bottom-up
+    ("consumer/sources.py", "consumer/life.py", "consumer/window.py"),
+    ("consumer/receiving/",),
+    ("consumer/settling/",),
+    ("consumer/forwarding/",),
+    ("consumer/intake.py", "consumer/statistics.py", "consumer/calls.py"),
+    ("consumer/consumer.py",),
+    ("consumer/opening.py", "consumer/__init__.py"),
+    ("producer.py", "reader.py", "schema.py"),
+    ("client.py",),
+    # The development broker
+    ("devbroker/rules/",),
+    ("devbroker/clock.py", "devbroker/settings.py", "devbroker/encoding.py"),
+    ("devbroker/recorder.py", "devbroker/scheduler.py", "devbroker/attached.py"),
+    ("devbroker/service.py",),
+    ("devbroker/handlers/",),
+    ("devbroker/session.py", "devbroker/fault_injection.py"),
+    ("devbroker/",),
+    # What stands on all that
+    ("testing/", "deadletters/"),
+    ("asyncio.py",),
+    ("__init__.py",),
+    ("cli/", "__main__.py"),
+)
+
+PURE = ("core/", "letters/", "wire/", "devbroker/rules/", "devbroker/handlers/")
+IMPURE = {"asyncio", "time", "socket", "logging", "threading", "selectors", "random", "anyio"}
+# The native library is imported by its transport, by the one file that names stock's own base
+# classes, and by the demo that runs stock beside this package.
+NATIVE = {"pulsar", "_pulsar"}
+NATIVE_ALLOWED = ("stock.py", "transport/stock/", "cli/demo/")
+# What may be read of another file's object though its name says no: by each message, where a call
+# would cost more than the rest; or asyncio's and the native library's own.
+PRIVATE_ALLOWED = {
+    ("consumer/consumer.py", "message._entry"),
+    ("consumer/consumer.py", "message._index"),
+    ("consumer/consumer.py", "self.place.runner._thread_id"),
+    ("producer.py", "self.place.runner._thread_id"),
+    ("reader.py", "self.place.runner._thread_id"),
+    ("awaiting.py", "function._is_coroutine"),
+    ("awaiting.py", "asyncio.coroutines._is_coroutine"),
+    ("transport/stock/calls.py", "asyncio._get_running_loop"),
+    ("transport/stock/native_ids.py", "message_id._msg_id"),
+    ("transport/stock/schema_versions.py", "self._schema._decode_bytes"),
+    ("transport/stock/transport.py", "client._client"),
+    ("cli/demo/stock_side.py", "pulsar.MessageId(-1, ledger + 1, entry, -1)._msg_id"),
 }
 
-# Types only: a record names its home, a message its entry, the seam the options.
-TYPES_ONLY = {("message", "core"), ("message", "transport")}
 
-IMPURE = {"asyncio", "time", "socket", "logging", "threading", "selectors", "random", "anyio"}
-LETTERS_NEED = {"errors", "ids", "letters", "outgoing", "topic_names"}
-# A pure part may name an impure module where it only passes something of it through.
-PURE = ("core/", "letters/", "wire/", "devbroker/rules/", "devbroker/handlers/")
-# The engine is imported by its transport, by the one file that names stock's own base classes, and
-# by the demo that runs stock beside this package.
-ENGINE_ALLOWED = ("stock.py", "transport/stock/", "cli/demo/")
+def module_of(name: str) -> str:
+    parts = ["pulsar_encore", *name.removesuffix(".py").split("/")]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool, int]]:
-    """(absolute module, under TYPE_CHECKING, line) of each import of a file."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    package = ("pulsar_encore", *path.relative_to(ROOT).parent.parts)
-    guarded = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        types_only = id(node) in guarded
+MODULES = {module_of(name): name for name in NAMES}
+TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in zip(NAMES, FILES, strict=True)}
+
+
+def imports(name: str) -> Iterator[tuple[str, int]]:
+    """(module, line) of each import of a file; a name of ours that is a module is that module."""
+    package = ("pulsar_encore", *Path(name).parent.parts)
+    for node in ast.walk(TREES[name]):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield alias.name, types_only, node.lineno
+                yield alias.name, node.lineno
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else ()
             module = ".".join((*base, *([node.module] if node.module else [])))
-            if module == "pulsar_encore" or not node.module:
-                for alias in node.names:
-                    yield f"{module}.{alias.name}", types_only, node.lineno
-            else:
-                yield module, types_only, node.lineno
+            for alias in node.names:
+                inner = f"{module}.{alias.name}"
+                yield (inner if inner in MODULES or inner.endswith("_pb2") else module), node.lineno
 
 
-def layer_of(module: str) -> str:
-    """The layer's name of an absolute module of this package."""
-    parts = module.split(".")
-    name = parts[1] if len(parts) > 1 else ""
-    is_ours = (ROOT / name).is_dir() or (ROOT / f"{name}.py").exists()
-    return name if name and is_ours else ""  # a name of the package's own __init__
+def own_imports(name: str) -> Iterator[tuple[str, int]]:
+    """(file, line) of what a file imports of this package."""
+    for module, line in imports(name):
+        if module in MODULES and MODULES[module] != name:
+            yield MODULES[module], line
 
 
-def own_layer(path: Path) -> str:
-    part = path.relative_to(ROOT).parts[0].removesuffix(".py")
-    return "" if part in ("__init__", "__main__") else part
+def floor_of(name: str) -> int:
+    named = [
+        (len(each), at)
+        for at, floor in enumerate(FLOORS)
+        for each in floor
+        if name == each or (each.endswith("/") and name.startswith(each))
+    ]
+    assert named, f"{name} is on no floor: give it a place in FLOORS"
+    return max(named)[1]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_point_one_way(path: Path) -> None:
-    own = own_layer(path)
-    assert own in LAYERS, f"{own} is in no layer: give it a place in LAYERS"
-    for module, types_only, line in imports(path):
-        if not module.startswith("pulsar_encore"):
-            continue
-        other = layer_of(module)
-        if types_only and (own, other) in TYPES_ONLY:
-            continue
-        if own == "cli" and other == "":
-            continue  # the command line uses the package as its users do
-        assert other in LAYERS, f"{other} is in no layer: give it a place in LAYERS"
-        assert LAYERS[other] <= LAYERS[own], f"line {line}: {own} imports {module}"
+@pytest.mark.parametrize("name", NAMES)
+def test_imports_point_down(name: str) -> None:
+    for other, line in own_imports(name):
+        assert floor_of(other) <= floor_of(name), f"line {line}: {name} imports {other}"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in FILES if str(path.relative_to(ROOT)).startswith(PURE)],
-    ids=lambda path: str(path.relative_to(ROOT)),
-)
-def test_the_pure_parts_are_pure(path: Path) -> None:
-    for module, _, line in imports(path):
+def test_every_place_on_a_floor_is_there() -> None:
+    for floor in FLOORS:
+        for each in floor:
+            assert any(name == each or name.startswith(each) for name in NAMES), each
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    below = {name: {other for other, _ in own_imports(name)} for name in NAMES}
+    while free := [name for name, others in below.items() if not others]:
+        for name in free:
+            del below[name]
+        for others in below.values():
+            others.difference_update(free)
+    assert below == {}, "these are in a circle, or stand on one"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(PURE)])
+def test_the_pure_parts_are_pure(name: str) -> None:
+    for module, line in imports(name):
         assert module.split(".")[0] not in IMPURE, f"line {line} imports {module}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_only_its_transport_knows_the_engine(path: Path) -> None:
-    if str(path.relative_to(ROOT)).startswith(ENGINE_ALLOWED):
-        return
-    for module, _, line in imports(path):
-        assert module.split(".")[0] not in ("pulsar", "_pulsar"), f"line {line} imports {module}"
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(NATIVE_ALLOWED)])
+def test_only_its_transport_knows_the_native_library(name: str) -> None:
+    for module, line in imports(name):
+        assert module.split(".")[0] not in NATIVE, f"line {line} imports {module}"
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("letters/*.py")), ids=lambda path: path.name)
-def test_letters_need_values_alone(path: Path) -> None:
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("letters/")])
+def test_letters_need_values_alone(name: str) -> None:
     """Neither `Message` nor the core: whoever has rows instead writes and reads letters too."""
-    for module, _, line in imports(path):
-        if module.startswith("pulsar_encore"):
-            assert layer_of(module) in LETTERS_NEED, f"line {line} imports {module}"
+    needed = ("letters/", "errors.py", "ids.py", "outgoing.py", "topic_names.py")
+    for other, line in own_imports(name):
+        assert other.startswith(needed), f"line {line} imports {other}"
+
+
+def privates_of(tree: ast.Module) -> set[str]:
+    """Names that a file gives to its own: functions, classes, attributes, slots, constants."""
+    own: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            own.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if ast.unparse(node.value) in ("self", "cls"):
+                own.add(node.attr)
+        elif isinstance(node, (ast.AnnAssign, ast.Assign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            own.update(each.id for each in targets if isinstance(each, ast.Name))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            own.add(node.value)  # a slot
+    return own
+
+
+def reaches(name: str) -> Iterator[tuple[str, int]]:
+    """(what, line) of each private of another file that a file reads, or imports."""
+    tree = TREES[name]
+    own = privates_of(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own:
+            if ast.unparse(node.value) not in ("self", "cls"):  # those are inherited
+                yield ast.unparse(node), node.lineno
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            for alias in node.names:
+                if is_private(alias.name):
+                    yield alias.name, node.lineno
+
+
+def is_private(name: str) -> bool:
+    # A named tuple's own methods begin like that and are none.
+    return name.startswith("_") and not name.startswith("__") and name != "_replace"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nobody_reaches_into_anothers_privates(name: str) -> None:
+    for what, line in reaches(name):
+        assert (name, what) in PRIVATE_ALLOWED, f"line {line}: {what}"
+
+
+def test_what_is_allowed_is_there() -> None:
+    found = {(name, what) for name in NAMES for what, _ in reaches(name)}
+    assert found >= PRIVATE_ALLOWED
 
 
 def test_the_walk_sees_the_imports_it_is_about() -> None:
-    seen = {module for path in FILES for module, _, _ in imports(path)}
+    seen = {module for name in NAMES for module, _ in imports(name)}
     assert {"asyncio", "_pulsar", "pulsar_encore.core.entry", "pulsar_encore.errors"} <= seen
-    own = {layer_of(module) for module in seen if module.startswith("pulsar_encore")}
-    assert {"core", "wire", "transport", "consumer", "options", "devbroker"} <= own
+    types_only = dict.fromkeys(other for other, _ in own_imports("message.py"))
+    assert "core/entry.py" in types_only, "imports for types count"

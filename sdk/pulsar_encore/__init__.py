@@ -117,7 +117,7 @@ from .version import VERSION
 
 __version__ = VERSION
 
-from . import asyncio  # takes its names from here
+from . import asyncio
 
 if TYPE_CHECKING:
     from . import deadletters, testing

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from . import (
+from .client import Client
+from .consumer import Consumer
+from .exceptions import PulsarException
+from .options import (
     BatchingType,
-    Client,
     CompressionType,
-    Consumer,
     ConsumerCryptoFailureAction,
     InitialPosition,
     PartitionsRoutingMode,
-    Producer,
     ProducerAccessMode,
-    PulsarException,
-    Reader,
     RegexSubscriptionMode,
 )
+from .producer import Producer
+from .reader import Reader
 
 __all__ = [
     "BatchingType",
