@@ -216,6 +216,7 @@ class _Checker:
         self._keys: dict[tuple[str, str], list[_Message]] = defaultdict(list)
         self._key_at: dict[tuple[str, str], int] = defaultdict(int)
         self._waiting: dict[int, set[int]] = defaultdict(set)  # consumer -> numbers it nacked
+        self._got_at: dict[int, float] = {}  # consumer -> when it last got a message
         self._due_times: dict[int, list[float]] = defaultdict(list)
         self._several = workload.members > 1
         self._lags = [(event.at, event.delay) for event in self._events if event.what == r.LAG]
@@ -284,7 +285,7 @@ class _Checker:
         if home:
             self._sources[message.topic].handed.add(message.rank)
         message.looks += 1
-        message.looked_at[who] = at
+        message.looked_at[who] = self._got_at[who] = at
         message.held.add(who)
         message.last_at, message.last_who = at, who
 
@@ -693,13 +694,22 @@ class _Checker:
                 self._waiting[event.who].discard(number)  # another had it since
             elif self._is_another_s(message, wait, event.who):
                 wait.blocked_at = event.at
-            elif max(self._ready_at(wait, event), wait.blocked_at) + bound <= began:
+            elif max(self._ready_at(wait, event), self._worked_until(wait, event)) + bound <= began:
                 self._waiting[event.who].discard(number)
                 text = (
                     f"message {number}, nacked at {wait.at:.3f}, was due at {wait.due:.3f} and "
                     f"not back at {event.at:.3f}, with its consumer idle"
                 )
                 self._found("late", text, event, number)
+
+    def _worked_until(self, wait: _Wait, event: Event) -> float:
+        """Until when another consumer may have had it, or have had it behind what it worked on.
+
+        Shared redelivers to any consumer, and what is in a queue is nobody's yet.
+        """
+        others = (at for who, at in self._got_at.items() if who not in (event.who, *self._left))
+        shared = self._workload.kind in ("Shared", "KeyShared")
+        return max([wait.blocked_at, *others]) if shared else wait.blocked_at
 
     def _is_another_s(self, message: _Message, wait: _Wait, who: int) -> bool:
         """Whether the broker would not listen to this nack: it counts from the holder only.

@@ -303,6 +303,26 @@ def test_late_with_an_idle_consumer() -> None:
     assert history.kinds() == {"late": 1}
 
 
+@pytest.mark.parametrize(
+    ("kind", "other_is_busy"), [("Shared", True), ("Shared", False), ("Exclusive", True)]
+)
+def test_not_late_while_it_may_be_in_the_queue_of_a_busy_consumer(
+    kind: str, other_is_busy: bool
+) -> None:
+    """Shared redelivers to any consumer; with all of them idle it is late."""
+    history = History(kind=kind, messages=30, consumers=2)
+    history.got(0)
+    history.nacked(0, 0.2)
+    for number in range(1, 29):
+        history.wait(0.1)
+        if other_is_busy or number < 2:
+            history.got(number, who=1)
+            history.acked(number, who=1)
+    history.add(r.IDLE, who=0, delay=0.3)
+    kinds = history.kinds()
+    assert ("late" in kinds) is not (kind == "Shared" and other_is_busy)
+
+
 def test_not_late_while_disconnected_or_on_a_slow_machine() -> None:
     history = History(messages=1)
     history.got(0)
