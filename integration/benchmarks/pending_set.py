@@ -216,22 +216,30 @@ def waiting(size: int) -> float:
     """Bytes of the core for a nacked message: alone, or in a batch of which the rest is acked."""
     gc.collect()
     tracemalloc.start()
-    home = SourceState(None, 0, "persistent://public/default/t", -1, shared=True)
+    source = SourceState(
+        None,
+        0,
+        "persistent://public/default/t",
+        -1,
+        shared=True,
+        nacks=TimeBucketIndex(),
+        timeouts=TimeBucketIndex(),
+    )
     for number in range(WAITING):
-        entry, _ = home.arrive((1, number), size if size > 1 else 0, 0, range(size))
+        entry, _ = source.arrive((1, number), size if size > 1 else 0, 0, range(size))
         assert entry is not None
         nacked = number * 7 % size
         for index in range(size):
             if index != nacked:
-                home.ack(entry, index)
-        home.nack(entry, nacked, 60_000 + number, precision_bits(60_000))
+                source.ack(entry, index)
+        source.nack(entry, nacked, 60_000 + number, precision_bits(60_000))
         if number % 100 == 99:
-            home.sent(home.acks.take(number // 10).parts)
+            source.sent(source.acks.take(number // 10).parts)
     del entry
     gc.collect()
     weight, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(home.nacks) == WAITING
+    assert len(source.nacks) == WAITING
     return weight / WAITING
 
 

@@ -463,6 +463,11 @@ class Client:
         await self.close()
 
 
+def transport_of(client: Client) -> Transport:
+    """What a client is connected by; for what this package builds on clients."""
+    return client._transport
+
+
 async def _close_at_home(each: Producer | Consumer | Reader) -> None:
     """On the loop it belongs to; when that does not run, it can only be left to the transport."""
     loop = each.place.loop

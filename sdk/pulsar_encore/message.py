@@ -40,7 +40,7 @@ class Held(NamedTuple):
     Attributes:
         entry: The record of its entry.
         batch_index: Its place in there, 0 for a message that is its entry.
-        failed: Attempts at it that failed before this hand-over.
+        failed: Attempts at it that failed before this hand-over, as `redelivery_count` says.
         turn: Number of the hand-over (`Entry.turn`).
     """
 

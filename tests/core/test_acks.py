@@ -229,3 +229,20 @@ def test_the_ack_set_has_a_bit_for_each_unacked_index(size: int) -> None:
     for index in range(0, size, 3):
         entry.ack(index)
     assert entry.remaining() == sum(1 << index for index in range(size) if index % 3)
+
+
+def test_what_is_acked_after_a_seek_while_the_connection_is_away_is_recognised() -> None:
+    """As without the seek: it may be lost with the connection, and is sent again."""
+    duplicates = Duplicates()
+    acks = Acks(duplicates)
+    acks.add_whole((1, 1))
+    acks.take(1_000)
+    acks.disconnected(1_000)
+    acks.clear()
+    duplicates.clear()
+    assert not acks.covers((1, 1)), "from before the seek: it comes again rightly"
+    acks.add_whole((1, 2))
+    acks.take(1_100)
+    assert acks.covers((1, 2))
+    acks.reconnected([])
+    assert acks.take(1_200).whole == [(1, 2)]

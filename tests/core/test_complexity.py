@@ -16,7 +16,7 @@ from core_kit import TOPIC, source_state
 
 from pulsar_encore.consumer.settling.ack_sender import AckSender
 from pulsar_encore.core.entry import Entry, EntryKey
-from pulsar_encore.core.rewind import Rewind, Verdict
+from pulsar_encore.core.rewind import Admission, Rewind
 from pulsar_encore.core.source_state import SourceState
 from pulsar_encore.options import ConsumerOptions
 
@@ -185,7 +185,7 @@ def test_giving_up_what_is_gone_is_linear() -> None:
 
         def judge() -> None:
             verdicts = [rewind.judge((1, count - 1), 0) for _ in range(3)]
-            assert verdicts == [Verdict.REWIND, Verdict.REWIND, Verdict.ADMIT]
+            assert verdicts == [Admission.REWIND, Admission.REWIND, Admission.ADMIT]
 
         return counted(judge)
 

@@ -112,7 +112,7 @@ class Looks(RuleBasedStateMachine):
         assert message._entry is not None
         self.source.ack(message._entry, 0)
         self.broker.pop(key, None)
-        assert self.source.attempts._overlooked.get(key) is None
+        assert self.source.attempts.copies.get(key) is None
 
     @rule(data=st.data())
     def ask_for_all(self, data: st.DataObject) -> None:
@@ -151,7 +151,7 @@ def test_given_back_unseen_again_and_again_it_has_no_attempts() -> None:
     for count in range(100):
         assert arrive(source, count) == 0
         source.release_all()
-    assert len(source.attempts._overlooked) == 1
+    assert len(source.attempts.copies) == 1
 
 
 def test_a_broker_that_forgot_its_count_begins_anew() -> None:
@@ -163,7 +163,7 @@ def test_a_broker_that_forgot_its_count_begins_anew() -> None:
     source.disconnected()
     source.reconnected()
     assert arrive(source, 0) == 0
-    assert len(source.attempts._overlooked) == 0
+    assert len(source.attempts.copies) == 0
     source.disconnected()
     source.reconnected()
     assert arrive(source, 2) == 2  # elsewhere
@@ -197,9 +197,9 @@ def test_nothing_is_kept_of_what_is_acked() -> None:
         source.ack(entry, 0)
     source.ack_entry((1, 2))
     source.overlook((1, 2), 1)
-    assert list(source.attempts._overlooked) == [(1, 3)]
+    assert list(source.attempts.copies) == [(1, 3)]
     source.reset()
-    assert len(source.attempts._overlooked) == 0
+    assert len(source.attempts.copies) == 0
 
 
 def test_batches_and_rewinds_keep_nothing() -> None:
@@ -209,7 +209,7 @@ def test_batches_and_rewinds_keep_nothing() -> None:
     for source in (batch, exclusive):
         source.release_all()
         source.overlook((1, 2), 1 if source is exclusive else 3)
-        assert len(source.attempts._overlooked) == 0
+        assert len(source.attempts.copies) == 0
 
 
 def test_the_oldest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:

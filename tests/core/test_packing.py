@@ -9,6 +9,7 @@ from unittest.mock import ANY
 
 import pytest
 from core_kit import TOPIC, Settling, source_state
+from integration.benchmarks import pending_set
 
 from pulsar_encore.consumer.receiving.queue import ReceiveQueue
 from pulsar_encore.ids import MessageId
@@ -253,3 +254,9 @@ def test_a_pending_nack_inside_a_batch_weighs_under_64_bytes() -> None:
     assert weight / count < 64
     due = source.nacks.pop_due(1_000_000)
     assert sum(len(numbers) for _, numbers in source.release(due)) == count
+
+
+def test_the_benchmark_of_what_waits_fits_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending_set, "WAITING", 500)
+    assert 0 < pending_set.waiting(1) < 200
+    assert 0 < pending_set.waiting(10) < 1_000

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pulsar_encore.core.rewind import Rewind, Verdict
+from pulsar_encore.core.rewind import Admission, Rewind
 
-ADMIT, DROP, REWIND = Verdict.ADMIT, Verdict.DROP, Verdict.REWIND
+ADMIT, DROP, REWIND = Admission.ADMIT, Admission.DROP, Admission.REWIND
 
 
-def judged(rewind: Rewind, numbers: Iterable[int]) -> list[Verdict]:
-    """Verdicts on plain entries of one ledger, one after the other."""
+def judged(rewind: Rewind, numbers: Iterable[int]) -> list[Admission]:
+    """Admissions on plain entries of one ledger, one after the other."""
     verdicts = []
     for number in numbers:
         verdicts.append(rewind.judge((1, number), 0))

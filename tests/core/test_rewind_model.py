@@ -17,7 +17,7 @@ import pytest
 from core_kit import source_state
 
 from pulsar_encore.core.entry import HELD, EntryKey
-from pulsar_encore.core.rewind import Verdict
+from pulsar_encore.core.rewind import Admission
 
 SEEDS = 250
 STEPS = 150
@@ -157,11 +157,11 @@ class Story:
         for _ in range(min(count, len(self.pipe))):
             key, size, indexes = self.pipe.popleft()
             verdict = self.rewind.judge(key, indexes[0])
-            if verdict is Verdict.REWIND:
+            if verdict is Admission.REWIND:
                 self.rewinds += 1
                 self.source.rewound_beside()
                 self.asked += 1
-            elif verdict is Verdict.ADMIT:
+            elif verdict is Admission.ADMIT:
                 self.arrive(key, size, indexes)
 
     def arrive(self, key: EntryKey, size: int, indexes: list[int]) -> None:

@@ -456,7 +456,7 @@ class AgainstModel(RuleBasedStateMachine):
         return (
             acks.covers(key)
             or entry is not None
-            or (acks.cumulative._last is not None and key <= acks.cumulative._last.key)
+            or (acks.cumulative.last is not None and key <= acks.cumulative.last.key)
         )
 
 
@@ -592,3 +592,40 @@ def test_a_batch_that_broker_and_consumer_acked_between_them_is_done() -> None:
     assert entry is not None and list(positions) == []
     source._check()
     assert source.acks.take(0).whole == [(1, 1)]
+
+
+@pytest.mark.parametrize("waits", ["nacks", "timeouts"])
+def test_what_the_transport_takes_long_to_ask_for_is_taken_earlier(waits: str) -> None:
+    source = source_state(lead_ms=100)
+    entry, _ = source.arrive((1, 1), 0, 0, (0,))
+    assert entry is not None
+    assert source.next_due() is None
+    entry.hand_over(0)
+    if waits == "nacks":
+        source.nack(entry, 0, 1_000, 0)
+    else:
+        source.timeouts.add((1, 1, -1), 1_000, 0)
+    take = source.take_nacks if waits == "nacks" else source.take_timeouts
+    assert source.next_due() == 900
+    assert not take(899, 10)
+    assert list(take(900, 10)) == [(1, 1, -1)]
+    assert source.next_due() is None
+
+
+def test_what_could_not_be_asked_for_is_due_again_and_its_attempt_counts_once() -> None:
+    source = source_state()
+    plain, _ = source.arrive((1, 1), 0, 0, (0,))
+    batch, _ = source.arrive((1, 2), 3, 0, (0, 1, 2))
+    assert plain is not None and batch is not None
+    for entry in (plain, batch):
+        entry.hand_over(0)
+        source.nack(entry, 0, 1_000, 0)
+    for at in (1_000, 1_200, 1_400):
+        due = source.take_nacks(at, 10)
+        assert source.release(due, at) == [(1, [1]), (1, [2])]
+        source.not_asked(due, at + 200)
+        source._check()
+        assert source.unacked == 4 and len(source.nacks) == 2
+    source.release(source.take_nacks(1_600, 10), 1_600)
+    source.arrive((1, 2), 3, 1, (0, 1, 2), now_ms=1_700)
+    assert source.attempts.count(batch, 0) == 1

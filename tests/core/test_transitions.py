@@ -6,10 +6,13 @@ import ast
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
+from core_kit import source_state
 
 import pulsar_encore
+from pulsar_encore.consumer.receiving.queue import ReceiveQueue
 from pulsar_encore.core import entry as module
 from pulsar_encore.core.entry import (
     ACKED,
@@ -122,10 +125,39 @@ def writes_of_state(path: Path) -> list[int]:
 def test_nobody_else_writes_a_state() -> None:
     root = Path(pulsar_encore.__file__).parent
     writers = {
-        str(path.relative_to(root))
+        str(path.relative_to(root)): len(lines)
         for folder in ("core", "consumer")
         for path in (root / folder).rglob("*.py")
-        if writes_of_state(path)
+        if (lines := writes_of_state(path))
     }
-    assert writers == {"core/entry.py"}
-    assert len(writes_of_state(Path(module.__file__))) >= 10, "the look at the code finds them"
+    assert writers == {
+        "core/entry.py": len(writes_of_state(Path(module.__file__))),
+        # Made for each message, where a call would cost more than the step.
+        "core/source_state.py": 1,
+        "consumer/receiving/queue.py": 1,
+    }
+    assert writers["core/entry.py"] >= 10, "the look at the code finds them"
+
+
+@pytest.mark.parametrize("before", STATES)
+def test_an_ack_of_the_source_is_the_step_of_the_table(before: int) -> None:
+    source = source_state()
+    entry = entry_in(before)
+    entry.source = source
+    source.ack(entry, 1)
+    assert entry.state[1] == TRANSITIONS["ack"].get(before, before)
+    entry._check()
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("before", STATES)
+def test_what_the_queue_hands_over_is_the_step_of_the_table(before: int, live: bool) -> None:
+    entry = entry_in(before)
+    entry.source, entry.live = source_state(), live
+    queue = ReceiveQueue(None, lambda *_: None, ANY, lambda _: None)
+    raw: Any = b"1"
+    queue.push(entry, (1,), (raw,))
+    message = queue.take()
+    legal = live and before in TRANSITIONS["hand_over"]
+    assert (message is not None) is legal
+    assert entry.state[1] == (TRANSITIONS["hand_over"][before] if legal else before)

@@ -53,8 +53,16 @@ _CONSTANT = {
     Rewind: {"came", "_reach"},
     Acks: {"_duplicates"},
     CumulativeAck: {"_duplicates", "_sent"},
-    # What `asked_all` decides is counts.
-    Duplicates: {"_sent", "_sent_parts", "_sent_count", "_asked", "asked_all"},
+    # What `asked_all` decides is counts, and `expects` is told by the others.
+    Duplicates: {
+        "_sent",
+        "_sent_parts",
+        "_sent_count",
+        "asked",
+        "asked_all",
+        "expects",
+        "_watched",
+    },
 }
 
 
@@ -149,7 +157,7 @@ def _duplicates(duplicates: Duplicates, now: int) -> Any:
     sent = tuple(
         (at >= since, frozenset(keys)) for at, keys in (*duplicates._sent, *duplicates._sent_parts)
     )
-    asked = frozenset((key, earliest > now) for key, earliest in duplicates._asked.items())
+    asked = frozenset((key, earliest > now) for key, earliest in duplicates.asked.items())
     return sent, asked, tuple(_value(getattr(duplicates, name), now) for name in _names(Duplicates))
 
 

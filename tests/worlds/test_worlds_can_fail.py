@@ -12,7 +12,7 @@ from small_world import Event, Plan
 from pulsar_encore.consumer.receiving.queue import ReceiveQueue
 from pulsar_encore.core import duplicates
 from pulsar_encore.core.entry import HELD, Entry, EntryKey
-from pulsar_encore.core.rewind import Rewind, Verdict
+from pulsar_encore.core.rewind import Admission, Rewind
 from pulsar_encore.core.source_state import SourceState
 from pulsar_encore.message import Message
 
@@ -115,7 +115,7 @@ def test_a_sibling_that_comes_back_swallows_a_nack_without_any_fault(
 def test_a_rewind_that_is_never_judged_hands_out_past_a_hole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Rewind, "judge", lambda self, key, index: Verdict.ADMIT)
+    monkeypatch.setattr(Rewind, "judge", lambda self, key, index: Admission.ADMIT)
     assert "past a hole" in str(found(EXCLUSIVE))
 
 

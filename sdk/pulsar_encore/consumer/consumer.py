@@ -206,10 +206,10 @@ class Consumer:
         if type(message) is Message and self._life.refusal is None:
             # What nearly every call is; the rules are `Settlement.ack`'s.
             entry = message._entry
-            if entry is not None and entry.live and entry.source.owner is self._sources:
-                unsent = entry.source.ack(entry, message._index)
+            if entry is not None and entry.live and (state := entry.source).owner is self._sources:
+                unsent = state.ack(entry, message._index)
                 if unsent:
-                    self._acks.added(entry.source, unsent)
+                    self._acks.added(state, unsent)
                 turn: Turn = self._turn
                 done: Coroutine[Any, Any, None] = self._acted
                 if turn.checked:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Container, Iterable, Sequence
 
-from ..core.rewind import Rewind, Verdict
+from ..core.rewind import Admission, Rewind
 from ..core.source_state import SourceState
 from ..timer import now_ms
 from ..transport.base import ConsumerLink, Delivery
@@ -99,10 +99,10 @@ class Intake:
         """Whether an Exclusive or Failover delivery may be handed out now (see `core.rewind`)."""
         if delivery.first_chunk is not None:
             rewind.trust_holes()
-        verdict = rewind.judge((delivery.ledger, delivery.entry), delivery.indexes[0])
-        if verdict is Verdict.REWIND:
+        admission = rewind.judge((delivery.ledger, delivery.entry), delivery.indexes[0])
+        if admission is Admission.REWIND:
             self._redelivery.rewind_again(state)
-        return verdict is Verdict.ADMIT
+        return admission is Admission.ADMIT
 
     def on_connected(self, only: Container[int] | None = None) -> None:
         self._acks.connected(self._sources.heard("connected", only))

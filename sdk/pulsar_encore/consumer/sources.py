@@ -7,6 +7,7 @@ is seen only now was there all along: what happened to the others a while ago ha
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Container, Iterator
 from typing import Final
@@ -63,7 +64,7 @@ class Sources:
         self.by_number: dict[int, SourceState] = _OnFirstSight(self._new)
         # What was last heard of connections: when, what, and of which sources (None: of all).
         self._news: deque[tuple[float, str, Container[int] | None]] = deque(maxlen=_MOST_NEWS)
-        self._asked_all_at = -OVERTAKEN_S - loop.time()
+        self._asked_all_at = -math.inf
 
     def _new(self, number: int) -> SourceState:
         topic, partition = self._link.topic_of(number)

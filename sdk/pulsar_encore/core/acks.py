@@ -14,7 +14,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from .cumulative import CumulativeAck, Position
-from .duplicates import Duplicates
+from .duplicates import Connection, Duplicates
 from .entry import Entry, EntryKey
 
 
@@ -72,8 +72,15 @@ class Acks:
             self._parts.pop(entry, None)
 
     def covers(self, key: EntryKey) -> bool:
-        """True when the entry is acked, that may not have arrived, and so it may come again."""
-        return key in self._whole or self._duplicates.covers(key) or self.cumulative.covers(key)
+        """Whether what comes of the entry is a duplicate: acked, and the ack was not sent, may not
+        have arrived, or was overtaken."""
+        if key in self._whole:
+            return True
+        seen, cumulative = self._duplicates, self.cumulative
+        if seen.overtaken or seen.overtaken_before or seen.connection is not Connection.SURE:
+            if seen.covers(key):
+                return True
+        return cumulative.last is not None and cumulative.covers(key)
 
     def take(self, now_ms: int, most: int = sys.maxsize) -> Unsent:
         """What there is to send, `most` entries of it; what the transport then refuses goes back by
@@ -111,7 +118,7 @@ class Acks:
     def doubtful(self, now_ms: int) -> None:
         """Perhaps this source was disconnected, perhaps not; what it has queued stays."""
         self.disconnected(now_ms)
-        self._duplicates.mixed = True
+        self._duplicates.doubtful()
 
     def reconnected(self, unfinished: Iterable[Entry]) -> None:
         """Make due again: what may be lost, a doubtful position, the sets of unfinished entries."""

@@ -47,6 +47,7 @@ class Attempts:
 
     Attributes:
         failures: By message key, oldest first; always empty without `remembers`. To look at.
+        copies: Copies that nobody attempted, by entry, oldest first. To look at.
 
     Args:
         remembers: Keep every failure, for a dead-letter policy.
@@ -56,9 +57,9 @@ class Attempts:
 
     __slots__ = (
         "_counts_overlooked",
-        "_overlooked",
         "_weight",
         "_weights",
+        "copies",
         "failures",
         "remembers",
     )
@@ -71,20 +72,20 @@ class Attempts:
         # Bytes of the evidence, where it has a text.
         self._weights: OrderedDict[MessageKey, int] = OrderedDict()
         self._weight = 0
-        self._overlooked: OrderedDict[EntryKey, int] = OrderedDict()
+        self.copies: OrderedDict[EntryKey, int] = OrderedDict()
 
     # What the broker says
 
     def delivered(self, key: EntryKey, redelivery_count: int) -> int:
         """A copy of a message that is its entry came: failed attempts at it so far."""
-        count = self._attempted(key, redelivery_count) if self._overlooked else redelivery_count
+        count = self._attempted(key, redelivery_count)
         if self.failures:
             count = max(count, self._remembered((*key, -1)))
         return count
 
     def delivered_again(self, entry: Entry, redelivery_count: int) -> None:
         """A copy came of a message that is its entry, of which there is a record."""
-        if self._overlooked:
+        if self.copies:
             redelivery_count = self._attempted(entry.key, redelivery_count)
         entry.redelivered = max(entry.redelivered, redelivery_count)
 
@@ -93,22 +94,22 @@ class Attempts:
 
         A count below ours began anew (unload, last consumer gone): what was before is forgotten.
         """
-        copies = self._overlooked.get(key, 0)
+        copies = self.copies.get(key, 0)
         if copies > redelivery_count:
             copies = redelivery_count
             if copies:
-                self._overlooked[key] = copies
+                self.copies[key] = copies
             else:
-                del self._overlooked[key]
+                del self.copies[key]
         return redelivery_count - copies
 
     def overlooked(self, key: EntryKey) -> None:
         """One more copy of a message that is its entry came, and nobody will attempt it."""
         if not self._counts_overlooked:
             return
-        self._overlooked[key] = self._overlooked.pop(key, 0) + 1
-        if len(self._overlooked) > MOST_OVERLOOKED:
-            self._overlooked.popitem(last=False)
+        self.copies[key] = self.copies.pop(key, 0) + 1
+        if len(self.copies) > MOST_OVERLOOKED:
+            self.copies.popitem(last=False)
 
     # What happens here
 
@@ -182,14 +183,14 @@ class Attempts:
 
     def done(self, key: EntryKey) -> None:
         """The entry is acked: of its copies nothing counts any more."""
-        self._overlooked.pop(key, None)
+        self.copies.pop(key, None)
 
     def clear(self) -> None:
         """Forget everything."""
         self.failures.clear()
         self._weights.clear()
         self._weight = 0
-        self._overlooked.clear()
+        self.copies.clear()
 
 
 def _weight(evidence: Evidence | None) -> int:

@@ -27,23 +27,24 @@ class CumulativeAck:
 
     Attributes:
         due: It waits to be sent.
+        last: The position; None where nothing was acked cumulatively.
 
     Args:
         duplicates: Of the same source: what is known of its connection.
     """
 
-    __slots__ = ("_certain", "_duplicates", "_last", "_sent", "due")
+    __slots__ = ("_certain", "_duplicates", "_sent", "due", "last")
 
     def __init__(self, duplicates: Duplicates) -> None:
         self._duplicates = duplicates
-        self._last: Position | None = None
+        self.last: Position | None = None
         self.due: bool = False
         self._sent: deque[tuple[int, Position]] = deque()  # in the last moments
         self._certain: Position | None = None  # the last one sent before those
 
     def advance(self, key: EntryKey, size: int, mask: int) -> bool:
         """Ack everything up to `key`; False when that was acked cumulatively before."""
-        last = self._last
+        last = self.last
         if last is not None and key <= last.key:
             if key < last.key or last.mask == -1:
                 return False
@@ -51,14 +52,12 @@ class CumulativeAck:
                 mask &= last.mask
                 if mask == last.mask:
                     return False
-        self._last = Position(key, size, mask)
+        self.last = Position(key, size, mask)
         self.due = True
         return True
 
     def covers(self, key: EntryKey) -> bool:
         """Whether all of the entry is acked by a position in doubt."""
-        if self._last is None:
-            return False
         last = self._in_doubt(key)
         return last is not None and (key < last.key or last.mask == -1)
 
@@ -69,7 +68,7 @@ class CumulativeAck:
 
     def _in_doubt(self, key: EntryKey) -> Position | None:
         """The position that covers `key`, all of it or in part, and may not have arrived."""
-        last = self._last
+        last = self.last
         if last is None or key > last.key or not (self.due or self._duplicates.in_doubt):
             return None
         certain = self._certain
@@ -84,7 +83,7 @@ class CumulativeAck:
 
         By an operator's cursor reset; acks from there on are news to the broker.
         """
-        last = self._last
+        last = self.last
         if last is not None and (key < last.key or (key == last.key and last.mask == -1)):
             self.clear()
 
@@ -93,12 +92,12 @@ class CumulativeAck:
         if not self.due:
             return None
         self.due = False
-        assert self._last is not None
+        assert self.last is not None
         self._grow_certain(now_ms)
         if self._duplicates.connection is Connection.LOST:
             self._sent.clear()  # all that is sent until the reconnect is sent again by the last
-        self._sent.append((now_ms, self._last))
-        return self._last
+        self._sent.append((now_ms, self.last))
+        return self.last
 
     def put_back(self) -> None:
         """What was taken last was not sent."""
@@ -129,6 +128,6 @@ class CumulativeAck:
 
     def clear(self) -> None:
         """Nothing is acked cumulatively."""
-        self._last = self._certain = None
+        self.last = self._certain = None
         self.due = False
         self._sent.clear()

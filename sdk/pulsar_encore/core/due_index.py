@@ -57,8 +57,8 @@ class DueIndex(Protocol):
     def pop_due(self, now_ms: int, /, limit: int | None = None) -> DueBatch:
         """Take what is due at `now_ms`; it is not tracked any more.
 
-        The first of two steps: what becomes of it is told by `done`, or by adding again what could
-        not be done.
+        The first of two steps: what becomes of it is told by `done`, or by adding all of it again,
+        which takes the place of `done`.
 
         Args:
             now_ms: The time, on the clock that the due times were given in.

@@ -45,7 +45,7 @@ class Connection(Enum):
     Attributes:
         SURE: What was sent more than a moment ago has arrived.
         LOST: It is away, perhaps, and with it what was sent in the last moments.
-        BACK: It is there again since a while ago, and what was in doubt was sent once more.
+        BACK: It is there again since a short while, and what was in doubt was sent once more.
     """
 
     SURE = 0
@@ -58,31 +58,36 @@ class Duplicates:
 
     Attributes:
         connection: What is known of it.
-        mixed: Copies from before and after a reconnect may be mixed: it cannot be told which source
-            lost its connection.
+        expects: Causes, why what arrives now may come once more; 0 for none.
+        overtaken: Entries acked while a copy was on its way, in this while.
+        overtaken_before: The same of the while before.
+        asked: Messages whose redelivery was asked for, and when it can be here at the earliest.
         asked_all: On this connection everything was asked for, so that the broker counts each copy
             that comes now of a message that is here.
     """
 
     __slots__ = (
-        "_asked",
         "_lost",
         "_lost_parts",
-        "_overtaken",
-        "_overtaken_before",
+        "_mixed",
         "_sent",
         "_sent_count",
         "_sent_parts",
+        "_watched",
         "_watching",
+        "asked",
         "asked_all",
         "connection",
-        "mixed",
+        "expects",
+        "overtaken",
+        "overtaken_before",
     )
 
     def __init__(self) -> None:
         self.connection: Connection = Connection.SURE
-        self.mixed: bool = False
+        self.expects: int = 0
         self.asked_all: bool = False
+        self._mixed = False  # copies from before and after a reconnect: whose it was is not known
         # Acks sent a moment ago: when, and of what; whole entries, and parts of batches.
         self._sent: deque[tuple[int, list[EntryKey]]] = deque()
         self._sent_count = 0
@@ -91,19 +96,27 @@ class Duplicates:
         self._lost: dict[EntryKey, None] = {}
         self._lost_parts: dict[EntryKey, None] = {}
         # Acked, with a copy on its way that the ack did not overtake: in this while, and the last.
-        self._overtaken: dict[EntryKey, None] = {}
-        self._overtaken_before: dict[EntryKey, None] = {}
+        self.overtaken: dict[EntryKey, None] = {}
+        self.overtaken_before: dict[EntryKey, None] = {}
         self._watching = 0  # calls of `forget_overtaken` until no copy is expected any more
-        # Messages whose redelivery was asked for, and when it can be here at the earliest.
-        self._asked: dict[MessageKey, int] = {}
+        self._watched = 0  # the cause
+        self.asked: dict[MessageKey, int] = {}
 
     # What is settled
 
-    @property
-    def expected(self) -> bool:
-        """Whether what arrives now may come once more: everything was asked for, or copies from
-        before and after a reconnect are mixed."""
-        return self._watching > 0 or self.mixed
+    def _watch(self, cause: int) -> None:
+        self._watching, self._watched = 2, cause
+        self._expect()
+
+    def _expect(self) -> None:
+        self.expects = (self._watched if self._watching else 0) | (
+            RECONNECTED if self._mixed else 0
+        )
+
+    def doubtful(self) -> None:
+        """It cannot be told which source lost its connection."""
+        self._mixed = True
+        self._expect()
 
     @property
     def in_doubt(self) -> bool:
@@ -113,13 +126,13 @@ class Duplicates:
     def settled(self, key: EntryKey) -> None:
         """The entry is acked while a copy may be on its way: it has to be recognised."""
         if self.connection is Connection.SURE:
-            self._overtaken[key] = None
+            self.overtaken[key] = None
         else:
             self._lost[key] = None
 
     def covers(self, key: EntryKey) -> bool:
         """Whether the entry was acked, and what comes of it is a duplicate."""
-        if key in self._overtaken or key in self._overtaken_before:
+        if key in self.overtaken or key in self.overtaken_before:
             return True
         return self.connection is not Connection.SURE and key in self._lost
 
@@ -172,7 +185,7 @@ class Duplicates:
             unsent: Acks of whole entries that wait; those that may be lost are added.
         """
         self.connection = Connection.BACK
-        self._watching = 2  # a copy that is queued somewhere may come beside the new one
+        self._watch(RECONNECTED)  # a copy that is queued somewhere may come beside the new one
         for _, keys in self._sent:
             _add(self._lost, keys)
         unsent.update(self._lost)
@@ -192,7 +205,8 @@ class Duplicates:
         """
         if self.connection is not Connection.LOST:
             self.connection = Connection.SURE
-            self.mixed = False
+            self._mixed = False
+            self._expect()
             self._lost.clear()
 
     # Everything asked for
@@ -203,60 +217,60 @@ class Duplicates:
         Args:
             unsent: Acks of whole entries that wait.
         """
-        self._watching = 2
-        self._overtaken.update(dict.fromkeys(unsent))
+        self._watch(REWOUND)
+        self.overtaken.update(dict.fromkeys(unsent))
         for _, keys in self._sent:
-            self._overtaken.update(dict.fromkeys(keys))
+            self.overtaken.update(dict.fromkeys(keys))
 
     def forget_overtaken(self) -> bool:
         """Called every few seconds: forgets those of the time before; False when none are left."""
-        self._overtaken_before, self._overtaken = self._overtaken, {}
+        self.overtaken_before, self.overtaken = self.overtaken, {}
         self._watching = max(0, self._watching - 1)
-        return bool(self._overtaken_before) or self._watching > 0
+        self._expect()
+        return bool(self.overtaken_before) or self._watching > 0
 
     # Single messages asked for
-
-    @property
-    def asked(self) -> bool:
-        """Whether the redelivery of anything was asked for and has not come."""
-        return bool(self._asked)
 
     def ask(self, due_key: MessageKey, earliest_ms: int) -> None:
         """The message's redelivery is asked for, and can be here at `earliest_ms` at the earliest.
 
         When what was asked for before did not come, nothing that comes this time is too early.
         """
-        self._asked[due_key] = 0 if due_key in self._asked else earliest_ms
+        self.asked[due_key] = 0 if due_key in self.asked else earliest_ms
 
     def earliest(self, due_key: MessageKey) -> int | None:
         """When what was asked for can be here; None when nobody asked."""
-        return self._asked.get(due_key)
+        return self.asked.get(due_key)
 
     def came(self, due_key: MessageKey) -> bool:
         """A copy of the message came in time; whether it was asked for."""
-        return self._asked.pop(due_key, None) is not None
+        return self.asked.pop(due_key, None) is not None
 
     def bound_asked(self) -> None:
         """Forget all that was asked for when it is too much."""
-        if len(self._asked) > _MOST_ASKED:
-            self._asked.clear()
+        if len(self.asked) > _MOST_ASKED:
+            self.asked.clear()
 
     # Endings
 
     def clear(self) -> None:
-        """After a seek: what was acked may rightly come again."""
+        """After a seek: what was acked may rightly come again.
+
+        While the connection is away it stays so: what is acked from now on may be lost with it.
+        """
         self._sent.clear()
         self._sent_count = 0
         self._sent_parts.clear()
         self._watching = 0
-        self._overtaken.clear()
-        self._overtaken_before.clear()
+        self.overtaken.clear()
+        self.overtaken_before.clear()
         if self.connection is Connection.BACK:
             self.connection = Connection.SURE
-        self.mixed = self.asked_all = False
+        self._mixed = self.asked_all = False
+        self._expect()
         self._lost.clear()
         self._lost_parts.clear()
-        self._asked.clear()
+        self.asked.clear()
 
 
 def _add(doubtful: dict[EntryKey, None], keys: Iterable[EntryKey]) -> None:

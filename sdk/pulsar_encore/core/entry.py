@@ -1,10 +1,13 @@
 """One broker entry that something is going on with: its messages' states, and what may follow.
 
-Owns `Entry`, the only writer of a message's state, and `TRANSITIONS`, the table of what may follow
-what: each row is a method of `Entry`, each field of it what that step makes of a state. A step that
-meets a state which its row does not name leaves the message as it is. State is kept per entry, one
-byte for each message of a batch, because acks, redelivery and permits are entries' business on the
-wire; a message is an (entry, index) pair. What a step means for the source is `SourceState`'s.
+Owns `Entry`, the writer of a message's state, and `TRANSITIONS`, the table of what may follow what:
+each row is a method of `Entry`, each field of it what that step makes of a state. A step that meets
+a state which its row does not name leaves the message as it is; but `queue`, `queue_all` and
+`wait_on` trust their caller. (Two steps are made for each message, and a call would cost a
+twentieth of all: there `ReceiveQueue` and `SourceState.ack` write the table's value.) State is kept
+per entry, one byte for each message of a batch, because acks, redelivery and permits are entries'
+business on the wire; a message is an (entry, index) pair. What a step means for the source is
+`SourceState`'s.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _REACH: Final = 5_000
 _HOLES: Final = 3
 
 
-class Verdict(Enum):
+class Admission(Enum):
     """What to do with a delivery."""
 
     ADMIT = 0
@@ -130,12 +130,12 @@ class Rewind:
         if key in self._owed:
             self._owed[key] = lowest
 
-    def judge(self, key: EntryKey, index: int) -> Verdict:
+    def judge(self, key: EntryKey, index: int) -> Admission:
         """A delivery came: an entry from batch index `index` on (0 for a message without one)."""
         before, self._at = self._at, (key, index)
         if not (self._owed or self._reach):  # nearly always
             self._edge = key
-            return Verdict.ADMIT
+            return Admission.ADMIT
         # A stream only goes forward. A rewind that begins past the last delivery cannot be told
         # from the stream going on, and need not be: all that is owed lies before that.
         if before is not None and (key, index) <= before:
@@ -147,16 +147,16 @@ class Rewind:
             if self._waiting:
                 if (key, index) > (head, lowest):
                     self._owe(key, index)
-                    return Verdict.DROP
+                    return Admission.DROP
                 self._waiting = key != head
             elif head < key and not self._is_gone(head, key):
                 self._owe(key, index)
                 self._waiting = True
-                return Verdict.REWIND
+                return Admission.REWIND
             self.came += owed.pop(key, None) is not None
             self._waiting = self._waiting and bool(owed)
         self._reached(key)
-        return Verdict.ADMIT
+        return Admission.ADMIT
 
     def _owe(self, key: EntryKey, index: int) -> None:
         self._owed[key] = min(self._owed.get(key, index), index)

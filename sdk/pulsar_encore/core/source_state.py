@@ -79,9 +79,9 @@ class SourceState:
         self.nacks = nacks
         self.timeouts = timeouts
         self.lead_ms: int = lead_ms
-        # Volatile, or there are ack timeouts: an ack of what is held is more than that. Asked for
-        # each message.
-        self.special: bool = self.volatile
+        # Volatile, or with ack timeouts, or failures that are remembered: to ack what is held is
+        # more than that. Asked for each message.
+        self.special: bool = self.volatile or remembers
         self.era: int = 0  # seeks so far: records of an earlier one say nothing any more
         self.rewind: Rewind | None = None
         if not (shared or self.volatile):
@@ -133,7 +133,24 @@ class SourceState:
                 if self.duplicates.asked_all:
                     self.overlook(key, 1)
                 return None, ()
-            entry = self._record(key, batch_size, redelivery_count, ack_set, first_chunk)
+            if not self.shared:
+                self.acks.cumulative.retract(key)
+                ack_set &= self.acks.cumulative.remaining_of(key)
+            size, attempts = batch_size or 1, self.attempts
+            if size > 1:  # the broker's count is of the entry, and says nothing of one message
+                redelivered = 0
+            elif attempts.failures or attempts.copies:
+                redelivered = attempts.delivered(key, redelivery_count)
+            else:
+                redelivered = redelivery_count
+            entry = Entry(self, key, size, batch_size > 0, redelivered, first_chunk, self.era)
+            self._keep(key, entry)
+            duplicates = self.duplicates
+            entry.again = duplicates.expects | ASKED if redelivery_count else duplicates.expects
+            if duplicates.asked and duplicates.came((*key, -1)):
+                entry.again |= ASKED  # perhaps a reconnect's copy, with the one asked for to come
+            if ack_set != -1:
+                entry.learn_acked(ack_set)
             count = len(indexes)
             if count == entry.size and entry.unacked == count:
                 entry.queue_all()
@@ -153,31 +170,6 @@ class SourceState:
         elif not wanted:
             self._pack(entry)
         return entry, wanted
-
-    def _record(
-        self,
-        key: EntryKey,
-        batch_size: int,
-        redelivery_count: int,
-        ack_set: int,
-        first_chunk: EntryKey | None,
-    ) -> Entry:
-        """A record of an entry that is not known here, or not any more."""
-        if not self.shared:
-            self.acks.cumulative.retract(key)
-            ack_set &= self.acks.cumulative.remaining_of(key)
-        size = batch_size or 1
-        redelivered = self.attempts.delivered(key, redelivery_count) if size == 1 else 0
-        entry = Entry(self, key, size, batch_size > 0, redelivered, first_chunk, self.era)
-        self._keep(key, entry)
-        duplicates = self.duplicates
-        if redelivery_count or duplicates.expected:
-            entry.again = REWOUND
-        if duplicates.asked and duplicates.came((*key, -1)):
-            entry.again |= ASKED  # perhaps a reconnect's copy, with the one asked for to come
-        if ack_set != -1:
-            entry.learn_acked(ack_set)
-        return entry
 
     def overlook(self, key: EntryKey, size: int) -> None:
         """A copy of an entry came that nobody attempts, and its redelivery will be counted."""
@@ -221,7 +213,7 @@ class SourceState:
         return True
 
     def _admit(self, entry: Entry, indexes: Sequence[int], now_ms: int) -> Sequence[int]:
-        state, asked = entry.state, self.duplicates.asked
+        state, asked = entry.state, bool(self.duplicates.asked)
         wanted = []
         for position, index in enumerate(indexes):
             before = state[index]
@@ -278,15 +270,16 @@ class SourceState:
             How many messages `acks` has more to send than before: all of an entry that is done, one
             for an entry partly acked anew, 0 where an ack of the entry waits already.
         """
-        before = entry.ack(index)
-        if before == HELD and not self.special:  # nearly always
+        if entry.state[index] == HELD and not self.special:  # nearly always
+            entry.state[index] = ACKED  # the step `ack`, without a call for each message
+            entry.unacked -= 1
+            entry.active -= 1
             self.unacked -= 1
-        elif before == ACKED or self.volatile:
-            return 0
         else:
-            self._no_longer_waits(entry, index, before)
-        if self.attempts.failures:
-            self.attempts.forget(entry.due_key(index))
+            before = entry.ack(index)
+            if before == ACKED or self.volatile:
+                return 0
+            self._forget(entry, index, before)
         if entry.unacked == 0:
             self._drop(entry)
             self.attempts.done(entry.key)
@@ -305,12 +298,14 @@ class SourceState:
         self.acks.add_part(entry)
         return 1
 
-    def _no_longer_waits(self, entry: Entry, index: int, before: int) -> None:
-        """A message in the state `before` was acked."""
+    def _forget(self, entry: Entry, index: int, before: int) -> None:
+        """A message in the state `before` was acked: nothing waits for it any more."""
+        due_key = entry.due_key(index)
         if before == NACKED:
-            self.nacks.discard(entry.due_key(index))
-        else:
-            self.timeouts.discard(entry.due_key(index))
+            self.nacks.discard(due_key)
+        elif len(self.timeouts):
+            self.timeouts.discard(due_key)
+        self.attempts.forget(due_key)
         if before == AWAY:
             entry.again |= UNKNOWN  # by an older hand-over or an id: it may be on its way here
         else:
@@ -322,7 +317,7 @@ class SourceState:
         self.timeouts.discard_entry(*key)
         entry = self.find(key)
         # Without a record (nacked, given back, never seen here) nobody knows what is on its way.
-        again = entry is None or entry.again != 0 or self.duplicates.expected
+        again = entry is None or entry.again != 0 or self.duplicates.expects != 0
         self.acks.add_whole(key, again=again)
         self.attempts.done(key)
         if self.rewind is not None:
@@ -415,8 +410,10 @@ class SourceState:
 
     def next_due(self) -> int | None:
         """When something has to be asked for, in ms: before it is due by `lead_ms`."""
-        heads = (self.nacks.next_due(), self.timeouts.next_due())
-        head = min((each for each in heads if each is not None), default=None)
+        head = self.nacks.next_due()
+        if len(self.timeouts):
+            other = self.timeouts.next_due()
+            head = other if head is None or other is None else min(head, other)
         return None if head is None else head - self.lead_ms
 
     def take_nacks(self, now_ms: int, limit: int) -> DueBatch:

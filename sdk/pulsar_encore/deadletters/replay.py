@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from ..client import Client
+from ..client import Client, transport_of
 from ..consumer import Consumer
 from ..consumer.forwarding.copying import producer_options
 from ..errors import ClosedError, ConfigurationError, EncoreError, ReceiveTimeout
@@ -80,7 +80,7 @@ class Replay:
 
     def __init__(self, client: Client, options: ReplayOptions, report: ReplayReport) -> None:
         self._client = client
-        self._transport = client._transport
+        self._transport = transport_of(client)
         self._refuse_bytes = not (self._transport.capabilities.binary_keys or options.text_keys)
         self._options = options
         self._report = report

@@ -88,8 +88,8 @@ def keys_of(original: Original, *, refuse_byte_keys: bool) -> tuple[str, str]:
     if refuse_byte_keys and reads_as_bytes(key):
         raise NotSupportedError(
             f"the key {key[:100]!r} of {original.message_id()!r} reads as one of bytes (base64, as "
-            "Java's keyBytes are sent), and the engine cannot copy those: the copy's key would be "
-            "another. If the topic's keys are text, say so with text_keys=True (--text-keys)"
+            "Java's keyBytes are sent), and the transport cannot copy those: the copy's key would "
+            "be another. If the topic's keys are text, say so with text_keys=True (--text-keys)"
         )
     return key, ordering_key
 

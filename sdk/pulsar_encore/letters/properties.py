@@ -2,7 +2,7 @@
 
 The first group is Java's, byte for byte, so that Java, Go and this client understand each other's
 letters. The second is the evidence that a letter of this package carries, and what a replay leaves
-behind.
+behind. Which of them survive a second letter is `writing`'s.
 """
 
 from __future__ import annotations

@@ -203,15 +203,16 @@ class ConsumerLink(Protocol):
         alone may wedge the subscription (wire notes 6.4).
 
         Raises:
-            TransportError: Nothing was asked for; ask again. So with `redeliver_all`.
+            TransportError: Nothing was asked for; ask again.
         """
 
     def redeliver_all(self, source: int | None = None) -> None:
         """Ask for everything unacked again, of one source or of all.
 
-        Without `rewind_one_source` in its capabilities a link rewinds all its sources. What came
-        before and is under way may still be delivered; on Exclusive and Failover the broker may
-        skip some of what is to come (see `core.rewind`).
+        Never raises: what cannot be asked for now is asked for as soon as it can be, and a
+        reconnect brings it anyway. Without `rewind_one_source` in its capabilities a link rewinds
+        all its sources. What came before and is under way may still be delivered; on Exclusive and
+        Failover the broker may skip some of what is to come (see `core.rewind`).
         """
 
     async def seek(self, position: MessageId | int) -> None:

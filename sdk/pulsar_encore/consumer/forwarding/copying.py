@@ -36,7 +36,7 @@ async def producer_options(
         schema = await schema_of(form.topic, form.version)
     if form.keyed and getattr(schema, "key_value", False):
         raise NotSupportedError(
-            f"messages of {form.topic} are key-value pairs whose keys are bytes, and the engine "
+            f"messages of {form.topic} are key-value pairs whose keys are bytes, and the transport "
             "cannot copy those: the copies' keys would be others"
         )
     if form.secrets and crypto_key_reader is None:

@@ -90,12 +90,11 @@ class Router:
     ) -> None:
         """A message that the application holds: decide, then act."""
         verdicts, forwarder = self._verdicts, self._forwarder
+        if forwarder is None:  # then nothing is decided: it waits
+            self._wait(held, held.failed, delay_ms)
+            return
         nacked = 0 if verdicts.overflow is None else self._sources.nacked
         verdict = verdicts.on_nack(held.failed, delay_ms, nacked)
-        if forwarder is None:
-            assert isinstance(verdict, Wait)
-            self._redelivery.wait(held.entry, held.batch_index, verdict.delay_ms)
-            return
         evidence = None if error is None else evidence_of(error, "nack")
         match verdict:
             case DeadLetter(reason):

@@ -1,0 +1,1 @@
+"""What arrived, until the application has it: the queue, batches, the listener."""

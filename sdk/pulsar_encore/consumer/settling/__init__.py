@@ -1,0 +1,1 @@
+"""Whose message is it, acks and redelivery. Knows no letters."""

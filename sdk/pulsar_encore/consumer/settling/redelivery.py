@@ -17,7 +17,7 @@ from ...core.due import DueBatch, precision_bits
 from ...core.due_index import DueIndex
 from ...core.entry import Entry, EntryKey
 from ...core.source_state import SourceState
-from ...errors import EncoreError
+from ...errors import TransportError
 from ...letters.evidence import evidence_of
 from ...options import ConsumerOptions
 from ...timer import Alarm, due_in_ms, now_ms, wall_now_ms
@@ -28,9 +28,11 @@ from .ack_sender import AckSender
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-# Keys handled in one turn of the loop; the rest follows in the next.
+# Keys of a source handled in one turn of the loop; the rest follows in the next.
 _BURST: Final = 500
-_RETRY_MS: Final = 200  # what the transport refused to ask for is tried again
+# What the transport refused to ask for is tried again, after twice the time with each refusal.
+_RETRY_MS: Final = 200
+_MOST_RETRY_MS: Final = 5_000
 # A rewind that brought nothing for so long, though there was room, is asked for again, after twice
 # the time with each try; after so many tries what was owed is gone from the topic.
 _PATIENCE_S: Final = 1.0
@@ -72,7 +74,7 @@ class Redelivery:
         self._rng = rng
         self._patience: dict[int, _Patience] = {}
         self._watch: asyncio.TimerHandle | None = None
-        self._closed = False
+        self._refused: dict[int, tuple[int, int]] = {}  # by source: until when (ms), pause in ms
         alarm.start(self._ring)
 
     # What waits
@@ -110,13 +112,17 @@ class Redelivery:
     def _ring(self, now: int) -> int | None:
         heads = []
         for state in self._sources:
+            if self._refused and self._refused.get(state.number, (0, 0))[0] > now:
+                heads.append(self._refused[state.number][0])
+                continue
             if len(state.timeouts):
                 self._time_out(state, state.take_timeouts(now, _BURST), now)
             if len(state.nacks):
                 self._ask(state, state.nacks, state.take_nacks(now, _BURST))
             head = state.next_due()
             if head is not None:
-                heads.append(head)
+                until, _ = self._refused.get(state.number, (head, 0))
+                heads.append(max(head, until))
         return min(heads, default=None)
 
     def _time_out(self, state: SourceState, due: DueBatch, now: int) -> None:
@@ -154,10 +160,23 @@ class Redelivery:
                 self._acks.flush()
             try:
                 self._link.redeliver(state.number, groups)
-            except EncoreError as error:
-                logger.debug("%s: redelivery refused, tried again: %s", state.topic, error)
-                state.not_asked(due, now + state.lead_ms + _RETRY_MS)
+            except TransportError as error:
+                self._put_back(state, index, due, now, error)
+                return
+            self._refused.pop(state.number, None)
         index.done(due)
+
+    def _put_back(
+        self, state: SourceState, index: DueIndex, due: DueBatch, now: int, error: TransportError
+    ) -> None:
+        """The transport asked for nothing: all of it is due still, and is tried in a while."""
+        state.not_asked(due, now)
+        if index is not state.nacks:
+            index.done(due)  # they wait as nacks now
+        _, pause = self._refused.get(state.number, (0, _RETRY_MS // 2))
+        pause = min(2 * pause, _MOST_RETRY_MS)
+        self._refused[state.number] = (now + pause, pause)
+        logger.debug("%s: redelivery refused, again in %d ms: %s", state.topic, pause, error)
 
     # Rewinds
 
@@ -187,18 +206,9 @@ class Redelivery:
         self._acks.flush()  # what leaves after the rewind would come again with it
         self._acks.watch_duplicates()
         self._sources.asked_all()
-        self._ask_all(None if state is None else state.number)
+        self._link.redeliver_all(None if state is None else state.number)
         if self._watch is None:
             self._watch = self._loop.call_later(_PATIENCE_S, self._look)
-
-    def _ask_all(self, number: int | None) -> None:
-        if self._closed:
-            return
-        try:
-            self._link.redeliver_all(number)
-        except EncoreError as error:
-            logger.debug("redelivery of everything refused, tried again: %s", error)
-            self._loop.call_later(_RETRY_MS / 1000, self._ask_all, number)
 
     def _look(self) -> None:
         """Ask again where a rewind has brought nothing for too long."""
@@ -217,7 +227,7 @@ class Redelivery:
                 continue  # it may come behind what the application has not taken yet
             if not patience.over(self._loop.time() - _PATIENCE_S):
                 continue
-            if patience.tries < _REWINDS:
+            if patience.rewinds < _REWINDS:
                 patience.again(self._loop.time(), taken)
                 self.rewind_again(state)
             else:
@@ -239,7 +249,6 @@ class Redelivery:
 
     def close(self) -> None:
         """Ask for nothing more."""
-        self._closed = True
         self._alarm.cancel()
         if self._watch is not None:
             self._watch.cancel()
@@ -248,24 +257,24 @@ class Redelivery:
 class _Patience:
     """How long a source has been silent, and how often it was asked again for that."""
 
-    __slots__ = ("came", "since", "taken", "tries")
+    __slots__ = ("came", "rewinds", "since", "taken")
 
     def __init__(self, now: float) -> None:
         self.came = -1
         self.since = now
         self.taken = 0  # messages that the application had taken by then, of any source
-        self.tries = 0
+        self.rewinds = 0
 
     def moved(self, came: int, now: float, taken: int) -> bool:
         """Whether more came than at the last look."""
         if came == self.came:
             return False
-        self.came, self.since, self.taken, self.tries = came, now, taken, 0
+        self.came, self.since, self.taken, self.rewinds = came, now, taken, 0
         return True
 
     def over(self, now: float) -> bool:
-        return now - self.since >= _PATIENCE_S * ((1 << self.tries) - 1)
+        return now - self.since >= _PATIENCE_S * ((1 << self.rewinds) - 1)
 
     def again(self, now: float, taken: int) -> None:
         self.since, self.taken = now, taken
-        self.tries += 1
+        self.rewinds += 1
