@@ -73,7 +73,7 @@ PRIVATE_ALLOWED = {
     ("message.py", "message._count"),
     ("message.py", "message._entry"),
     ("message.py", "message._id"),
-    ("message.py", "message._turn"),
+    ("message.py", "message._hand_over"),
     ("consumer/consumer.py", "message._entry"),
     ("consumer/consumer.py", "message._index"),
     ("consumer/consumer.py", "self.place.runner._thread_id"),

@@ -51,7 +51,7 @@ class Recording:
     def on_asked_all(self, unseen: Sequence[Delivery], only: Container[int] | None = None) -> None:
         self.events.append("asked for all")
 
-    def on_rewound(self, only: Container[int] | None = None) -> None:
+    def on_sought(self, only: Container[int] | None = None) -> None:
         self.events.append("rewound")
 
     def on_failed(self, error: Exception) -> None:

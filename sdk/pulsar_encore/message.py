@@ -41,13 +41,13 @@ class Held(NamedTuple):
         entry: The record of its entry.
         batch_index: Its place in there, 0 for a message that is its entry.
         failed: Attempts at it that failed before this hand-over, as `redelivery_count` says.
-        turn: Number of the hand-over (`Entry.turn`).
+        hand_over: Its number (`Entry.hand_over_number`).
     """
 
     entry: Entry
     batch_index: int
     failed: int
-    turn: int
+    hand_over: int
 
 
 class Message:
@@ -57,7 +57,7 @@ class Message:
     broker only counts the entry.
     """
 
-    __slots__ = ("_count", "_entry", "_id", "_index", "_raw", "_schema", "_turn")
+    __slots__ = ("_count", "_entry", "_hand_over", "_id", "_index", "_raw", "_schema")
 
     def __init__(
         self,
@@ -66,14 +66,14 @@ class Message:
         entry: Entry | None,
         index: int,
         count: int,
-        turn: int = 0,
+        hand_over: int = 0,
     ) -> None:
         self._raw = raw
         self._schema = schema
         self._entry = entry
         self._index = index
         self._count = count
-        self._turn = turn
+        self._hand_over = hand_over
 
     @classmethod
     def of_reader(
@@ -184,4 +184,4 @@ def held(message: Message) -> Held | None:
     entry = message._entry
     if entry is None:
         return None
-    return Held(entry, message._index, message._count, message._turn)
+    return Held(entry, message._index, message._count, message._hand_over)

@@ -43,7 +43,7 @@ _CONSTANT = {
         "size",
         "batched",
         "key",
-        "turns",
+        "hand_overs",
         "redelivered",
         "failed",
         "again",
@@ -87,7 +87,11 @@ def freeze(app: App, now: float) -> Any:
     patience = app.redelivery._patience.get(0)
     waited = None
     if patience is not None and source.rewind is not None:
-        waited = (round(now - patience.since), patience.tries, patience.came == source.rewind.came)
+        waited = (
+            round(now - patience.since),
+            patience.rewinds,
+            patience.came == source.rewind.came,
+        )
     timers = frozenset(
         (each.callback.__name__, round(each.at - now, 1))
         for each in app.loop.timers
@@ -125,7 +129,7 @@ def _look(look: Look, source: SourceState) -> Any:
     record = None
     if not known:  # what is left of it
         record = (entry.live, entry.era == source.era, entry.unacked, bytes(entry.state))
-    turns = entry.turn(look.spot[1]) - look.message._turn
+    turns = entry.hand_over_number(look.spot[1]) - look.message._hand_over
     flags = look.nacked, look.leaving, look.current, look.void
     return look.spot, flags, known, record, min(turns, 2)
 

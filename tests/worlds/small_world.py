@@ -541,7 +541,7 @@ class World:
         app.link.up.clear()
         app.link.down.clear()
         self.broker.seek()
-        app.link.sink.on_rewound()
+        app.link.sink.on_sought()
         app.acked.clear()
         app.seen.clear()
         for look in app.looks:

@@ -68,7 +68,9 @@ def found(plan: Plan) -> Found:
 
 def by_counts(patch: pytest.MonkeyPatch) -> None:
     """Looks are told apart by the broker's redelivery count, as they once were."""
-    patch.setattr(Message, "_turn", property(lambda self: self._count, lambda self, turn: None))
+    patch.setattr(
+        Message, "_hand_over", property(lambda self: self._count, lambda self, turn: None)
+    )
 
     def holds(self: SourceState, entry: Entry, index: int, turn: int) -> bool:
         return entry.live and self.attempts.count(entry, index) == turn
@@ -97,7 +99,10 @@ def test_a_sibling_that_comes_back_swallows_a_nack_without_any_fault(
     def admit(self: SourceState, entry: Entry, indexes: Iterable[int], now_ms: int) -> Any:
         for index in indexes:
             if entry.state[index] == HELD:
-                entry.turns = {**(entry.turns or {}), index: entry.turn(index) + 1}
+                entry.hand_overs = {
+                    **(entry.hand_overs or {}),
+                    index: entry.hand_over_number(index) + 1,
+                }
         return real(self, entry, indexes, now_ms)
 
     real: Any = SourceState._admit

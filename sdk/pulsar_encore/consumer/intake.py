@@ -128,8 +128,8 @@ class Intake:
             state = self._sources.by_number[each.source]
             state.overlook((each.ledger, each.entry), each.batch_size or 1)
 
-    def on_rewound(self, only: Container[int] | None = None) -> None:
-        states = self._sources.heard("rewound", only)
+    def on_sought(self, only: Container[int] | None = None) -> None:
+        states = self._sources.heard("sought", only)
         for state in states:
             state.reset()
         self._queue.drop(states)

@@ -36,7 +36,7 @@ TRANSITIONS: Final[Mapping[str, Mapping[int, int]]] = {
     "wait_on": {AWAY: NACKED},
     # The broker's delivery says which of the others are acked.
     "learn_acked": {AWAY: ACKED},
-    # The application got it. From here on only this hand-over can nack it (`turn`).
+    # The application got it. From here on only this hand-over can nack it.
     "hand_over": {QUEUED: HELD},
     # By the application, or the broker's delay was too coarse; by an id also what is queued.
     "nack": {QUEUED: NACKED, HELD: NACKED, NACKED: NACKED},
@@ -91,8 +91,8 @@ class Entry:
             them of the broker's count. In a batch that says nothing of one message, and is 0 here.
         failed: In a batch, attempts at each index that failed here, where not 0. Both are written
             by `Attempts`.
-        turns: Times each index was given back, where not 0: tells one hand-over from the next. No
-            count of the broker's does, because it also moves while a message is held here.
+        hand_overs: Of each index, hand-overs that have ended, where not 0: tells one from the next.
+            No count of the broker's does, because it also moves while a message is held here.
         live: False once the record is out of use; the ids it gave out then go by key. A packed one
             (see `SourceState`) comes to life again.
         era: `SourceState.era` when this record was made.
@@ -109,13 +109,13 @@ class Entry:
         "era",
         "failed",
         "first_chunk",
+        "hand_overs",
         "key",
         "live",
         "redelivered",
         "size",
         "source",
         "state",
-        "turns",
         "unacked",
         "unsent_part",
     )
@@ -140,7 +140,7 @@ class Entry:
         self.active: int = 0
         self.redelivered: int = redelivered
         self.failed: dict[int, int] | None = None
-        self.turns: dict[int, int] | None = None
+        self.hand_overs: dict[int, int] | None = None
         self.live: bool = True
         self.unsent_part: bool = False
         self.again: int = 0
@@ -225,7 +225,7 @@ class Entry:
         released = 0
         for index in set_bits(mask):
             if index < self.size and self.state[index] in TRANSITIONS["release"]:
-                self._end_turn(index)
+                self._end_hand_over(index)
                 released |= 1 << index
         self.active -= released.bit_count()
         return released
@@ -239,7 +239,7 @@ class Entry:
         released = 0
         for index, state in enumerate(self.state):
             if state in (HELD, NACKED):
-                self._end_turn(index)
+                self._end_hand_over(index)
                 released |= 1 << index
             elif state == QUEUED:
                 self.state[index] = AWAY
@@ -253,17 +253,17 @@ class Entry:
         self.active -= dropped
         return dropped
 
-    def _end_turn(self, index: int) -> None:
-        """Who still has the message has it from an old turn."""
-        turns = self.turns
-        if turns is None:
-            turns = self.turns = {}
-        turns[index] = turns.get(index, 0) + 1
+    def _end_hand_over(self, index: int) -> None:
+        """Who still has the message has it from an old hand-over."""
+        ended = self.hand_overs
+        if ended is None:
+            ended = self.hand_overs = {}
+        ended[index] = ended.get(index, 0) + 1
         self.state[index] = AWAY
 
-    def turn(self, index: int) -> int:
+    def hand_over_number(self, index: int) -> int:
         """Number of the hand-over of `index` that is current, or comes next."""
-        return 0 if self.turns is None else self.turns.get(index, 0)
+        return 0 if self.hand_overs is None else self.hand_overs.get(index, 0)
 
     # A record that changes its place
 

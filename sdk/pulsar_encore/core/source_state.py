@@ -7,12 +7,12 @@ and every public method here is one synchronous step, which returns what the she
   siblings in a batch do not disturb each other, and a reconnect does not repeat what the
   application still has;
 - ACKED indexes of an unfinished entry are remembered, filtered, and sent when they come again;
-- each hand-over has a number (`Entry.turn`), and only the current one can nack: counts do not tell
+- each hand-over has a number, and only the current one can nack: counts do not tell
   hand-overs apart, a message may come to another consumer and back while it is held here;
 - a wholly nacked plain entry keeps no record here: only its key waits, in the `DueIndex`;
 - a batch of which some wait and the rest is acked or away is packed (Shared and Key_Shared): a
   dozen bytes in place of its `Entry`, until anything is asked of it. As long as a message refers to
-  that `Entry`, it is what comes back, so a turn of before is the same turn after;
+  that `Entry`, it is what comes back, so a hand-over of before is the same after;
 - on Exclusive and Failover the broker only rewinds: everything is given back at once, and
   `rewind` sees to it that all of it comes again.
 """
@@ -364,12 +364,12 @@ class SourceState:
         self._drop(entry)
         return entry.ack_all()
 
-    def holds(self, entry: Entry, index: int, turn: int) -> bool:
+    def holds(self, entry: Entry, index: int, hand_over: int) -> bool:
         """Whether the hand-over with that number is the current one: its message was not given
         back since."""
         if not entry.live:
             self.find(entry.key)  # perhaps it is packed
-        return entry.live and entry.turn(index) == turn
+        return entry.live and entry.hand_over_number(index) == hand_over
 
     def nack(self, entry: Entry, index: int, due_ms: int, bits: int) -> bool:
         """The message waits until `due_ms`; False when there is nothing to wait for."""

@@ -360,7 +360,7 @@ class MemoryConsumer:
             self._seek(source, position)
         self._arrived.clear()
         if self._sink is not None:
-            self._sink.on_rewound()
+            self._sink.on_sought()
         self.attach(self.cluster.wall_ms())
         self._flow_all()
 

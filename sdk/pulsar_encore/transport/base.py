@@ -152,7 +152,7 @@ class Sink(Protocol):
             only: The sources concerned; None for all.
         """
 
-    def on_rewound(self, only: Container[int] | None = None) -> None:
+    def on_sought(self, only: Container[int] | None = None) -> None:
         """A seek took effect: all deliveries before this call are from before it, none after."""
 
     def on_failed(self, error: Exception) -> None:
@@ -218,7 +218,7 @@ class ConsumerLink(Protocol):
     async def seek(self, position: MessageId | int) -> None:
         """To after a message id (or to it, as the options say), or to a publish time in ms.
 
-        Calls `Sink.on_rewound` when it took effect.
+        Calls `Sink.on_sought` when it took effect.
         """
 
     async def last_message_id(self) -> MessageId: ...

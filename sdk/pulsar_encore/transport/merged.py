@@ -67,8 +67,8 @@ class _PartSink:
             delivery.source = delivery.source * self._parts + self._part
         self._sink.on_asked_all(unseen, _Sources(self._part, self._parts, only))
 
-    def on_rewound(self, only: Container[int] | None = None) -> None:
-        self._sink.on_rewound(_Sources(self._part, self._parts, only))
+    def on_sought(self, only: Container[int] | None = None) -> None:
+        self._sink.on_sought(_Sources(self._part, self._parts, only))
 
     def on_failed(self, error: Exception) -> None:
         self._sink.on_failed(error)

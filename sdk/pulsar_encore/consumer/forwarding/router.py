@@ -73,7 +73,7 @@ class Router:
             return
         held = self._ownership.held(item)
         entry, state = held.entry, held.entry.source
-        if state.holds(entry, held.batch_index, held.turn):
+        if state.holds(entry, held.batch_index, held.hand_over):
             if entry.state[held.batch_index] == HELD and not state.volatile:
                 self._failed(item, held, delay_ms, error)
             else:

@@ -151,11 +151,12 @@ class ReceiveQueue:
                 entry.state[index] = HELD  # the step `hand_over`, without a call for each message
                 if handed_over is not None:
                     handed_over(entry, index)
-                if entry.failed is None and entry.turns is None and not failures:  # nearly always
+                # Nearly always the first branch.
+                if entry.failed is None and entry.hand_overs is None and not failures:
                     yield Message(raw, schema, entry, index, entry.redelivered)
                 else:
-                    failed, turn = attempts.count(entry, index), entry.turn(index)
-                    yield Message(raw, schema, entry, index, failed, turn)
+                    failed, number = attempts.count(entry, index), entry.hand_over_number(index)
+                    yield Message(raw, schema, entry, index, failed, number)
         self._cursors.popleft()
         self._count -= cursor.end
         self.taken += cursor.end

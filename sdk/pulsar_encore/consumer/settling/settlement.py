@@ -136,9 +136,9 @@ class Settlement:
             ConfigurationError: `cumulative`, and its topic is subscribed Shared.
         """
         own = self._ownership
-        entry, index, _, turn = own.cumulative(message) if cumulative else own.held(message)
+        entry, index, _, hand_over = own.cumulative(message) if cumulative else own.held(message)
         state: SourceState = entry.source
-        if not (state.holds(entry, index, turn) and state.leave(entry, index)):
+        if not (state.holds(entry, index, hand_over) and state.leave(entry, index)):
             raise MessageNotHeldError(
                 f"{message.message_id()!r} was settled, is being forwarded, or came back since; "
                 "only a message that is held can be sent on"

@@ -441,7 +441,7 @@ class StockConsumer:
             self._due.clear()
             self._originals.clear()
             if self._sink is not None:
-                self._sink.on_rewound()
+                self._sink.on_sought()
         finally:
             self._seeking = False
             self._pump.pause(self._flow_stopped)

@@ -83,9 +83,9 @@ class _Gate:
     def on_asked_all(self, unseen: Sequence[Delivery], only: Container[int] | None = None) -> None:
         self._sink.on_asked_all(unseen, only)
 
-    def on_rewound(self, only: Container[int] | None = None) -> None:
+    def on_sought(self, only: Container[int] | None = None) -> None:
         self.drop()
-        self._sink.on_rewound(only)
+        self._sink.on_sought(only)
 
     def on_failed(self, error: Exception) -> None:
         self._sink.on_failed(error)
