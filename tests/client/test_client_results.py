@@ -220,3 +220,33 @@ def test_a_transport_that_is_dropped_closes_its_client() -> None:
     assert key in at_exit._open
     del transport
     assert key not in at_exit._open
+
+
+def test_the_process_waits_for_the_answer_that_a_shutdown_causes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that fell silent does not answer the close. The library answers it once it is shut
+    down, on a thread of its own; with the interpreter gone by then, the process aborts."""
+
+    class Silent:
+        answer: Callable[..., None] | None = None
+        answered = False
+
+        def close_async(self, done: Callable[..., None]) -> None:
+            self.answer = done
+
+        def shutdown(self) -> None:
+            threading.Thread(target=self._answer).start()
+
+        def _answer(self) -> None:
+            time.sleep(0.2)
+            assert self.answer is not None
+            self.answer(OK)
+            self.answered = True
+            self.answer = None
+
+    native = Silent()
+    monkeypatch.setattr(at_exit, "_EXIT_WAIT_S", 0.01)
+    at_exit._open[id(native)] = native
+    at_exit._end_all()
+    assert native.answered and not at_exit._ending

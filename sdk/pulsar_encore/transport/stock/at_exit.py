@@ -27,6 +27,7 @@ from .calls import ignore
 
 #: Longest wait at exit for a broker that does not answer, all clients together.
 _EXIT_WAIT_S: Final = 2.0
+_SHUTDOWN_WAIT_S: Final = 1.0
 
 _open: dict[int, Any] = {}
 _ending: dict[threading.Event, Any] = {}
@@ -114,3 +115,4 @@ def _end_all() -> None:
         if not gone.wait(max(0.0, deadline - time.monotonic())):
             with contextlib.suppress(Exception):  # no answer: stop the native threads instead
                 native.shutdown()
+            gone.wait(_SHUTDOWN_WAIT_S)  # that answers, on a thread that must not outlive us
