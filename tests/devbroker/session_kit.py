@@ -63,16 +63,27 @@ class MemoryClient:
 
     Args:
         answers_pings: False for a client that has gone silent.
+        certificate: Common name of its certificate.
+        connect: Fields of CONNECT.
     """
 
-    def __init__(self, service: BrokerService, *, answers_pings: bool = True) -> None:
+    def __init__(
+        self,
+        service: BrokerService,
+        *,
+        answers_pings: bool = True,
+        certificate: str | None = None,
+        **connect: Any,
+    ) -> None:
         self.got: list[frames.Frame] = []
         self.closed = False
         self.answers_pings = answers_pings
         self.on_message: Callable[[pb.CommandMessage], None] = lambda message: None
         self._decoder = frames.FrameDecoder()
-        self.session = Session(service, self, url="pulsar://memory:1", address="/memory:2")
-        self.send(commands.connect(client_version="test"))
+        self.session = Session(
+            service, self, url="pulsar://memory:1", address="/memory:2", certificate=certificate
+        )
+        self.send(commands.connect(client_version="test", **connect))
 
     def write(self, data: bytes) -> None:
         assert not self.closed
@@ -94,14 +105,20 @@ class MemoryClient:
     def send(self, *sent: pb.BaseCommand) -> None:
         self.session.receive(b"".join(frames.encode(command) for command in sent))
 
-    def subscribe(self, permits: int = 1000, kind: Any = pb.CommandSubscribe.Shared) -> None:
+    def subscribe(
+        self,
+        permits: int = 1000,
+        kind: Any = pb.CommandSubscribe.Shared,
+        topic: str = TOPIC,
+        **fields: Any,
+    ) -> None:
         self.send(
-            commands.subscribe(TOPIC, "s", consumer_id=1, request_id=1, sub_type=kind),
+            commands.subscribe(topic, "s", consumer_id=1, request_id=1, sub_type=kind, **fields),
             commands.flow(1, permits=permits),
         )
 
-    def produce(self) -> None:
-        self.send(commands.producer(TOPIC, producer_id=1, request_id=2))
+    def produce(self, topic: str = TOPIC) -> None:
+        self.send(commands.producer(topic, producer_id=1, request_id=2))
 
     def publish(self, payload: bytes, **metadata: Any) -> None:
         self.session.receive(send_frame(payload, **metadata))

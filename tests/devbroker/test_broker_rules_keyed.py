@@ -6,23 +6,9 @@ import pytest
 from broker_rules_kit import KEY_SHARED, Bench
 
 from pulsar_encore.devbroker.rules.consumers import Consumer
-from pulsar_encore.devbroker.rules.hashing import AutoSplit, Sticky, murmur3
+from pulsar_encore.devbroker.rules.hashing import AutoSplit, Sticky
 from pulsar_encore.devbroker.rules.refusal import Refusal
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (b"", 0),
-        (b"a", 0x3C2569B2),
-        (b"abc", 0xB3DD93FA & 0x7FFFFFFF),
-        (b"hello", 0x248BFA47),
-        (b"hello, world", 0x149BBB7F),
-        (b"The quick brown fox jumps over the lazy dog", 0x2E4FF723),
-    ],
-)
-def test_murmur3_of_published_vectors(data: bytes, expected: int) -> None:
-    assert murmur3(data) == expected
+from pulsar_encore.wire.hashing import murmur3
 
 
 def test_a_key_stays_with_one_consumer_and_all_get_some() -> None:

@@ -43,10 +43,12 @@ class Model(RuleBasedStateMachine):
         batch=st.integers(0, 5),
         key=st.sampled_from([b"a", b"b", b"c", b"d"]),
         delay=st.sampled_from([0, 0, 0, 3000, 7000]),
+        chunked=st.sampled_from(["", "", "m1", "m2"]),
     )
-    def publish(self, batch: int, key: bytes, delay: int) -> None:
+    def publish(self, batch: int, key: bytes, delay: int, chunked: str) -> None:
         due = self.bench.now_ms + delay if delay else 0
-        (entry,) = self.bench.publish(batch=batch, key=key, deliver_at_ms=due)
+        fields = {"chunked": chunked} if chunked else {"batch": batch, "deliver_at_ms": due}
+        (entry,) = self.bench.publish(key=key, **fields)
         self.left[entry.seq] = (1 << entry.messages) - 1
 
     @rule(priority=st.integers(0, 1))
@@ -93,6 +95,10 @@ class Model(RuleBasedStateMachine):
                 assert not any(seq in held for held in self.held.values())
                 assert entry.deliver_at_ms <= self.bench.now_ms + 1000
                 self.held[consumer][seq] = entry.key_hash
+        if self.kind is SHARED:
+            chunks = [{self.bench.topic.at(seq).chunked for seq in h} for h in self.held.values()]
+            together = Counter(message for each in chunks for message in each if message)
+            assert all(holders == 1 for holders in together.values())
         if self.kind is KEY_SHARED:
             keys = [set(held.values()) for held in self.held.values()]
             assert sum(map(len, keys)) == len(set().union(*keys) if keys else set())
@@ -122,7 +128,9 @@ class Model(RuleBasedStateMachine):
             return
         for below in range(seq):
             self.left[below] = 0
-        self.left[seq] &= mask or 0
+        if self.left[seq]:  # the mask replaces what was acked of it
+            size = self.bench.sub.log.at(seq).messages
+            self.left[seq] = (mask or 0) & ((1 << size) - 1)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), everything=st.booleans())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 
 import pytest
@@ -166,3 +167,66 @@ def test_a_silent_holder_of_an_exclusive_subscription_makes_way(
     clock.advance(0.2)
     assert holder.closed
     assert other.names() == ["CONNECTED", "SUCCESS"]
+
+
+def test_a_silent_holder_of_sticky_ranges_makes_way_and_a_lively_one_does_not(
+    clock: HandClock, service: BrokerService
+) -> None:
+    silent, lively, other = (
+        MemoryClient(service, answers_pings=answers) for answers in (False, True, True)
+    )
+    for client, span in ((silent, (0, 100)), (lively, (200, 300)), (other, (50, 60))):
+        client.subscribe(kind=pb.CommandSubscribe.Key_Shared, key_shared=sticky(span))
+    clock.advance(5.1)
+    assert silent.closed
+    assert other.names() == ["CONNECTED", "SUCCESS"]
+    refused = MemoryClient(service)
+    refused.subscribe(kind=pb.CommandSubscribe.Key_Shared, key_shared=sticky((250, 400)))
+    clock.advance()
+    assert refused.names() == ["CONNECTED", "ERROR"]
+    assert not lively.closed
+
+
+def sticky(span: tuple[int, int]) -> pb.KeySharedMeta:
+    start, end = span
+    return pb.KeySharedMeta(keySharedMode=pb.STICKY, hashRanges=[pb.IntRange(start=start, end=end)])
+
+
+def test_an_infinite_keep_alive_is_none(clock: HandClock) -> None:
+    settings = BrokerSettings(keep_alive_s=math.inf)
+    service = BrokerService(settings, clock, lambda seconds: None)
+    silent = MemoryClient(service, answers_pings=False)
+    clock.advance(24 * HOUR_S)
+    assert not silent.closed
+    assert silent.names() == ["CONNECTED"]
+
+
+def test_a_non_persistent_topic_keeps_nothing_that_was_delivered(
+    clock: HandClock, service: BrokerService
+) -> None:
+    topic = "non-persistent://public/default/t"
+    client = MemoryClient(service)
+    client.subscribe(topic=topic)
+    client.produce(topic=topic)
+    for payload in (b"0", b"1"):
+        client.publish(payload)
+    clock.advance()
+    assert client.payloads() == [b"0", b"1"]
+    places = [
+        frame.command.message.message_id
+        for frame in client.got
+        if frame.command.type == pb.BaseCommand.MESSAGE
+    ]
+    places += [
+        frame.command.send_receipt.message_id
+        for frame in client.got
+        if frame.command.type == pb.BaseCommand.SEND_RECEIPT
+    ]
+    assert [(place.ledgerId, place.entryId) for place in places] == [(0, 0)] * 4
+    [subscription] = service.catalogue.topic(topic).subscriptions.values()
+    assert subscription.backlog == 0
+    client.send(commands.get_last_message_id(1, request_id=9))
+    clock.advance()
+    assert client.got[-1].command.error.error == pb.UnknownError
+    assert service.catalogue.in_namespace("public/default") == []
+    assert service.catalogue.in_namespace("public/default", "non-persistent") == [topic]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore.devbroker.encoding import MessageEncoder, ReceiptEncoder, varint
-from pulsar_encore.devbroker.rules.names import parse, topics_hash
+from pulsar_encore.devbroker.rules.names import parse
 from pulsar_encore.devbroker.rules.producers import Access, Producers, Publisher
 from pulsar_encore.devbroker.rules.refusal import Refusal
 from pulsar_encore.devbroker.rules.schemas import SchemaLog
@@ -81,11 +81,6 @@ def test_names(given_name: str, full: str, partition: int) -> None:
 def test_bad_names(bad: str) -> None:
     with pytest.raises(Refusal, match="InvalidTopicName"):
         parse(bad)
-
-
-def test_hash_of_topics_ignores_their_order() -> None:
-    assert topics_hash([]) == "00000000"
-    assert topics_hash(["b", "a"]) == topics_hash(["a", "b"]) != topics_hash(["a"])
 
 
 def test_schema_versions_and_incompatible_types() -> None:

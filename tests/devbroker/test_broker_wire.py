@@ -11,10 +11,10 @@ from typing import Any, Self
 import pytest
 
 from pulsar_encore.devbroker import Broker, BrokerSettings
-from pulsar_encore.devbroker.rules.names import topics_hash
 from pulsar_encore.errors import ConfigurationError, TransportError
 from pulsar_encore.wire import answers, commands, frames
 from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire.checksum import topics_hash
 from pulsar_encore.wire.entries import encode_body
 
 TYPE = pb.BaseCommand.Type
@@ -224,10 +224,7 @@ async def test_closing_what_is_not_there_is_a_success(wire: Wire) -> None:
         (commands.unsubscribe(4, request_id=1), pb.MetadataError),
         (commands.get_last_message_id(4, request_id=1), pb.MetadataError),
         (commands.producer("a/b", producer_id=1, request_id=1), pb.InvalidTopicName),
-        (
-            commands.producer("non-persistent://public/default/t", producer_id=1, request_id=1),
-            pb.NotAllowedError,
-        ),
+        (commands.producer("files://a/b/t", producer_id=1, request_id=1), pb.InvalidTopicName),
         (
             commands.producer("persistent://no/such/t", producer_id=1, request_id=1),
             pb.TopicNotFound,

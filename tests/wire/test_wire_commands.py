@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_encore.wire import FrameDecoder, commands, encode, encode_with_body, pb
+from pulsar_encore.wire import (
+    FrameDecoder,
+    commands,
+    encode,
+    encode_with_body,
+    pb,
+    topics_hash,
+)
 from pulsar_encore.wire.commands import NO_REQUEST
 
 MID = commands.message_id(1, 2)
@@ -58,6 +65,13 @@ EVERY = [
     commands.active_consumer_change(1, is_active=True),
     commands.consumer_stats(1, request_id=1),
     commands.consumer_stats_response(1, available_permits=-9),
+    commands.watch_topic_list(
+        "public/default", request_id=1, watcher_id=2, topics_pattern="a.*", topics_hash="00000000"
+    ),
+    commands.watch_topic_list_success(1, watcher_id=2, topics=["a"], topics_hash="00000000"),
+    commands.watch_topic_update(2, new_topics=["b"], deleted_topics=["a"], topics_hash="00000000"),
+    commands.watch_topic_list_close(2, request_id=3),
+    commands.topic_migrated(1, resource_type=pb.CommandTopicMigrated.Consumer, service_url="u"),
     commands.ping(),
     commands.pong(),
 ]
@@ -130,6 +144,26 @@ def test_an_error_makes_a_lookup_fail() -> None:
     assert (good.response, bad.response) == (1, 2)
     partitions = commands.partitioned_metadata_response(1, error=pb.TopicNotFound)
     assert partitions.partitionMetadataResponse.response == 1
+
+
+def test_a_close_may_say_where_the_topic_goes() -> None:
+    url, tls = "pulsar://b:6650", "pulsar+ssl://b:6651"
+    consumer = commands.close_consumer(1, assigned_url=url, assigned_url_tls=tls).close_consumer
+    producer = commands.close_producer(1, assigned_url=url).close_producer
+    assert consumer.assignedBrokerServiceUrl == url == producer.assignedBrokerServiceUrl
+    assert consumer.assignedBrokerServiceUrlTls == tls
+    assert not producer.HasField("assignedBrokerServiceUrlTls")
+
+
+def test_the_hash_of_a_list_of_topics() -> None:
+    # What Pulsar 4.2.4 answered for these topics as they came.
+    names = [
+        f"persistent://public/default/pw46446-{end}"
+        for end in ("a", "p-partition-0", "p-partition-1")
+    ]
+    seen = ["00000000", "46855bbd", "92c179ba", "c5697171"]
+    assert [topics_hash(names[:count]) for count in range(4)] == seen
+    assert topics_hash(reversed(names)) == seen[-1]
 
 
 def test_enum_numbers() -> None:

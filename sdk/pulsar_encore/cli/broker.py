@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import Any
 
 from ..devbroker.main import serve
@@ -26,7 +27,8 @@ def run_broker(*, until_eof: bool = False, **settings: Any) -> int:
         TransportError: The address cannot be had.
     """
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.INFO)
-    checked = BrokerSettings(record=False, **settings)
+    # What runs as a process is started again; ids that come twice look like what was acked before.
+    checked = BrokerSettings(record=False, first_ledger=int(time.time()), **settings)
     if until_eof:
         threading.Thread(target=_end_with_stdin, daemon=True).start()
     asyncio.run(serve(checked))

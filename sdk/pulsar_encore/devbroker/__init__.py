@@ -1,20 +1,23 @@
 """A broker for laptops and tests that the stock client connects to over TCP; not for production."""
 
 from .recorder import Recorded
+from .rules.credentials import Credential
 from .rules.faults import Fault, FaultPlan, Fired
 from .rules.refusal import Refusal
 from .server import Broker
-from .settings import BrokerSettings
+from .settings import BrokerSettings, TlsSettings
 from .thread import BrokerThread, run_in_thread
 
 __all__ = [
     "Broker",
     "BrokerSettings",
     "BrokerThread",
+    "Credential",
     "Fault",
     "FaultPlan",
     "Fired",
     "Recorded",
     "Refusal",
+    "TlsSettings",
     "run_in_thread",
 ]

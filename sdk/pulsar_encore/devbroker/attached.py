@@ -17,6 +17,7 @@ from .rules.catalogue import TopicState
 from .rules.consumers import Consumer
 from .rules.producers import Publisher
 from .rules.subscriptions import Subscription
+from .rules.watching import Watcher
 
 
 class Peer(Protocol):
@@ -30,6 +31,7 @@ class Peer(Protocol):
         consumers: Its consumers, by the ids it gave them.
         producers: Its producers, likewise.
         closed_producers: Ids of producers that this side closed, for what was under way.
+        watchers: Its watchers of topic lists, by the ids it gave them.
     """
 
     id: int
@@ -39,6 +41,7 @@ class Peer(Protocol):
     consumers: dict[int, AttachedConsumer]
     producers: dict[int, AttachedProducer]
     closed_producers: set[int]
+    watchers: dict[int, Watcher]
 
     def send(self, command: pb.BaseCommand) -> None:
         """Queue a command."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 from .service import BrokerService
 from .session import Session
@@ -33,11 +34,13 @@ class Connection(asyncio.Protocol):
         stream = cast(asyncio.Transport, transport)
         stream.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         host, port = stream.get_extra_info("sockname")[:2]
+        secure = stream.get_extra_info("ssl_object")
         self.session = Session(
             self._service,
             stream,
-            url=f"pulsar://[{host}]:{port}" if ":" in host else f"pulsar://{host}:{port}",
+            url=url_of("pulsar" if secure is None else "pulsar+ssl", host, port),
             address="/{}:{}".format(*stream.get_extra_info("peername")[:2]),
+            certificate=None if secure is None else _common_name(secure.getpeercert()),
         )
         self._sockets.add(self)
 
@@ -53,3 +56,14 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.session.resume_writing()
+
+
+def url_of(scheme: str, host: str, port: int) -> str:
+    """A service url."""
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _common_name(certificate: Mapping[str, Any] | None) -> str | None:
+    """Of the client's certificate, as `ssl` reads it; None when it showed none."""
+    parts = (part for names in (certificate or {}).get("subject", ()) for part in names)
+    return next((value for name, value in parts if name == "commonName"), None)

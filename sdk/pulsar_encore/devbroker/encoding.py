@@ -30,17 +30,26 @@ def varint(value: int) -> bytes:
 
 
 class IdEncoder:
-    """Encodes ids of one topic; remembers the ledger's bytes."""
+    """Encodes ids of one topic; remembers the ledger's bytes.
 
-    __slots__ = ("_head", "_ledger", "_tail")
+    Args:
+        partition: Of all of them.
+        persistent: Else all of them are the same, 0:0.
+    """
 
-    def __init__(self, partition: int) -> None:
+    __slots__ = ("_head", "_ledger", "_persistent", "_tail")
+
+    def __init__(self, partition: int, persistent: bool = True) -> None:
+        self._persistent = persistent
         self._ledger = -1
         self._head = b""
         self._tail = b"\x18" + (_MINUS_ONE if partition < 0 else varint(partition))
 
     def encode(self, entry: LogEntry) -> bytes:
         """`MessageIdData` with its length before it."""
+        if not self._persistent:
+            body = b"\x08\x00\x10\x00" + self._tail
+            return _SMALL[len(body)] + body
         if entry.ledger != self._ledger:
             self._ledger = entry.ledger
             self._head = b"\x08" + varint(entry.ledger) + b"\x10"
@@ -54,9 +63,9 @@ class MessageEncoder:
 
     __slots__ = ("_head", "_ids")
 
-    def __init__(self, consumer_id: int, partition: int) -> None:
+    def __init__(self, consumer_id: int, partition: int, persistent: bool = True) -> None:
         self._head = b"\x08" + varint(consumer_id) + b"\x12"
-        self._ids = IdEncoder(partition)
+        self._ids = IdEncoder(partition, persistent)
 
     def encode(self, entry: LogEntry, count: int, mask: int | None, epoch: int | None) -> bytes:
         """The command alone, without sizes and body."""
@@ -76,9 +85,9 @@ class ReceiptEncoder:
 
     __slots__ = ("_head", "_ids")
 
-    def __init__(self, producer_id: int, partition: int) -> None:
+    def __init__(self, producer_id: int, partition: int, persistent: bool = True) -> None:
         self._head = b"\x08" + varint(producer_id) + b"\x10"
-        self._ids = IdEncoder(partition)
+        self._ids = IdEncoder(partition, persistent)
 
     def encode(self, sequence_id: int, highest: int | None, entry: LogEntry) -> bytes:
         """The command alone, without sizes."""

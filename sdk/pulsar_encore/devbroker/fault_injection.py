@@ -65,7 +65,7 @@ def inject(
 def topic_of(session: Peer, name: str, command: pb.BaseCommand) -> str | None:
     """The topic a command is about, for faults that name one."""
     content: Any = getattr(command, _FIELDS[name])
-    if hasattr(content, "topic"):
+    if isinstance(getattr(content, "topic", None), str):  # a watch's answer has many
         try:
             return parse(content.topic).full
         except Refusal:

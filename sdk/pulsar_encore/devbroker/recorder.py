@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from typing import Protocol
 
 from ..errors import ConfigurationError
 from ..wire import pulsar_pb2 as pb
+from ..wire.checksum import Data
 
 
 @dataclass(slots=True)
@@ -50,8 +52,32 @@ def check_command(name: str) -> None:
         raise ConfigurationError(f"{name!r} is no command of the protocol{hint}")
 
 
+class Records(Protocol):
+    """Who hears of every command that passes."""
+
+    def add(
+        self,
+        at_ms: float,
+        connection: int,
+        direction: str,
+        name: str,
+        content: pb.BaseCommand | bytes,
+        body: Data,
+    ) -> None:
+        """A command.
+
+        Args:
+            at_ms: Monotonic ms, with a fraction.
+            connection: Number of the connection, from 1.
+            direction: ``"in"`` from the client, ``"out"`` from the broker.
+            name: Of the command, such as ``"ACK"``.
+            content: It, or its bytes.
+            body: What follows it.
+        """
+
+
 class Recorder:
-    """The last `limit` commands."""
+    """The last `limit` commands (`Records`)."""
 
     def __init__(self, limit: int) -> None:
         self._kept: deque[Recorded] = deque(maxlen=limit)
@@ -63,8 +89,9 @@ class Recorder:
         direction: str,
         name: str,
         content: pb.BaseCommand | bytes,
+        body: Data,
     ) -> None:
-        """Keep a command."""
+        """Keep a command; not the body behind it, which is the log's."""
         self._kept.append(Recorded(at_ms, connection, direction, name, content))
 
     def find(self, name: str | None = None, direction: str | None = None) -> list[Recorded]:

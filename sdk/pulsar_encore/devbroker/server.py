@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from types import TracebackType
 from typing import Self
 
 from ..errors import ClosedError, ConfigurationError
 from ..exceptions import ConnectError
 from .clock import LoopClock
-from .connection import Connection
+from .connection import Connection, url_of
 from .recorder import Recorded, check_command
 from .rules.faults import FaultPlan
 from .rules.refusal import Refusal, missing_subscription
 from .rules.subscriptions import Subscription
 from .service import BrokerService
-from .settings import BrokerSettings
+from .settings import BrokerSettings, TlsSettings
 
 CLOSING_TURNS = 100
 
@@ -42,7 +43,8 @@ class Broker:
         self._faults = faults
         self._service: BrokerService | None = None
         self._sockets: set[Connection] = set()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
+        self._tls_port = self.settings.tls.port if self.settings.tls is not None else None
         self._resume: asyncio.TimerHandle | None = None
         self._resuming: asyncio.Task[None] | None = None
 
@@ -51,27 +53,43 @@ class Broker:
 
         Raises:
             ConnectError: The address cannot be had.
+            ConfigurationError: A file of `TlsSettings` is not there, or is not what it must be.
         """
         clock = LoopClock(asyncio.get_running_loop())
         self._service = BrokerService(self.settings, clock, self.outage)
         self._service.faults = self._faults
         await self._listen()
-        log.warning("development broker, in memory, not for production: listening on %s", self.url)
+        urls = self.url if self._tls_port is None else f"{self.url} and {self.url_tls}"
+        log.warning("development broker, in memory, not for production: listening on %s", urls)
 
     async def _listen(self) -> None:
+        tls = self.settings.tls
+        context = None if tls is None else _context(tls)
+        try:
+            self.port = await self._listen_on(self.port)
+            if self._tls_port is not None:
+                self._tls_port = await self._listen_on(self._tls_port, context)
+        except ConnectError:
+            self._stop_listening()
+            raise
+
+    async def _listen_on(self, port: int, context: ssl.SSLContext | None = None) -> int:
+        """Listen on one port; gives its number."""
         loop = asyncio.get_running_loop()
         service, sockets = self.service, self._sockets
         try:
-            self._server = await loop.create_server(
-                lambda: Connection(service, sockets), self.settings.host, self.port
+            server = await loop.create_server(
+                lambda: Connection(service, sockets), self.settings.host, port, ssl=context
             )
         except OSError as error:
             raise ConnectError(
-                f"cannot listen on {self.settings.host}:{self.port}: {error.strerror}; "
+                f"cannot listen on {self.settings.host}:{port}: {error.strerror}; "
                 "choose another port or 0",
                 retryable=False,
             ) from error
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._servers.append(server)
+        number: int = server.sockets[0].getsockname()[1]
+        return number
 
     @property
     def service(self) -> BrokerService:
@@ -87,10 +105,23 @@ class Broker:
     @property
     def url(self) -> str:
         """What clients connect to."""
+        return url_of("pulsar", self._reachable_host, self.port)
+
+    @property
+    def url_tls(self) -> str:
+        """What clients connect to by TLS.
+
+        Raises:
+            ConfigurationError: It was started without `BrokerSettings.tls`.
+        """
+        if self._tls_port is None:
+            raise ConfigurationError("no TLS: set BrokerSettings.tls")
+        return url_of("pulsar+ssl", self._reachable_host, self._tls_port)
+
+    @property
+    def _reachable_host(self) -> str:
         host = self.settings.host
-        if host in ("", "0.0.0.0", "::"):
-            host = "127.0.0.1"
-        return f"pulsar://[{host}]:{self.port}" if ":" in host else f"pulsar://{host}:{self.port}"
+        return "127.0.0.1" if host in ("", "0.0.0.0", "::") else host
 
     async def aclose(self) -> None:
         """Close every connection and stop; topics are gone."""
@@ -155,7 +186,7 @@ class Broker:
     async def resume(self) -> None:
         """End an outage: listen again on the same port."""
         self._cancel_resume()
-        if self._server is None and self._service is not None:
+        if not self._servers and self._service is not None:
             await self._listen()
 
     def _cancel_resume(self) -> None:
@@ -164,8 +195,8 @@ class Broker:
             self._resume = None
 
     def _stop_listening(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
+        servers, self._servers = self._servers, []
+        for server in servers:
             server.close()
 
     # Administration
@@ -177,6 +208,10 @@ class Broker:
     def create_partitioned_topic(self, topic: str, partitions: int) -> None:
         """Create a partitioned topic, or let one grow."""
         self.service.catalogue.create_partitioned(topic, partitions)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic, or a partitioned one with all its partitions; who uses it is closed."""
+        self.service.delete(topic)
 
     def topics(self) -> list[str]:
         """Full names of all topics and partitions."""
@@ -236,3 +271,22 @@ class Broker:
         """Empty the record."""
         if self.service.recorder is not None:
             self.service.recorder.clear()
+
+
+def _context(tls: TlsSettings) -> ssl.SSLContext:
+    """What the settings say, for `ssl`.
+
+    Raises:
+        ConfigurationError: A file is not there, or is not what it must be.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(tls.certificate_file, tls.key_file)
+        if tls.client_ca_file is not None:
+            context.load_verify_locations(tls.client_ca_file)
+            required = tls.require_client_certificate
+            context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+    except OSError as error:  # an SSLError is one
+        raise ConfigurationError(f"{tls}: {error}") from error
+    return context

@@ -10,13 +10,17 @@ import itertools
 from collections.abc import Callable, Iterable
 
 from ..wire import answers, commands
+from ..wire.checksum import topics_hash
 from .attached import AttachedConsumer, AttachedProducer, Peer
 from .clock import Clock
-from .recorder import Recorder
+from .recorder import Recorder, Records
 from .rules.catalogue import Catalogue, TopicState
 from .rules.consumers import Consumer, Delivery, Notice, NoticeKind
+from .rules.credentials import Credentials
 from .rules.faults import FaultPlan
+from .rules.refusal import Refusal
 from .rules.subscriptions import Subscription
+from .rules.topic_log import LogEntry
 from .scheduler import DispatchScheduler
 from .settings import BrokerSettings
 
@@ -33,6 +37,10 @@ class BrokerService:
         sessions: The live ones.
         looked_up: Topics that were asked for by LOOKUP since they were last unloaded.
         faults: The fault plan in force.
+        credentials: What clients may authenticate with.
+        recorder: What passed, where `BrokerSettings.record` is on.
+        records: Who is told of every command; the recorder, where nobody else was put there.
+        on_created: Called with the full name of each new topic or partition.
     """
 
     def __init__(
@@ -42,23 +50,78 @@ class BrokerService:
         self.clock: Clock = clock
         self.start_outage: Callable[[float], None] = start_outage
         self.catalogue: Catalogue = Catalogue(
-            settings.topic_rules(), settings.rules(), itertools.count(1).__next__
+            settings.topic_rules(),
+            settings.rules(),
+            itertools.count(settings.first_ledger).__next__,
+            self._created,
         )
+        self.credentials: Credentials = Credentials(settings.accepted())
+        self._started_ms = clock.now_ms()
         self.scheduler: DispatchScheduler = DispatchScheduler(clock, self._deliver)
         self.recorder: Recorder | None = (
             Recorder(settings.record_limit) if settings.record else None
         )
+        self.records: Records | None = self.recorder
         self.faults: FaultPlan | None = None
         self.sessions: set[Peer] = set()
         self.looked_up: set[str] = set()
+        self.on_created: Callable[[str], None] | None = None
         self.producer_names: itertools.count[int] = itertools.count()
         self.connection_ids: itertools.count[int] = itertools.count(1)
+
+    def check_serves(self, state: TopicState) -> None:
+        """Refuse a topic that is another broker's, or was not looked up though it must be.
+
+        Raises:
+            Refusal: ServiceNotReady.
+        """
+        if self.settings.redirect_to is not None:
+            raise Refusal("ServiceNotReady", f"{state.name} is served by another broker")
+        if self.settings.require_lookup and state.name not in self.looked_up:
+            raise Refusal("ServiceNotReady", f"{state.name} was not looked up")
+
+    def age_ms(self) -> float:
+        """Ms since the broker's start."""
+        return self.clock.now_ms() - self._started_ms
+
+    def publish(self, state: TopicState, entry: LogEntry) -> LogEntry:
+        """Store an entry, and deliver it to those who wait for it.
+
+        Raises:
+            Refusal: TopicTerminatedError.
+        """
+        state.log.append(entry)
+        state.body_bytes += len(entry.body)
+        self.scheduler.wake_all(state)
+        return entry
+
+    def _created(self, topic: str) -> None:
+        self._tell_watchers(new=topic)
+        if self.on_created is not None:
+            self.on_created(topic)
+
+    def _tell_watchers(self, *, new: str | None = None, deleted: str | None = None) -> None:
+        """Tell who watches of a topic that has come or gone, each the hash of its list as it is."""
+        topic = new or deleted or ""
+        for session in sorted(self.sessions, key=lambda session: session.id):
+            for watcher in session.watchers.values():
+                if watcher.concerns(topic):
+                    listed = watcher.pattern.filter(self.catalogue.in_namespace(watcher.namespace))
+                    update = answers.watch_topic_update(
+                        watcher.id,
+                        new_topics=[new] if new else [],
+                        deleted_topics=[deleted] if deleted else [],
+                        topics_hash=topics_hash(listed),
+                    )
+                    session.send(update)
 
     def _deliver(self, delivery: Delivery) -> None:
         consumer, entry, count, mask = delivery
         attached: AttachedConsumer = consumer.owner
         command = attached.encoder.encode(entry, count, mask, consumer.epoch)
         attached.session.send_raw("MESSAGE", command, entry.body)
+        if not attached.state.log.persistent:
+            attached.subscription.ack(entry.ledger, entry.entry)
 
     def tell(self, notices: Iterable[Notice]) -> None:
         """Send notices to the consumers they are for."""
@@ -137,9 +200,18 @@ class BrokerService:
         self.close_producers(state)
         state.log.roll_ledger()
 
+    def delete(self, topic: str) -> None:
+        """Delete a topic with its partitions and subscriptions; who uses it is closed.
+
+        Raises:
+            Refusal: TopicNotFound; NotAllowedError for a single partition.
+        """
+        for state in self.catalogue.delete(topic):
+            self.unload(state)
+            state.subscriptions.clear()
+            self._tell_watchers(deleted=state.name)
+
     def terminate(self, state: TopicState) -> None:
         """No more messages for a topic; consumers are told once they have acked all."""
-        state.log.terminated = True
         self.close_producers(state)
-        for subscription in state.subscriptions.values():
-            self.tell(subscription.end_of_topic())
+        self.tell(state.terminate())

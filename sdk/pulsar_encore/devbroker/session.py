@@ -10,6 +10,7 @@ consumers get nothing.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -18,11 +19,14 @@ from ..wire import answers, commands
 from ..wire import pulsar_pb2 as pb
 from ..wire.frames import FRAME_OVERHEAD, Frame, FrameDecoder, FrameError
 from .attached import AttachedConsumer, AttachedProducer
+from .clock import Timer
 from .fault_injection import inject, topic_of
 from .handlers import HANDLERS
 from .handlers.refusing import refuse
+from .login import Login
 from .rules.faults import Fault, FaultPlan
 from .rules.refusal import Refusal
+from .rules.watching import Watcher
 from .service import BrokerService
 
 log: logging.Logger = logging.getLogger("pulsar_encore.devbroker")
@@ -33,8 +37,8 @@ _NAMES: dict[int, str] = {number: name for name, number in pb.BaseCommand.Type.i
 _UNSERVED = frozenset(
     name
     for name in pb.BaseCommand.Type.keys()
-    if name.startswith("WATCH_TOPIC_LIST") or "TXN" in name or name.startswith("TC_CLIENT")
-    if not name.endswith(("_RESPONSE", "_SUCCESS"))
+    if "TXN" in name or name.startswith("TC_CLIENT")
+    if not name.endswith("_RESPONSE")
 )
 
 
@@ -60,10 +64,17 @@ class Session:
             the connection has ended.
         url: The address the client connected to, as a service url.
         address: The client's own address.
+        certificate: Common name of the certificate the client showed in its TLS handshake.
     """
 
     def __init__(
-        self, service: BrokerService, transport: ByteTransport, *, url: str, address: str
+        self,
+        service: BrokerService,
+        transport: ByteTransport,
+        *,
+        url: str,
+        address: str,
+        certificate: str | None = None,
     ) -> None:
         self.id: int = next(service.connection_ids)
         self.url: str = url
@@ -71,6 +82,7 @@ class Session:
         self.consumers: dict[int, AttachedConsumer] = {}
         self.producers: dict[int, AttachedProducer] = {}
         self.closed_producers: set[int] = set()
+        self.watchers: dict[int, Watcher] = {}
         self.closed: bool = False
         self.writable: bool = True
         self._service = service
@@ -78,13 +90,15 @@ class Session:
         self._transport = transport
         limit = service.settings.max_message_size + FRAME_OVERHEAD
         self._decoder = FrameDecoder(limit, skip_unknown=False)
+        self._login = Login(service, certificate, self.send, self._refuse)
         self._connected = False
         self._keeps_alive = False
         self._heard = True
         self._probes: list[Callable[[], None]] = []
         self._out: list[bytes] = []
         self._flushing = False
-        self._tick = self._clock.call_later(service.settings.keep_alive_s, self._keep_alive)
+        self._tick: Timer | None = None
+        self._await_tick()
         service.sessions.add(self)
 
     def lost(self) -> None:
@@ -92,7 +106,9 @@ class Session:
         if self.closed:
             return
         self.closed = True
-        self._tick.cancel()
+        if self._tick is not None:
+            self._tick.cancel()
+        self._login.close()
         self._service.sessions.discard(self)
         for consumer in list(self.consumers.values()):
             self._service.detach(consumer)
@@ -134,11 +150,15 @@ class Session:
         log.warning("connection %d from %s closed: %s", self.id, self.address, error)
         self.close()
 
+    def _refuse(self, reason: str) -> None:
+        self._broken(ProtocolError(reason))
+
     def _receive(self, frame: Frame) -> None:
         name = _NAMES[frame.command.type]
         service = self._service
-        if service.recorder is not None:
-            service.recorder.add(self._clock.now_ms(), self.id, "in", name, frame.command)
+        if service.records is not None:
+            now_ms, body = self._clock.now_ms(), frame.body or b""
+            service.records.add(now_ms, self.id, "in", name, frame.command, body)
         if service.faults is not None:
             self._receive_faulty(service.faults, name, frame)
         else:
@@ -196,20 +216,22 @@ class Session:
             raise ProtocolError(f"{name} before CONNECT")
         elif name in _UNSERVED:
             raise Refusal("NotAllowedError", f"the development broker does not serve {name}")
-        elif name != "AUTH_RESPONSE":
+        elif name == "AUTH_RESPONSE":
+            self._login.respond(command.authResponse)
+        else:
             raise ProtocolError(f"unexpected {name}")
 
     def _connect(self, connect: pb.CommandConnect) -> None:
         settings = self._service.settings
-        if settings.token is not None and (
-            connect.auth_method_name != "token" or connect.auth_data != settings.token.encode()
-        ):
-            self.send(answers.error(error=pb.AuthenticationError, message="Failed to authenticate"))
-            self.close()
+        if not self._login.connect(connect):
             return
         self._connected = True
         self._keeps_alive = connect.protocol_version >= 1
-        flags = pb.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True)
+        flags = pb.FeatureFlags(
+            supports_get_partitioned_metadata_without_auto_creation=True,
+            supports_topic_watchers=settings.topic_watchers,
+            supports_topic_watcher_reconcile=settings.topic_watchers,
+        )
         self.send(
             answers.connected(
                 server_version="pulsar-encore development broker",
@@ -220,6 +242,11 @@ class Session:
         )
 
     # Keep-alive
+
+    def _await_tick(self) -> None:
+        keep_alive_s = self._service.settings.keep_alive_s
+        if math.isfinite(keep_alive_s):
+            self._tick = self._clock.call_later(keep_alive_s, self._keep_alive)
 
     def _keep_alive(self) -> None:
         if not self._connected:
@@ -232,8 +259,7 @@ class Session:
                 return
             self._heard = False
             self.send(commands.ping())
-        keep_alive_s = self._service.settings.keep_alive_s
-        self._tick = self._clock.call_later(keep_alive_s, self._keep_alive)
+        self._await_tick()
 
     def probe(self, then: Callable[[], None]) -> None:
         """Call `then` once this client has shown that it lives, or was dropped for silence."""
@@ -279,9 +305,9 @@ class Session:
         """Record and queue, past the faults."""
         if self.closed:
             return
-        recorder = self._service.recorder
-        if recorder is not None:
-            recorder.add(self._clock.now_ms(), self.id, "out", name, command)
+        records = self._service.records
+        if records is not None:
+            records.add(self._clock.now_ms(), self.id, "out", name, command, body)
         size = len(command)
         head = (4 + size + len(body)).to_bytes(4, "big") + size.to_bytes(4, "big")
         self._out.append(head + command)

@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from ..errors import ConfigurationError
+from .rules.credentials import Credential
 from .rules.settings import SubscriptionRules, TopicRules
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TlsSettings:
+    """A second port, for TLS.
+
+    Args:
+        certificate_file: The broker's certificate, and what else of its chain is to be sent, PEM.
+        key_file: Its private key, PEM.
+        port: 0 takes a free one, kept over an outage.
+        client_ca_file: Whose certificates clients may show, PEM; None asks them for none.
+        require_client_certificate: Refuse clients that show none.
+
+    Raises:
+        ConfigurationError: A value out of range, or a requirement without a `client_ca_file`.
+    """
+
+    certificate_file: str
+    key_file: str
+    port: int = 0
+    client_ca_file: str | None = None
+    require_client_certificate: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65_535:
+            raise ConfigurationError(f"port of tls must be from 0 to 65535, not {self.port}")
+        if self.require_client_certificate and self.client_ca_file is None:
+            raise ConfigurationError("require_client_certificate needs a client_ca_file")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,16 +44,26 @@ class BrokerSettings:
     Args:
         host: Address to listen on; anything but loopback is the caller's decision.
         port: 0 takes a free one, kept over an outage.
+        tls: Listen for TLS too, on a port of its own.
         advertised_url: What LOOKUP answers; None answers the address the client connected to.
+        advertised_url_tls: The same for clients that came by TLS.
+        redirect_to: Address of another broker that LOOKUP sends clients to: this one then serves
+            no topic. Partitions of a topic are to be made on both.
         max_message_size: Sent with CONNECTED; frames may be 10 KiB longer.
-        keep_alive_s: PING after so long, closed after twice as long without a byte.
+        keep_alive_s: PING after so long, closed after twice as long without a byte; infinite for
+            never.
         liveness_timeout_s: How long a silent holder of an exclusive name may take to answer a PING.
-        token: What token authentication must present; None turns authentication off.
+        token: A token that never expires, besides `credentials`.
+        credentials: What clients may authenticate with; none at all turns authentication off.
+        auth_refresh_check_s: How often a connection is looked at whose credential may have expired.
+        topic_watchers: WATCH_TOPIC_LIST is served: `enableBrokerTopicListWatcher`.
         namespaces: The ones that exist; None accepts any.
         auto_create: Topics appear when asked for.
         auto_create_partitions: So many partitions for those; 0 for none.
         auto_create_subscriptions: Durable subscriptions appear when subscribed to.
         require_lookup: SUBSCRIBE and PRODUCER before LOOKUP are refused, as Pulsar does.
+        first_ledger: Ids of ledgers begin here. A broker that starts anew, under clients that knew
+            the one before it, needs others than that had.
         entries_per_ledger: A ledger is closed when it holds so many.
         keep_acked: Keep what every subscription has acked; else closed ledgers of it are dropped.
         record: Keep every command for tests to look at; turn it off to measure speed.
@@ -49,16 +88,23 @@ class BrokerSettings:
 
     host: str = "127.0.0.1"
     port: int = 0
+    tls: TlsSettings | None = None
     advertised_url: str | None = None
+    advertised_url_tls: str | None = None
+    redirect_to: str | None = None
     max_message_size: int = 5 * 1024 * 1024
     keep_alive_s: float = 30.0
     liveness_timeout_s: float = 5.0
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
+    credentials: tuple[Credential, ...] = ()
+    auth_refresh_check_s: float = 60.0
+    topic_watchers: bool = True
     namespaces: tuple[str, ...] | None = ("public/default",)
     auto_create: bool = True
     auto_create_partitions: int = 0
     auto_create_subscriptions: bool = True
     require_lookup: bool = False
+    first_ledger: int = 1
     entries_per_ledger: int = 50_000
     keep_acked: bool = False
     record: bool = True
@@ -76,10 +122,12 @@ class BrokerSettings:
     rewind_seed: int = 0
 
     def __post_init__(self) -> None:
+        self.accepted()
         least = {
             "port": 0,
             "max_message_size": 1024,
             "auto_create_partitions": 0,
+            "first_ledger": 1,
             "entries_per_ledger": 1,
             "record_limit": 1,
             "max_unacked_per_consumer": 0,
@@ -96,7 +144,7 @@ class BrokerSettings:
                 )
         if self.port > 65_535:
             raise ConfigurationError(f"port must be at most 65535, not {self.port}")
-        for name in ("keep_alive_s", "liveness_timeout_s"):
+        for name in ("keep_alive_s", "liveness_timeout_s", "auth_refresh_check_s"):
             if not getattr(self, name) > 0:
                 raise ConfigurationError(f"{name} must be more than 0 seconds")
         if not 0 <= self.rewind_overtaken <= 1:
@@ -104,12 +152,18 @@ class BrokerSettings:
                 f"rewind_overtaken must be from 0 (never) to 1, not {self.rewind_overtaken!r}"
             )
 
+    def accepted(self) -> tuple[Credential, ...]:
+        """All that clients may authenticate with."""
+        if self.token is None:
+            return self.credentials
+        return (Credential(data=self.token), *self.credentials)
+
     def rules(self) -> SubscriptionRules:
         """The part that subscriptions obey."""
-        names = (field.name for field in fields(SubscriptionRules))
+        names = (each.name for each in fields(SubscriptionRules))
         return SubscriptionRules(**{name: getattr(self, name) for name in names})
 
     def topic_rules(self) -> TopicRules:
         """The part that the catalogue of topics obeys."""
-        names = (field.name for field in fields(TopicRules))
+        names = (each.name for each in fields(TopicRules))
         return TopicRules(**{name: getattr(self, name) for name in names})

@@ -120,6 +120,15 @@ class BrokerThread:
         return self.broker.url
 
     @property
+    def url_tls(self) -> str:
+        """What clients connect to by TLS.
+
+        Raises:
+            ConfigurationError: It was started without `BrokerSettings.tls`.
+        """
+        return self.broker.url_tls
+
+    @property
     def port(self) -> int:
         """The port it listens on, kept over an outage."""
         return self.broker.port
@@ -157,6 +166,10 @@ class BrokerThread:
     def create_partitioned_topic(self, topic: str, partitions: int) -> None:
         """Create a partitioned topic, or let one grow."""
         self.call(lambda broker: broker.create_partitioned_topic(topic, partitions))
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic, or a partitioned one with all its partitions; who uses it is closed."""
+        self.call(lambda broker: broker.delete_topic(topic))
 
     def topics(self) -> list[str]:
         """Full names of all topics and partitions."""

@@ -7,7 +7,7 @@ Nothing here knows a socket, a clock or an event loop.
 
 from . import ack_sets, commands
 from . import pulsar_pb2 as pb
-from .checksum import crc32c
+from .checksum import crc32c, topics_hash
 from .compression import (
     CodecError,
     DecompressionError,
@@ -66,4 +66,5 @@ __all__ = [
     "pb",
     "properties",
     "text",
+    "topics_hash",
 ]

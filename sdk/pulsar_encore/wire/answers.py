@@ -301,3 +301,50 @@ def auth_challenge(*, method: str, data: bytes, protocol_version: int = 21) -> p
         challenge=pb.AuthData(auth_method_name=method, auth_data=data),
         protocol_version=protocol_version,
     )
+
+
+def watch_topic_list_success(
+    request_id: int, *, watcher_id: int, topics: Iterable[str], topics_hash: str
+) -> pb.BaseCommand:
+    """WATCH_TOPIC_LIST_SUCCESS; no topics when the hash that was asked with is still right."""
+    return build(
+        "WATCH_TOPIC_LIST_SUCCESS",
+        request_id=request_id,
+        watcher_id=watcher_id,
+        topic=list(topics),
+        topics_hash=topics_hash,
+    )
+
+
+def watch_topic_update(
+    watcher_id: int,
+    *,
+    new_topics: Iterable[str] = (),
+    deleted_topics: Iterable[str] = (),
+    topics_hash: str,
+) -> pb.BaseCommand:
+    """WATCH_TOPIC_UPDATE; `topics_hash` is that of the list after the change."""
+    return build(
+        "WATCH_TOPIC_UPDATE",
+        watcher_id=watcher_id,
+        new_topics=list(new_topics),
+        deleted_topics=list(deleted_topics),
+        topics_hash=topics_hash,
+    )
+
+
+def topic_migrated(
+    resource_id: int,
+    *,
+    resource_type: pb.CommandTopicMigrated.ResourceType.ValueType,
+    service_url: str | None = None,
+    service_url_tls: str | None = None,
+) -> pb.BaseCommand:
+    """TOPIC_MIGRATED: the cluster where a producer or consumer goes on; its close follows."""
+    return build(
+        "TOPIC_MIGRATED",
+        resource_id=resource_id,
+        resource_type=resource_type,
+        brokerServiceUrl=service_url,
+        brokerServiceUrlTls=service_url_tls,
+    )

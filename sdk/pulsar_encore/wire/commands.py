@@ -30,6 +30,9 @@ from .answers import (
     send_error,
     send_receipt,
     success,
+    topic_migrated,
+    watch_topic_list_success,
+    watch_topic_update,
 )
 
 if TYPE_CHECKING:
@@ -76,7 +79,12 @@ __all__ = [
     "send_receipt",
     "subscribe",
     "success",
+    "topic_migrated",
     "unsubscribe",
+    "watch_topic_list",
+    "watch_topic_list_close",
+    "watch_topic_list_success",
+    "watch_topic_update",
 ]
 
 
@@ -253,14 +261,52 @@ def unsubscribe(consumer_id: int, *, request_id: int, force: bool | None = None)
     return build("UNSUBSCRIBE", consumer_id=consumer_id, request_id=request_id, force=force)
 
 
-def close_consumer(consumer_id: int, *, request_id: int = NO_REQUEST) -> pb.BaseCommand:
-    """CLOSE_CONSUMER, by a client with a request id, by a broker without."""
-    return build("CLOSE_CONSUMER", consumer_id=consumer_id, request_id=request_id)
+def close_consumer(
+    consumer_id: int,
+    *,
+    request_id: int = NO_REQUEST,
+    assigned_url: str | None = None,
+    assigned_url_tls: str | None = None,
+) -> pb.BaseCommand:
+    """CLOSE_CONSUMER, by a client with a request id, by a broker without.
+
+    Args:
+        consumer_id: The client's number for it.
+        request_id: What the answer repeats.
+        assigned_url: By a broker that knows it: who serves the topic from now on.
+        assigned_url_tls: The same by TLS.
+    """
+    return build(
+        "CLOSE_CONSUMER",
+        consumer_id=consumer_id,
+        request_id=request_id,
+        assignedBrokerServiceUrl=assigned_url,
+        assignedBrokerServiceUrlTls=assigned_url_tls,
+    )
 
 
-def close_producer(producer_id: int, *, request_id: int = NO_REQUEST) -> pb.BaseCommand:
-    """CLOSE_PRODUCER, by a client with a request id, by a broker without."""
-    return build("CLOSE_PRODUCER", producer_id=producer_id, request_id=request_id)
+def close_producer(
+    producer_id: int,
+    *,
+    request_id: int = NO_REQUEST,
+    assigned_url: str | None = None,
+    assigned_url_tls: str | None = None,
+) -> pb.BaseCommand:
+    """CLOSE_PRODUCER, by a client with a request id, by a broker without.
+
+    Args:
+        producer_id: The client's number for it.
+        request_id: What the answer repeats.
+        assigned_url: By a broker that knows it: who serves the topic from now on.
+        assigned_url_tls: The same by TLS.
+    """
+    return build(
+        "CLOSE_PRODUCER",
+        producer_id=producer_id,
+        request_id=request_id,
+        assignedBrokerServiceUrl=assigned_url,
+        assignedBrokerServiceUrlTls=assigned_url_tls,
+    )
 
 
 def producer(
@@ -270,6 +316,7 @@ def producer(
     request_id: int,
     producer_name: str | None = None,
     user_provided_producer_name: bool | None = None,
+    encrypted: bool | None = None,
     metadata: Mapping[str, str] | None = None,
     schema: pb.Schema | None = None,
     epoch: int | None = None,
@@ -285,6 +332,7 @@ def producer(
         request_id=request_id,
         producer_name=producer_name,
         user_provided_producer_name=user_provided_producer_name,
+        encrypted=encrypted,
         metadata=key_values(metadata),
         schema=schema,
         epoch=epoch,
@@ -335,6 +383,30 @@ def get_topics_of_namespace(
         topics_pattern=topics_pattern,
         topics_hash=topics_hash,
     )
+
+
+def watch_topic_list(
+    namespace: str,
+    *,
+    request_id: int,
+    watcher_id: int,
+    topics_pattern: str,
+    topics_hash: str | None = None,
+) -> pb.BaseCommand:
+    """WATCH_TOPIC_LIST; again with the same watcher id it asks for the list as it is now."""
+    return build(
+        "WATCH_TOPIC_LIST",
+        request_id=request_id,
+        watcher_id=watcher_id,
+        namespace=namespace,
+        topics_pattern=topics_pattern,
+        topics_hash=topics_hash,
+    )
+
+
+def watch_topic_list_close(watcher_id: int, *, request_id: int) -> pb.BaseCommand:
+    """WATCH_TOPIC_LIST_CLOSE; answered by SUCCESS, for an unknown id too."""
+    return build("WATCH_TOPIC_LIST_CLOSE", request_id=request_id, watcher_id=watcher_id)
 
 
 def get_schema(

@@ -1,6 +1,6 @@
 """Compression of entries: five codecs, and an output that is never larger than announced.
 
-ZLIB is in Python; LZ4, ZSTD and SNAPPY need the package `cramjam`, which writes into a buffer of
+ZLIB is in Python; LZ4, ZSTD and SNAPPY are the package `cramjam`'s, which writes into a buffer of
 given size, so a bomb stops there (decompressors that trust the size in the stream do not).
 Refuses: a size over the caller's limit before anything is allocated, and an output of any other
 size than the metadata says. Formats: wire-protocol notes 6.2.

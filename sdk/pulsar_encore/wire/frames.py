@@ -170,7 +170,7 @@ class FrameDecoder:
             if command_size > total - 4:
                 raise FrameError(f"command of {command_size} bytes in a frame of {total}")
             split = start + 4 + command_size
-            command = _decode_command(data[start + 4 : split], self.skip_unknown)
+            command = decode_command(data[start + 4 : split], self.skip_unknown)
             if command is not None:
                 if command.type in _WITH_PAYLOAD:
                     frames.append(_with_body(command, data, split, end))
@@ -218,7 +218,7 @@ def _serialize(command: pb.BaseCommand) -> bytes:
         raise FrameError(str(error)) from error
 
 
-def _decode_command(data: bytes, skip_unknown: bool) -> pb.BaseCommand | None:
+def decode_command(data: bytes, skip_unknown: bool) -> pb.BaseCommand | None:
     """Decode one command; None for an unknown type that may be skipped."""
     command = pb.BaseCommand()
     try:

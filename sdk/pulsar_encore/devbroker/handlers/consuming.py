@@ -20,14 +20,17 @@ from ..attached import AttachedConsumer, Peer
 from ..encoding import MessageEncoder
 from ..rules.catalogue import TopicState
 from ..rules.consumers import Consumer, SubscriptionType
+from ..rules.hashing import Range, overlap
 from ..rules.refusal import Refusal
 from ..rules.subscriptions import Subscription
 from ..rules.topic_log import LATEST
 from ..service import BrokerService
 
 
-def on_subscribe(service: BrokerService, session: Peer, frame: Frame, probed: bool = False) -> None:
-    """Connect a consumer; a silent holder of an exclusive subscription is given time."""
+def on_subscribe(
+    service: BrokerService, session: Peer, frame: Frame, probed: Peer | None = None
+) -> None:
+    """Connect a consumer; a silent holder of what it wants alone is given time."""
     ask = frame.command.subscribe
     if ask.consumer_id in session.consumers:
         session.send(answers.success(ask.request_id))
@@ -38,16 +41,13 @@ def on_subscribe(service: BrokerService, session: Peer, frame: Frame, probed: bo
     if ask.read_compacted and kind.shares:
         raise Refusal("NotAllowedError", "read_compacted is for Exclusive and Failover")
     state = service.catalogue.topic(ask.topic, create=ask.force_topic_creation)
-    if service.settings.require_lookup and state.name not in service.looked_up:
-        raise Refusal("ServiceNotReady", f"{state.name} was not looked up")
+    service.check_serves(state)
     subscription = state.subscriptions.get(ask.subscription)
-    active = subscription.active if subscription is not None else None
-    if active is not None and kind is SubscriptionType.EXCLUSIVE and not probed:
-        holder: AttachedConsumer = active.owner
-        if holder.session is not session:
-            again = partial(on_subscribe, service, session, frame, probed=True)
-            holder.session.probe(lambda: session.retry(frame, again))
-            return
+    holder = _holder(subscription, kind, ask.keySharedMeta)
+    if holder is not None and holder.session not in (session, probed):
+        again = partial(on_subscribe, service, session, frame, probed=holder.session)
+        holder.session.probe(lambda: session.retry(frame, again))
+        return
     if ask.HasField("schema"):
         state.schemas.register(ask.schema)
     created = subscription is None
@@ -57,10 +57,10 @@ def on_subscribe(service: BrokerService, session: Peer, frame: Frame, probed: bo
         name=ask.consumer_name,
         priority=ask.priority_level,
         epoch=ask.consumer_epoch if ask.HasField("consumer_epoch") and not kind.shares else None,
-        ranges=[(span.start, span.end) for span in meta.hashRanges],
+        ranges=_ranges(meta),
         writable=session.writable,
     )
-    encoder = MessageEncoder(ask.consumer_id, state.log.partition)
+    encoder = MessageEncoder(ask.consumer_id, state.log.partition, state.log.persistent)
     now_ms = service.clock.wall_ms()
     attached = AttachedConsumer(
         ask.consumer_id, session, state, subscription, consumer, encoder, now_ms
@@ -81,6 +81,25 @@ def on_subscribe(service: BrokerService, session: Peer, frame: Frame, probed: bo
     session.consumers[ask.consumer_id] = attached
     session.send(answers.success(ask.request_id))
     service.tell(notices)
+
+
+def _holder(
+    subscription: Subscription | None, kind: SubscriptionType, meta: pb.KeySharedMeta
+) -> AttachedConsumer | None:
+    """Who has what a consumer wants for itself: all of an Exclusive subscription, STICKY ranges."""
+    if subscription is None or subscription.type is not kind:
+        return None
+    found = None
+    if kind is SubscriptionType.EXCLUSIVE:
+        found = subscription.active
+    elif kind is SubscriptionType.KEY_SHARED and meta.keySharedMode == pb.STICKY:
+        wanted = _ranges(meta)
+        found = next((c for c in subscription.consumers if overlap(wanted, c.ranges)), None)
+    return None if found is None else found.owner
+
+
+def _ranges(meta: pb.KeySharedMeta) -> list[Range]:
+    return [(span.start, span.end) for span in meta.hashRanges]
 
 
 def _subscription(
@@ -213,17 +232,18 @@ def on_last_message_id(service: BrokerService, session: Peer, frame: Frame) -> N
     ask = frame.command.getLastMessageId
     attached = _known(session, ask.consumer_id)
     log = attached.state.log
+    if not log.persistent:
+        raise Refusal("UnknownError", f"{log.name} keeps no messages, and has no last one")
     if log.end > log.base:
         last = log.at(log.end - 1)
         where, index = (last.ledger, last.entry), last.batch - 1
     else:
         where, index = (-1, -1), -1
-    partition = log.partition
-    marked = message_id(*log.id_before(attached.subscription.cursor.mark), partition=partition)
+    marked = message_id(*log.id_before(attached.subscription.cursor.mark), partition=None)
     session.send(
         answers.get_last_message_id_response(
             ask.request_id,
-            last_message_id=message_id(*where, partition=partition, batch_index=index),
+            last_message_id=message_id(*where, partition=log.partition, batch_index=index),
             mark_delete_position=marked,
         )
     )

@@ -6,9 +6,12 @@ from collections.abc import Callable
 
 from ...errors import ProtocolError
 from ...wire import answers
+from ...wire import pulsar_pb2 as pb
+from ...wire.checksum import topics_hash
 from ...wire.frames import Frame
 from ..attached import Peer
-from ..rules.names import topics_hash
+from ..rules.refusal import Refusal
+from ..rules.watching import MAX_PATTERN, TopicPattern, Watcher
 from ..service import BrokerService
 
 
@@ -20,34 +23,87 @@ def on_partitioned_metadata(service: BrokerService, session: Peer, frame: Frame)
 
 
 def on_lookup(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """This broker serves every topic."""
+    """This broker serves every topic, or the one that it refers to does."""
     ask = frame.command.lookupTopic
-    service.looked_up.add(service.catalogue.name(ask.topic).full)
+    settings = service.settings
+    topic = service.catalogue.name(ask.topic).full
+    tls = session.url.startswith("pulsar+ssl:")
+    response = pb.CommandLookupTopicResponse.Connect
+    url = (settings.advertised_url_tls if tls else settings.advertised_url) or session.url
+    if settings.redirect_to is not None:
+        response, url = pb.CommandLookupTopicResponse.Redirect, settings.redirect_to
+    else:
+        service.looked_up.add(topic)
     session.send(
         answers.lookup_response(
             ask.request_id,
-            service_url=service.settings.advertised_url or session.url,
+            service_url=None if tls else url,
+            service_url_tls=url if tls else None,
+            response=response,
             authoritative=True,
         )
     )
 
 
 def on_topics_of_namespace(service: BrokerService, session: Peer, frame: Frame) -> None:
-    """All topics of a namespace; patterns are left to the client (`filtered` stays false)."""
+    """The topics of a namespace; a pattern that is too long is left to the client."""
     ask = frame.command.getTopicsOfNamespace
-    if len(ask.namespace.split("/")) not in (2, 3):
-        raise ProtocolError(f"malformed namespace {ask.namespace!r}")
-    topics = service.catalogue.in_namespace(ask.namespace)
+    topics = []
+    if ask.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
+        topics += _in_namespace(service, ask.namespace)
+    if ask.mode != pb.CommandGetTopicsOfNamespace.PERSISTENT:
+        topics += _in_namespace(service, ask.namespace, "non-persistent")
+    filtered = 0 < len(ask.topics_pattern) <= MAX_PATTERN
+    if filtered:
+        try:
+            topics = TopicPattern(ask.topics_pattern).filter(topics)
+        except Refusal as refusal:
+            raise Refusal("MetadataError", refusal.message) from refusal
     hashed = topics_hash(topics)
     same = ask.topics_hash == hashed
     session.send(
         answers.get_topics_of_namespace_response(
             ask.request_id,
             topics=[] if same else topics,
+            filtered=filtered,
             topics_hash=hashed,
             changed=not same,
         )
     )
+
+
+def _in_namespace(service: BrokerService, namespace: str, domain: str = "persistent") -> list[str]:
+    if len(namespace.split("/")) not in (2, 3):
+        raise ProtocolError(f"malformed namespace {namespace!r}")
+    return service.catalogue.in_namespace(namespace, domain)
+
+
+def on_watch(service: BrokerService, session: Peer, frame: Frame) -> None:
+    """Tell a client from now on of topics that come and go; again, how the list is now."""
+    ask = frame.command.watchTopicList
+    if not service.settings.topic_watchers:
+        raise Refusal("NotAllowedError", "topic watchers are off (BrokerSettings.topic_watchers)")
+    if len(ask.topics_pattern) > MAX_PATTERN:
+        raise Refusal("NotAllowedError", f"Pattern longer than maximum: {MAX_PATTERN}")
+    watcher = Watcher(ask.watcher_id, ask.namespace, TopicPattern(ask.topics_pattern))
+    topics = watcher.pattern.filter(_in_namespace(service, ask.namespace))
+    session.watchers[ask.watcher_id] = watcher
+    hashed = topics_hash(topics)
+    session.send(
+        answers.watch_topic_list_success(
+            ask.request_id,
+            watcher_id=ask.watcher_id,
+            topics=[] if ask.topics_hash == hashed else topics,
+            topics_hash=hashed,
+        )
+    )
+
+
+def on_watch_close(service: BrokerService, session: Peer, frame: Frame) -> None:
+    """Tell no more; unknown ids are fine."""
+    ask = frame.command.watchTopicListClose
+    session.watchers.pop(ask.watcher_id, None)
+    session.send(answers.success(ask.request_id))
 
 
 def on_get_schema(service: BrokerService, session: Peer, frame: Frame) -> None:
@@ -72,6 +128,8 @@ HANDLERS: dict[str, Callable[[BrokerService, Peer, Frame], None]] = {
     "PARTITIONED_METADATA": on_partitioned_metadata,
     "LOOKUP": on_lookup,
     "GET_TOPICS_OF_NAMESPACE": on_topics_of_namespace,
+    "WATCH_TOPIC_LIST": on_watch,
+    "WATCH_TOPIC_LIST_CLOSE": on_watch_close,
     "GET_SCHEMA": on_get_schema,
     "GET_OR_CREATE_SCHEMA": on_get_or_create_schema,
 }

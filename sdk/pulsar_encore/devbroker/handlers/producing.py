@@ -14,7 +14,7 @@ from functools import partial
 from ...errors import ProtocolError
 from ...wire import answers
 from ...wire import pulsar_pb2 as pb
-from ...wire.entries import ChecksumError, decode_body
+from ...wire.entries import ChecksumError, decode_body, text
 from ...wire.frames import Frame
 from ..attached import AttachedProducer, Peer
 from ..encoding import ReceiptEncoder
@@ -34,10 +34,8 @@ def on_producer(service: BrokerService, session: Peer, frame: Frame, probed: boo
         session.send(answers.producer_success(ask.request_id, producer_name=known.publisher.name))
         return
     state = service.catalogue.topic(ask.topic)
-    if service.settings.require_lookup and state.name not in service.looked_up:
-        raise Refusal("ServiceNotReady", f"{state.name} was not looked up")
-    if state.log.terminated:
-        raise Refusal("TopicTerminatedError", f"{state.name} was terminated")
+    service.check_serves(state)
+    state.log.check_open()
     name = ask.producer_name
     publisher = Publisher(
         key=(session.id, ask.producer_id),
@@ -55,7 +53,7 @@ def on_producer(service: BrokerService, session: Peer, frame: Frame, probed: boo
     if ask.HasField("schema"):
         publisher.schema_version = state.schemas.register(ask.schema)
     state.producers.add(publisher, ask.topic_epoch if ask.HasField("topic_epoch") else None)
-    encoder = ReceiptEncoder(ask.producer_id, state.log.partition)
+    encoder = ReceiptEncoder(ask.producer_id, state.log.partition, state.log.persistent)
     attached = AttachedProducer(ask.producer_id, session, state, publisher, encoder)
     publisher.owner = attached
     session.producers[ask.producer_id] = attached
@@ -78,11 +76,9 @@ def on_send(service: BrokerService, session: Peer, frame: Frame) -> None:
     if publisher.fenced or not publisher.ready:
         raise ProtocolError(f"SEND of producer {publisher.name!r}, which is fenced or not ready")
     state = attached.state
-    entry = state.log.append(read_entry(frame.body or b""))
-    state.body_bytes += len(entry.body)
+    entry = service.publish(state, read_entry(frame.body or b""))
     highest = send.highest_sequence_id if send.HasField("highest_sequence_id") else None
     session.send_raw("SEND_RECEIPT", attached.encoder.encode(send.sequence_id, highest, entry))
-    service.scheduler.wake_all(state)
 
 
 def read_entry(body: bytes) -> LogEntry:
@@ -105,6 +101,7 @@ def read_entry(body: bytes) -> LogEntry:
         metadata.publish_time,
         max(metadata.deliver_at_time, 0),
         _key(metadata),
+        text(metadata.uuid) if metadata.num_chunks_from_msg > 1 else "",
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .consumers import Notice
 from .names import PARTITION_MARK, TopicName, parse
 from .producers import Producers
 from .refusal import Refusal
@@ -29,6 +30,11 @@ class TopicState:
         self.schemas: SchemaLog = SchemaLog()
         self.body_bytes = 0
 
+    def terminate(self) -> list[Notice]:
+        """No more messages; returns who is to be told that there is nothing left for them."""
+        self.log.terminated = True
+        return [each for one in self.subscriptions.values() for each in one.end_of_topic()]
+
     def trim(self) -> None:
         """Drop closed ledgers that every subscription has acked; keeps all while there is none."""
         if self.subscriptions:
@@ -42,7 +48,7 @@ class Catalogue:
         rules: Which topics there may be.
         subscription_rules: What every subscription obeys.
         next_ledger: Gives ledger ids, unique in the whole broker.
-        created: Called when there is a new topic or partition.
+        created: Called with the full name of each new topic or partition, once it is there.
     """
 
     def __init__(
@@ -50,7 +56,7 @@ class Catalogue:
         rules: TopicRules,
         subscription_rules: SubscriptionRules,
         next_ledger: Callable[[], int],
-        created: Callable[[], None] | None = None,
+        created: Callable[[str], None] | None = None,
     ) -> None:
         self._rules = rules
         self._subscription_rules = subscription_rules
@@ -157,7 +163,7 @@ class Catalogue:
             )
             state = self.topics[name.full] = TopicState(log)
             if self._created is not None:
-                self._created()
+                self._created(name.full)
         return state
 
     def topic(self, topic: str, *, create: bool = True) -> TopicState:
@@ -193,6 +199,21 @@ class Catalogue:
             return [self.topic(name.full, create=False)]
         return [self.topics[f"{name.full}-partition-{i}"] for i in range(count)]
 
+    def delete(self, topic: str) -> list[TopicState]:
+        """Forget a topic, or a partitioned one with all its partitions; returns what it was.
+
+        Raises:
+            Refusal: TopicNotFound; NotAllowedError for a single partition.
+        """
+        states = self.states(topic)
+        name = self.name(topic)
+        if name.base in self.partitioned and name.partition >= 0:
+            raise Refusal("NotAllowedError", f"{name.full} goes with {name.base} only")
+        self.partitioned.pop(name.full, None)
+        for state in states:
+            del self.topics[state.name]
+        return states
+
     def subscription(
         self, state: TopicState, name: str, *, start: int, durable: bool = True
     ) -> Subscription:
@@ -203,7 +224,7 @@ class Catalogue:
         state.subscriptions[name] = created
         return created
 
-    def in_namespace(self, namespace: str) -> list[str]:
-        """Full names of the topics and partitions of a namespace."""
-        prefix = f"persistent://{namespace}/"
+    def in_namespace(self, namespace: str, domain: str = "persistent") -> list[str]:
+        """Full names of the topics and partitions of a namespace, of one domain."""
+        prefix = f"{domain}://{namespace}/"
         return sorted(name for name in self.topics if name.startswith(prefix))

@@ -70,6 +70,10 @@ class Cursor:
             self._partial[seq] = left
         return left
 
+    def forget_partial_of(self, seq: int) -> None:
+        """Nothing single is acked of an entry any more, unless all of it is."""
+        self._partial.pop(seq, None)
+
     def ack_below(self, seq: int) -> None:
         """Ack everything before a place; never moves back."""
         if seq <= self.mark:

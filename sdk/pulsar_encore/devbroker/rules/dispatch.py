@@ -3,7 +3,12 @@
 Three rules: one active consumer (Exclusive, Failover), round robin (Shared), by key (Key_Shared, in
 `keyed`). A dispatcher owns the read position and, for the sharing types, who holds what and how
 often it came. Invariant of those: every entry from the cursor's mark to `read` is acked, held by
-one consumer, waiting for redelivery, or delayed, and in one of these places only.
+one consumer, waiting for redelivery or for its consumer, or delayed, and in one of these places
+only.
+
+Chunks of one message go to one consumer: who holds any of them gets the others. Pulsar goes by who
+got the first one, and may so deliver neither the rest nor anything else (wire-protocol.md 6.4);
+that is not copied.
 """
 
 from __future__ import annotations
@@ -54,6 +59,8 @@ class Shared:
         self._replay: list[int] = []
         self._delayed = Delayed(rules.delayed_tick_ms, rules.delayed_strict)
         self._counts: dict[int, int] = {}
+        # Who holds chunks of a message, and how many.
+        self._chunks: dict[str, tuple[Consumer, int]] = {}
         self._unacked = 0
         self._blocked = False
         self._turn = 0
@@ -69,6 +76,9 @@ class Shared:
         self.consumers.remove(consumer)
         for seq in self._drop_held(consumer):
             self._again(seq)
+        for seq in consumer.queue:
+            heappush(self._replay, seq)
+        consumer.queue.clear()
         self._unblock_total()
 
     def settled(self, seq: int) -> None:
@@ -114,11 +124,15 @@ class Shared:
                 self._again(seq)
         while len(out) < limit and not self._blocked:
             consumer = self._next_consumer()
-            if consumer is None or not self._serve(
-                consumer, min(TURN, limit - len(out)), wall_now_ms, out
-            ):
+            if consumer is None:
                 break
-            self._turn = self._next_turn
+            most = min(TURN, limit - len(out))
+            if self._serve(consumer, most, wall_now_ms, out):
+                self._turn = self._next_turn
+                continue
+            waiting = [each for each in self.consumers if each.queue and each.ready]
+            if not any(self._serve(each, most, wall_now_ms, out) for each in waiting):
+                break
         return out
 
     def wake_ms(self, wall_now_ms: int) -> int | None:
@@ -142,22 +156,33 @@ class Shared:
     def _serve(self, consumer: Consumer, limit: int, wall_now_ms: int, out: list[Delivery]) -> int:
         sent = 0
         while sent < limit and consumer.permits > 0 and not consumer.blocked and not self._blocked:
-            seq = self._take(wall_now_ms)
+            seq = self._take(consumer, wall_now_ms)
             if seq is None:
                 break
             self._hold(consumer, seq, out)
             sent += 1
         return sent
 
-    def _take(self, wall_now_ms: int) -> int | None:
-        """The next place to deliver: what was given back first, then the log."""
+    def _take(self, consumer: Consumer, wall_now_ms: int) -> int | None:
+        """The next place to deliver: what waits for this one, what was given back, the log."""
         is_acked = self._cursor.is_acked
-        replay = self._replay
-        while replay:
-            seq = heappop(replay)
-            if not is_acked(seq):
-                return seq
-        return self._read_log(wall_now_ms)
+        for waiting in (consumer.queue, self._replay):
+            while waiting:
+                seq = heappop(waiting)
+                if not is_acked(seq) and (not self._chunks or self._is_for(consumer, seq)):
+                    return seq
+        while (read := self._read_log(wall_now_ms)) is not None:
+            if not self._chunks or self._is_for(consumer, read):
+                return read
+        return None
+
+    def _is_for(self, consumer: Consumer, seq: int) -> bool:
+        """Whether an entry may go to a consumer; else it is put where it waits for another."""
+        holder = self._chunks.get(self._log.at(seq).chunked)
+        if holder is None or holder[0] is consumer:
+            return True
+        heappush(holder[0].queue, seq)
+        return False
 
     def _read_log(self, wall_now_ms: int) -> int | None:
         cursor = self._cursor
@@ -181,6 +206,9 @@ class Shared:
         mask = cursor.remaining(seq) if cursor.has_partial else None
         left = entry.messages if mask is None else mask.bit_count()
         consumer.held[seq] = left
+        if entry.chunked:
+            _, count = self._chunks.get(entry.chunked, (consumer, 0))
+            self._chunks[entry.chunked] = (consumer, count + 1)
         consumer.permits -= left
         consumer.unacked += left
         self._unacked += left
@@ -197,6 +225,19 @@ class Shared:
     def _released(self, consumer: Consumer, left: int, seq: int) -> None:
         """An entry left a consumer's hands, acked or given back."""
         self._uncharge(consumer, left)
+        self._unchain(seq)
+
+    def _unchain(self, seq: int) -> None:
+        """One chunk less of its message is held."""
+        if not self._chunks:
+            return
+        chunked = self._log.at(seq).chunked
+        if chunked in self._chunks:
+            consumer, count = self._chunks[chunked]
+            if count > 1:
+                self._chunks[chunked] = (consumer, count - 1)
+            else:
+                del self._chunks[chunked]
 
     def _uncharge(self, consumer: Consumer, messages: int) -> None:
         consumer.unacked -= messages
@@ -212,6 +253,8 @@ class Shared:
     def _drop_held(self, consumer: Consumer) -> list[int]:
         seqs = sorted(consumer.held)
         consumer.held.clear()
+        for seq in seqs:
+            self._unchain(seq)
         self._unacked -= consumer.unacked
         consumer.unacked = 0
         consumer.blocked = False

@@ -1,4 +1,4 @@
-"""Which consumer a key belongs to: the hash and the two Key_Shared layouts.
+"""Which consumer a key belongs to: the two Key_Shared layouts and the ring of Failover.
 
 Owns nothing but arithmetic. The constants are the protocol's (wire-protocol.md 5.1): a key goes
 to the same consumer here and on Pulsar, or an ordering test against one proves nothing about the
@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
+from ...wire.hashing import murmur3
 from .refusal import Refusal
 
 AUTO_SPLIT_RANGE = 65_535
@@ -28,24 +29,6 @@ class Named(Protocol):
 
 
 C = TypeVar("C", bound=Named)
-
-
-def murmur3(data: bytes) -> int:
-    """MurmurHash3 x86 32 bit, seed 0, sign bit cleared."""
-    h = 0
-    end = len(data) & ~3
-    for at in range(0, end, 4):
-        k = int.from_bytes(data[at : at + 4], "little") * 0xCC9E2D51 & 0xFFFFFFFF
-        k = (k << 15 | k >> 17) * 0x1B873593 & 0xFFFFFFFF
-        h ^= k
-        h = ((h << 13 | h >> 19) & 0xFFFFFFFF) * 5 + 0xE6546B64 & 0xFFFFFFFF
-    if end < len(data):
-        k = int.from_bytes(data[end:], "little") * 0xCC9E2D51 & 0xFFFFFFFF
-        h ^= (k << 15 | k >> 17) * 0x1B873593 & 0xFFFFFFFF
-    h ^= len(data)
-    h = (h ^ h >> 16) * 0x85EBCA6B & 0xFFFFFFFF
-    h = (h ^ h >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
-    return (h ^ h >> 16) & 0x7FFFFFFF
 
 
 class AutoSplit(Generic[C]):
@@ -100,6 +83,11 @@ class Sticky(Generic[C]):
             return None
         end, consumer = self._spans[at]
         return consumer if slot <= end else None
+
+
+def overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
+    """Whether any of some ranges, ends included, has a hash of any of others."""
+    return any(a <= d and c <= b for a, b in some for c, d in others)
 
 
 def check_ranges(new: Sequence[Range], taken: Sequence[Range]) -> None:

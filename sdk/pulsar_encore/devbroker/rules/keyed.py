@@ -57,8 +57,6 @@ class KeyShared(Shared):
     def remove(self, consumer: Consumer, wall_now_ms: int) -> None:
         """A consumer leaves; its slots and what it held go to the others."""
         super().remove(consumer, wall_now_ms)
-        self._replay.extend(consumer.queue)
-        consumer.queue.clear()
         self._deal()
 
     def _deal(self) -> None:

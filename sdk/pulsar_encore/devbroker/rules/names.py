@@ -1,12 +1,14 @@
-"""Topic names as the protocol spells them, and the hash of a list of them."""
+"""Topic names as the protocol spells them.
+
+A topic whose name says non-persistent is one: what is on it has no id, and is done with once it
+was delivered. Of what Pulsar drops there, because nobody has permits, nothing is dropped here.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import NamedTuple
 
-from ...wire.checksum import crc32c
 from .refusal import Refusal
 
 PARTITION_MARK = "-partition-"
@@ -17,7 +19,8 @@ class TopicName(NamedTuple):
     """A parsed name.
 
     Args:
-        full: ``persistent://tenant/namespace/topic``, with the partition's suffix if it has one.
+        full: ``persistent://tenant/namespace/topic``, with the partition's suffix if it has one;
+            or non-persistent.
         namespace: ``tenant/namespace``.
         base: `full` without the suffix.
         partition: -1 when there is no suffix.
@@ -33,7 +36,7 @@ def parse(name: str) -> TopicName:
     """Read a topic name; short names mean ``persistent://public/default``.
 
     Raises:
-        Refusal: InvalidTopicName, or NotAllowedError for a non-persistent topic.
+        Refusal: InvalidTopicName.
     """
     domain, mark, rest = name.partition("://")
     if not mark:
@@ -43,19 +46,9 @@ def parse(name: str) -> TopicName:
         parts = ["public", "default", *parts]
     if len(parts) != 3 or not all(part.strip() for part in parts):
         raise Refusal("InvalidTopicName", f"{name!r} is not tenant/namespace/topic")
-    if domain == "non-persistent":
-        raise Refusal("NotAllowedError", "the development broker has persistent topics only")
-    if domain != "persistent":
+    if domain not in ("persistent", "non-persistent"):
         raise Refusal("InvalidTopicName", f"{name!r} has an unknown domain {domain!r}")
-    full = f"persistent://{'/'.join(parts)}"
+    full = f"{domain}://{'/'.join(parts)}"
     found = _PARTITION.search(full)
     base = full[: found.start()] if found else full
     return TopicName(full, "/".join(parts[:2]), base, int(found[1]) if found else -1)
-
-
-def topics_hash(topics: Iterable[str]) -> str:
-    """The hash by which a client knows that a list of topics is unchanged."""
-    names = sorted(topics)
-    if not names:
-        return "00000000"
-    return crc32c(",".join(names).encode()).to_bytes(4, "little").hex()

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ...wire.hashing import murmur3
 from .consumers import Consumer, Delivery, SubscriptionType
 from .cursor import Cursor
-from .hashing import murmur3, ring_index
+from .hashing import ring_index
 from .settings import SubscriptionRules
 from .topic_log import LogEntry, TopicLog
 

@@ -27,6 +27,8 @@ from .settings import SubscriptionRules
 from .single_active import Overtaking, SingleActive
 from .topic_log import TopicLog
 
+_BEFORE_FIRST = 2**64 - 1  # -1 as the wire shows it
+
 
 class Subscription:
     """One named subscription of one topic.
@@ -182,15 +184,25 @@ class Subscription:
             rule.settled(seq)
 
     def ack_cumulative(self, ledger: int, entry: int, mask: int | None = None) -> None:
-        """Ack everything up to an id; ignored on Shared and Key_Shared, as by Pulsar."""
+        """Ack everything up to an id; ignored on Shared and Key_Shared, as by Pulsar.
+
+        An entry of -1 is before the first of its ledger. Inside a batch the mask replaces what was
+        acked of the entry, single acks behind it included (seen on 4.2.4).
+        """
+        if self._dispatcher is not None and self._dispatcher.type.shares:
+            return
+        if entry in (-1, _BEFORE_FIRST):
+            self.cursor.ack_below(self.log.locate_from(ledger, 0))
+            return
         seq = self.log.locate(ledger, entry)
-        if seq is None or (self._dispatcher is not None and self._dispatcher.type.shares):
+        if seq is None:
             return
         if mask is None:
             self.cursor.ack_below(seq + 1)
             return
         self.cursor.ack_below(seq)
         if self._rules.batch_index_ack:
+            self.cursor.forget_partial_of(seq)
             self.cursor.ack_indexes(seq, self.log.at(seq).messages, mask)
 
     def redeliver(

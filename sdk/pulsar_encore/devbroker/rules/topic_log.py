@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .hashing import murmur3
+from ...wire.hashing import murmur3
 from .refusal import Refusal
 
 EARLIEST = (2**64 - 1, 2**64 - 1)  # -1:-1 as the wire's unsigned fields show it
@@ -28,6 +28,7 @@ class LogEntry:
         publish_ms: The producer's clock, wall ms.
         deliver_at_ms: Wall ms before which Shared and Key_Shared hold it back; 0 for none.
         key: What Key_Shared hashes.
+        chunked: What all chunks of a message have in common; empty for what is no chunk.
     """
 
     body: bytes
@@ -35,6 +36,7 @@ class LogEntry:
     publish_ms: int = 0
     deliver_at_ms: int = 0
     key: bytes = b""
+    chunked: str = ""
     messages: int = 1
     seq: int = -1
     ledger: int = -1
@@ -72,6 +74,7 @@ class TopicLog:
     ) -> None:
         self.name = name
         self.partition = partition
+        self.persistent: bool = name.startswith("persistent://")
         self.entries: list[LogEntry] = []
         self.base: int = 0
         self.end: int = 0
@@ -89,14 +92,22 @@ class TopicLog:
         self._ledger_ids.append(self._next_ledger())
         self._ledger_starts.append(self.end)
 
-    def append(self, entry: LogEntry) -> LogEntry:
-        """Store an entry and give it its id.
+    def check_open(self) -> None:
+        """Whether there may be more entries.
 
         Raises:
             Refusal: TopicTerminatedError.
         """
         if self.terminated:
             raise Refusal("TopicTerminatedError", f"{self.name} was terminated")
+
+    def append(self, entry: LogEntry) -> LogEntry:
+        """Store an entry and give it its id.
+
+        Raises:
+            Refusal: TopicTerminatedError.
+        """
+        self.check_open()
         if self.end - self._ledger_starts[-1] >= self._per_ledger:
             self.roll_ledger()
         entry.seq = self.end

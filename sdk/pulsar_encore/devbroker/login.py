@@ -1,0 +1,103 @@
+"""Who the client of a session is, for as long as the session lasts.
+
+Owns the check at CONNECT, and the one that comes again and again: a credential that has expired is
+asked for anew by AUTH_CHALLENGE, once; without a good answer before the next check, or from a
+client that knows no challenges, the session ends (wire-protocol.md 3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..wire import answers
+from ..wire import pulsar_pb2 as pb
+from .clock import Timer
+from .rules.credentials import Credential
+from .rules.refusal import Refusal
+from .service import BrokerService
+
+REFRESH = b"PulsarAuthRefresh"
+
+
+class Login:
+    """The credential of one session.
+
+    Args:
+        service: Whose credentials count.
+        certificate: Common name of the client's certificate, None without.
+        send: Sends a command to the client.
+        end: Ends the session, with the reason.
+    """
+
+    def __init__(
+        self,
+        service: BrokerService,
+        certificate: str | None,
+        send: Callable[[pb.BaseCommand], None],
+        end: Callable[[str], None],
+    ) -> None:
+        self._service = service
+        self._certificate = certificate
+        self._send = send
+        self._end = end
+        self._credential: Credential | None = None
+        self._refreshes = False
+        self._challenged = False
+        self._timer: Timer | None = None
+
+    def connect(self, command: pb.CommandConnect) -> bool:
+        """Let the client in, or tell it why not and end the session."""
+        self._refreshes = command.feature_flags.supports_auth_refresh
+        if not self._accept(command.auth_method_name, command.auth_data):
+            return False
+        if self._credential is not None:
+            self._check_later()
+        return True
+
+    def respond(self, command: pb.CommandAuthResponse) -> None:
+        """Take the new credential; success is silent."""
+        before = self._credential
+        if before is None:
+            return
+        response = command.response
+        if not self._accept(response.auth_method_name, response.auth_data):
+            return
+        assert self._credential is not None
+        if self._credential.role != before.role:
+            self._end(f"role {self._credential.role!r} answers for {before.role!r}")
+        self._challenged = False
+
+    def close(self) -> None:
+        """The session has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _accept(self, method: str, data: bytes) -> bool:
+        service = self._service
+        try:
+            self._credential = service.credentials.check(
+                method, data, self._certificate, service.age_ms()
+            )
+        except Refusal as refusal:
+            self._send(answers.error(error=pb.AuthenticationError, message=refusal.message))
+            self._end(refusal.message)
+            return False
+        return True
+
+    def _check_later(self) -> None:
+        check_s = self._service.settings.auth_refresh_check_s
+        self._timer = self._service.clock.call_later(check_s, self._check)
+
+    def _check(self) -> None:
+        credential = self._credential
+        assert credential is not None
+        if credential.expired(self._service.age_ms()):
+            if not self._refreshes:
+                self._end("the credential has expired, and the client knows no AUTH_CHALLENGE")
+                return
+            if self._challenged:
+                self._end("AUTH_CHALLENGE was not answered")
+                return
+            self._challenged = True
+            self._send(answers.auth_challenge(method=credential.method, data=REFRESH))
+        self._check_later()

@@ -1,0 +1,78 @@
+"""Who may connect: what a client presents, and until when that is good.
+
+Pure: time is an argument. Invariant: a secret is compared, never shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ...errors import ConfigurationError
+from .refusal import Refusal
+
+METHODS = ("token", "basic", "tls")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Credential:
+    """Something that a client may authenticate with.
+
+    Args:
+        data: The token; ``user:password`` for basic; for tls the common name of the client's
+            certificate, which the TLS handshake has verified.
+        method: ``"token"``, ``"basic"`` or ``"tls"``.
+        role: Whom it stands for. A connection keeps its role when it shows a new credential.
+        expires_s: Seconds after the broker's start from which it is not good any more; None for
+            never.
+
+    Raises:
+        ConfigurationError: An unknown method, or nothing to present.
+    """
+
+    data: str = field(repr=False)
+    method: str = "token"
+    role: str = "user"
+    expires_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ConfigurationError(f"method must be one of {METHODS}, not {self.method!r}")
+        if not self.data:
+            raise ConfigurationError(f"the {self.method} credential of {self.role!r} is empty")
+
+    def expired(self, now_ms: float) -> bool:
+        """Whether it is not good any more; `now_ms` counts from the broker's start."""
+        return self.expires_s is not None and now_ms >= self.expires_s * 1000
+
+
+class Credentials:
+    """All that a broker accepts; with none it accepts everybody."""
+
+    def __init__(self, accepted: Sequence[Credential]) -> None:
+        self._accepted = tuple(accepted)
+
+    def check(
+        self, method: str, data: bytes, certificate: str | None, now_ms: float
+    ) -> Credential | None:
+        """Find what a client presents.
+
+        Args:
+            method: `auth_method_name` of the command.
+            data: `auth_data`; not looked at for tls.
+            certificate: Common name of the client's certificate, None without.
+            now_ms: Ms since the broker's start.
+
+        Returns:
+            The credential; None when the broker asks for none.
+
+        Raises:
+            Refusal: AuthenticationError.
+        """
+        if not self._accepted:
+            return None
+        shown = (certificate or "").encode() if method == "tls" else data
+        for each in self._accepted:
+            if each.method == method and each.data.encode() == shown and not each.expired(now_ms):
+                return each
+        raise Refusal("AuthenticationError", "Failed to authenticate")

@@ -1,0 +1,122 @@
+"""Keys of recipients, and the data keys wrapped by them: the one file that imports `cryptography`.
+
+RSA: OAEP with SHA-1 and MGF1-SHA-1, empty label. EC: ECIES as Bouncy Castle's cipher of that name
+with a MAC key of 128 bits writes it, ``V C T``: an ephemeral public point (uncompressed), the data
+key XORed with KDF2-SHA-1 of (V, shared secret), HMAC-SHA-1 over C and eight zero bytes. The stock
+client knows RSA only, Java both (wire-protocol notes 6.5).
+Refuses: keys of any other kind, and private keys with a pass phrase.
+"""
+
+from __future__ import annotations
+
+import hmac
+from typing import Final, TypeAlias
+
+from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.x963kdf import X963KDF
+
+__all__ = ["AESGCM", "InvalidTag", "KeyMaterialError", "RecipientKey", "load", "unwrap", "wrap"]
+
+RecipientKey: TypeAlias = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
+
+_MAC_KEY: Final = 16  # bytes
+_MAC: Final = 20
+_NO_ENCODING: Final = bytes(8)  # the length, in bits, of the encoding vector that is not used
+
+
+class KeyMaterialError(Exception):
+    """A key is not one, of an unknown kind, or does not fit what it was used on; says which."""
+
+
+def load(pem: bytes) -> RecipientKey:
+    """Read a recipient's public key.
+
+    Raises:
+        KeyMaterialError: Not PEM, or neither RSA nor EC.
+    """
+    try:
+        key = serialization.load_pem_public_key(pem)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise KeyMaterialError(f"no readable public key in PEM: {error}") from error
+    if isinstance(key, (rsa.RSAPublicKey, ec.EllipticCurvePublicKey)):
+        return key
+    raise KeyMaterialError(f"{type(key).__name__} can't wrap keys; use RSA or EC")
+
+
+def wrap(key: RecipientKey, data_key: bytes) -> bytes:
+    """Wrap a data key for one recipient.
+
+    Raises:
+        KeyMaterialError: An RSA key too short for it.
+    """
+    if isinstance(key, ec.EllipticCurvePublicKey):
+        return _ecies_wrap(key, data_key)
+    try:
+        return key.encrypt(data_key, _oaep())
+    except ValueError as error:
+        bits = key.key_size
+        raise KeyMaterialError(f"RSA key of {bits} bits is too short; use 2048 or more") from error
+
+
+def unwrap(pem: bytes, wrapped: bytes) -> bytes:
+    """Recover a data key with a recipient's private key.
+
+    Raises:
+        KeyMaterialError: Not a private key in PEM, of another kind, or not the recipient's.
+    """
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise KeyMaterialError(f"no readable private key in PEM: {error}") from error
+    try:
+        if isinstance(key, rsa.RSAPrivateKey):
+            return key.decrypt(wrapped, _oaep())
+        if isinstance(key, ec.EllipticCurvePrivateKey):
+            return _ecies_unwrap(key, wrapped)
+    except ValueError as error:
+        raise KeyMaterialError("wrapped for another key, or altered") from error
+    raise KeyMaterialError(f"{type(key).__name__} can't unwrap keys; use RSA or EC")
+
+
+def _oaep() -> padding.OAEP:
+    return padding.OAEP(padding.MGF1(hashes.SHA1()), hashes.SHA1(), label=None)
+
+
+def _ecies_wrap(key: ec.EllipticCurvePublicKey, data_key: bytes) -> bytes:
+    ephemeral = ec.generate_private_key(key.curve)
+    point = ephemeral.public_key().public_bytes(
+        serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint
+    )
+    shared = ephemeral.exchange(ec.ECDH(), key)
+    mac_key, pad = _ecies_keys(point, shared, len(data_key))
+    hidden = _xor(data_key, pad)
+    return point + hidden + _ecies_mac(mac_key, hidden)
+
+
+def _ecies_unwrap(key: ec.EllipticCurvePrivateKey, wrapped: bytes) -> bytes:
+    end = 1 + 2 * ((key.curve.key_size + 7) // 8)
+    if len(wrapped) <= end + _MAC:
+        raise ValueError(f"{len(wrapped)} bytes")
+    point, hidden, mac = wrapped[:end], wrapped[end:-_MAC], wrapped[-_MAC:]
+    ephemeral = ec.EllipticCurvePublicKey.from_encoded_point(key.curve, point)
+    mac_key, pad = _ecies_keys(point, key.exchange(ec.ECDH(), ephemeral), len(hidden))
+    if not hmac.compare_digest(mac, _ecies_mac(mac_key, hidden)):
+        raise ValueError("MAC")
+    return _xor(hidden, pad)
+
+
+def _ecies_keys(point: bytes, shared: bytes, size: int) -> tuple[bytes, bytes]:
+    """The MAC key and the pad; KDF2 is X9.63's under another name."""
+    derived = X963KDF(hashes.SHA1(), _MAC_KEY + size, sharedinfo=None).derive(point + shared)
+    return derived[:_MAC_KEY], derived[_MAC_KEY:]
+
+
+def _ecies_mac(key: bytes, hidden: bytes) -> bytes:
+    return hmac.digest(key, hidden + _NO_ENCODING, "sha1")
+
+
+def _xor(left: bytes, right: bytes) -> bytes:
+    return (int.from_bytes(left) ^ int.from_bytes(right)).to_bytes(len(left))

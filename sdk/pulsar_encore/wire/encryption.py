@@ -1,0 +1,222 @@
+"""Encryption of entries end to end: who may read is settled between producers and consumers.
+
+Owns `Encryptor` (a producer's), `DataKeys` (a consumer's) and the fields of the metadata that they
+write and read. A payload is compressed first, then encrypted whole, a batch as one and each chunk
+for itself: AES-256-GCM, 12-byte nonce, 16-byte tag, no associated data. The data key travels in
+every entry, wrapped by each recipient's public key (`ciphers`).
+Invariant: a data key is used for at most 4 hours and 2^32 entries, each with a nonce of its own.
+Refuses: to work without the package `cryptography` (extra `encryption`), and to write in clear
+what it was to encrypt.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+from ..errors import ConfigurationError, NotSupportedError
+from . import pulsar_pb2 as pb
+from .entries import EntryError, properties, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
+
+    from .checksum import Data
+
+TAG_SIZE: Final = 16
+"""What encryption adds to a payload, in bytes."""
+
+DATA_KEY_MS: Final = 4 * 3600 * 1000
+"""How long one data key is used, as by Java's client and the stock client."""
+
+DATA_KEY_ENTRIES: Final = 1 << 32
+"""How many entries one data key may encrypt with random nonces (NIST SP 800-38D, 8.3)."""
+
+_KEY_SIZE: Final = 32
+_NONCE_SIZE: Final = 12
+
+
+class DecryptionError(EntryError):
+    """The payload can't be read here: no key for it, another key, or altered bytes.
+
+    Ack it with `validation_error` only where the application chose to discard such messages; it may
+    be readable elsewhere.
+    """
+
+    validation_error: ClassVar[pb.CommandAck.ValidationError.ValueType] = (
+        pb.CommandAck.DecryptionError
+    )
+
+
+class PublicKey(NamedTuple):
+    """A recipient's public key.
+
+    Attributes:
+        pem: RSA or EC, in PEM; parameters of a curve that are written out must be those of P-256,
+            P-384 or P-521.
+        metadata: Sent with the wrapped data key, for whoever looks for the private key.
+    """
+
+    pem: bytes
+    metadata: Mapping[str, str] = {}
+
+
+class Encryptor:
+    """Encrypts the entries of one producer.
+
+    Args:
+        recipients: Public keys by the names that consumers know them by; at least one.
+        now_ms: Monotonic ms; the first data key is made now.
+
+    Raises:
+        ConfigurationError: No recipients, or a key that can't wrap; names it.
+        NotSupportedError: `cryptography` is not installed.
+    """
+
+    def __init__(self, recipients: Mapping[str, PublicKey], *, now_ms: int) -> None:
+        if not recipients:
+            raise ConfigurationError("encryption without recipients: name at least one key")
+        self._ciphers = _ciphers()
+        self._recipients = dict(recipients)
+        self.renew(now_ms)
+
+    def renew(self, now_ms: int) -> None:
+        """Go on with a new data key, as happens by itself in time.
+
+        Raises:
+            ConfigurationError: A recipient's key can't wrap; names it.
+        """
+        data_key = os.urandom(_KEY_SIZE)
+        self._wrapped = [
+            pb.EncryptionKeys(
+                key=name,
+                value=self._wrap(name, key.pem, data_key),
+                metadata=[pb.KeyValue(key=k, value=v) for k, v in key.metadata.items()],
+            )
+            for name, key in self._recipients.items()
+        ]
+        self._cipher = self._ciphers.AESGCM(data_key)
+        self._until_ms = now_ms + DATA_KEY_MS
+        self._left = DATA_KEY_ENTRIES
+
+    def _wrap(self, name: str, pem: bytes, data_key: bytes) -> bytes:
+        try:
+            wrapped: bytes = self._ciphers.wrap(self._ciphers.load(pem), data_key)
+        except self._ciphers.KeyMaterialError as error:
+            raise ConfigurationError(f"encryption key {name!r}: {error}") from error
+        return wrapped
+
+    def encrypt(self, metadata: pb.MessageMetadata, payload: Data, *, now_ms: int) -> bytes:
+        """Encrypt the payload of one entry and say so in its metadata.
+
+        Args:
+            metadata: Of the entry; its encryption fields are set anew.
+            payload: Compressed already; the result is `TAG_SIZE` longer.
+            now_ms: Monotonic ms.
+        """
+        if now_ms >= self._until_ms or not self._left:
+            self.renew(now_ms)
+        self._left -= 1
+        nonce = os.urandom(_NONCE_SIZE)
+        metadata.ClearField("encryption_keys")
+        metadata.ClearField("encryption_algo")
+        metadata.encryption_keys.extend(self._wrapped)
+        metadata.encryption_param = nonce
+        encrypted: bytes = self._cipher.encrypt(nonce, payload, None)
+        return encrypted
+
+
+class DataKeys:
+    """Decrypts entries, and remembers the data keys it has unwrapped, the least used one the least.
+
+    Args:
+        most: Data keys remembered; unwrapping one again costs about a millisecond.
+
+    Raises:
+        ConfigurationError: `most` is below 1.
+        NotSupportedError: `cryptography` is not installed.
+    """
+
+    def __init__(self, most: int = 1000) -> None:
+        if most < 1:
+            raise ConfigurationError(f"at least 1 data key must be remembered, not {most}")
+        self._most = most
+        self._ciphers = _ciphers()
+        self._known: OrderedDict[bytes, Any] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def decrypt(
+        self,
+        metadata: pb.MessageMetadata,
+        payload: Data,
+        private_key: Callable[[str, Mapping[str, str]], bytes | None],
+    ) -> bytes:
+        """Decrypt the payload of one entry; what comes out may be compressed.
+
+        Args:
+            metadata: Of the entry; `is_encrypted` says whether this is to be called.
+            payload: The ciphertext and its tag.
+            private_key: Gives the PEM of a recipient's private key by its name and the metadata
+                that the producer sent along; None when this consumer has none of that name.
+
+        Raises:
+            DecryptionError: No private key fits, or the bytes were altered.
+        """
+        nonce = metadata.encryption_param
+        if len(nonce) != _NONCE_SIZE:
+            raise DecryptionError(f"nonce of {len(nonce)} bytes, {_NONCE_SIZE} expected")
+        cipher = self._cipher(metadata, private_key)
+        try:
+            clear: bytes = cipher.decrypt(nonce, payload, None)
+        except (self._ciphers.InvalidTag, ValueError) as error:
+            raise DecryptionError("the payload was altered after its encryption") from error
+        return clear
+
+    def _cipher(
+        self,
+        metadata: pb.MessageMetadata,
+        private_key: Callable[[str, Mapping[str, str]], bytes | None],
+    ) -> Any:
+        known = self._known
+        for wrapped in metadata.encryption_keys:
+            found = known.get(wrapped.value)
+            if found is not None:
+                known.move_to_end(wrapped.value)
+                return found
+        causes: list[str] = []
+        for wrapped in metadata.encryption_keys:
+            name = text(wrapped.key)
+            pem = private_key(name, properties(wrapped.metadata))
+            if pem is None:
+                causes.append(f"no private key of the name {name!r}")
+                continue
+            try:
+                cipher = self._ciphers.AESGCM(self._ciphers.unwrap(pem, wrapped.value))
+            except (self._ciphers.KeyMaterialError, ValueError) as error:
+                causes.append(f"private key {name!r}: {error}")
+                continue
+            known[wrapped.value] = cipher
+            if len(known) > self._most:
+                known.popitem(last=False)
+            return cipher
+        raise DecryptionError("; ".join(causes) or "the entry names no keys")
+
+
+def is_encrypted(metadata: pb.MessageMetadata) -> bool:
+    """Whether the payload behind this metadata is encrypted."""
+    return len(metadata.encryption_keys) > 0
+
+
+def _ciphers() -> ModuleType:
+    """Import late: few topics are encrypted, and the package behind this is large."""
+    try:
+        from . import ciphers
+    except ImportError as error:
+        raise NotSupportedError(
+            "encryption needs the package cryptography: pip install pulsar-encore[encryption]"
+        ) from error
+    return ciphers

@@ -1,0 +1,163 @@
+"""Who serves a topic, and which topics there are: redirects, watchers, topics that are deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pulsar
+import pytest
+from session_kit import TOPIC, HandClock, MemoryClient
+
+from pulsar_encore.devbroker import BrokerSettings, BrokerThread, Refusal
+from pulsar_encore.devbroker.service import BrokerService
+from pulsar_encore.wire import commands, topics_hash
+from pulsar_encore.wire import pulsar_pb2 as pb
+
+PREFIX = "persistent://public/default/"
+LOOKUP = pb.CommandLookupTopicResponse
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+def serve(clock: HandClock, **settings: object) -> BrokerService:
+    return BrokerService(BrokerSettings(**settings), clock, lambda seconds: None)  # type: ignore[arg-type]
+
+
+def watch(client: MemoryClient, pattern: str, watcher_id: int = 7) -> None:
+    client.send(
+        commands.watch_topic_list(
+            "public/default", request_id=1, watcher_id=watcher_id, topics_pattern=pattern
+        )
+    )
+
+
+def updates(client: MemoryClient) -> list[tuple[int, list[str], list[str], str]]:
+    """Watcher, new topics, deleted ones, hash."""
+    found = [frame.command.watchTopicUpdate for frame in client.got]
+    return [
+        (one.watcher_id, list(one.new_topics), list(one.deleted_topics), one.topics_hash)
+        for one in found
+        if one.topics_hash
+    ]
+
+
+def test_a_broker_that_serves_nothing_says_who_does(clock: HandClock) -> None:
+    client = MemoryClient(serve(clock, redirect_to="pulsar://other:6650"))
+    client.send(commands.lookup(TOPIC, request_id=1))
+    client.subscribe()
+    client.produce()
+    clock.advance()
+    assert client.names() == ["CONNECTED", "LOOKUP_RESPONSE", "ERROR", "ERROR"]
+    answer = client.got[1].command.lookupTopicResponse
+    assert (answer.response, answer.brokerServiceUrl) == (LOOKUP.Redirect, "pulsar://other:6650")
+    assert answer.authoritative and not answer.HasField("brokerServiceUrlTls")
+    assert {frame.command.error.error for frame in client.got[2:]} == {pb.ServiceNotReady}
+
+
+def test_the_stock_client_follows_a_redirect(
+    start: Callable[..., BrokerThread], connect: Callable[..., pulsar.Client]
+) -> None:
+    owner = start()
+    front = start(redirect_to=owner.url)
+    client = connect(front)
+    consumer = client.subscribe("t", "s")
+    client.create_producer("t").send(b"one")
+    assert consumer.receive(5000).data() == b"one"
+    assert front.recorded("SUBSCRIBE") == [] != owner.recorded("SUBSCRIBE")
+
+
+def test_each_watcher_hears_of_its_own_topics(clock: HandClock) -> None:
+    service = serve(clock)
+    first, second = MemoryClient(service), MemoryClient(service)
+    watch(first, "public/default/a.*")
+    watch(first, "public/default/b.*", watcher_id=8)
+    watch(second, "public/default/.*")
+    for name in ("a", "b"):
+        service.catalogue.create(name)
+    clock.advance()
+    hashes = [topics_hash([PREFIX + name for name in names]) for names in ("a", "b", "ab")]
+    assert updates(first) == [
+        (7, [PREFIX + "a"], [], hashes[0]),
+        (8, [PREFIX + "b"], [], hashes[1]),
+    ]
+    assert [hashed for *_, hashed in updates(second)] == [hashes[0], hashes[2]]
+
+
+def test_a_topic_that_a_consumer_creates_is_told_of(clock: HandClock) -> None:
+    client = MemoryClient(serve(clock))
+    watch(client, "public/default/t")
+    client.subscribe()
+    clock.advance()
+    assert [new for _, new, _, _ in updates(client)] == [[TOPIC]]
+
+
+def test_partitions_that_are_deleted_are_told_of_one_by_one(clock: HandClock) -> None:
+    service = serve(clock)
+    service.catalogue.create_partitioned("t", 2)
+    client = MemoryClient(service)
+    watch(client, "public/default/t")
+    service.delete("t")
+    clock.advance()
+    gone = [f"{TOPIC}-partition-{number}" for number in range(2)]
+    assert [deleted for _, _, deleted, _ in updates(client)] == [gone[:1], gone[1:]]
+    assert updates(client)[-1][3] == "00000000"
+    assert service.catalogue.partitioned == {} == service.catalogue.topics
+
+
+def test_who_uses_a_topic_that_is_deleted_is_closed_and_may_begin_anew(clock: HandClock) -> None:
+    service = serve(clock)
+    client = MemoryClient(service)
+    client.subscribe()
+    client.produce()
+    client.publish(b"one")
+    clock.advance()
+    service.delete(TOPIC)
+    clock.advance()
+    assert client.names()[-2:] == ["CLOSE_CONSUMER", "CLOSE_PRODUCER"]
+    client.subscribe()
+    clock.advance()
+    assert client.names()[-1] == "SUCCESS"
+    assert service.catalogue.topic(TOPIC).log.end == 0
+
+
+@pytest.mark.parametrize("name", ["none", "t-partition-0"])
+def test_what_cannot_be_deleted(clock: HandClock, name: str) -> None:
+    service = serve(clock)
+    service.catalogue.create_partitioned("t", 2)
+    with pytest.raises(Refusal):
+        service.delete(name)
+    assert len(service.catalogue.topics) == 2
+
+
+@pytest.mark.parametrize("watchers", [True, False])
+def test_watchers_can_be_off(clock: HandClock, watchers: bool) -> None:
+    client = MemoryClient(serve(clock, topic_watchers=watchers))
+    watch(client, "public/default/.*")
+    clock.advance()
+    assert client.names()[-1] == ("WATCH_TOPIC_LIST_SUCCESS" if watchers else "ERROR")
+    flags = client.got[0].command.connected.feature_flags
+    assert flags.supports_topic_watchers is watchers
+    assert flags.supports_topic_watcher_reconcile is watchers
+
+
+def test_a_malformed_namespace_costs_the_connection(clock: HandClock) -> None:
+    client = MemoryClient(serve(clock))
+    client.send(
+        commands.watch_topic_list("public", request_id=1, watcher_id=1, topics_pattern=".*")
+    )
+    assert client.closed
+
+
+def test_there_are_no_topics_that_are_not_persistent(clock: HandClock) -> None:
+    service = serve(clock)
+    service.catalogue.create("t")
+    client = MemoryClient(service)
+    modes = pb.CommandGetTopicsOfNamespace
+    for mode in (modes.NON_PERSISTENT, modes.PERSISTENT, modes.ALL):
+        client.send(commands.get_topics_of_namespace("public/default", request_id=1, mode=mode))
+    clock.advance()
+    found = [frame.command.getTopicsOfNamespaceResponse.topics for frame in client.got[1:]]
+    assert [list(each) for each in found] == [[], [TOPIC], [TOPIC]]

@@ -1,0 +1,201 @@
+"""Who may connect, and until when: credentials, AUTH_CHALLENGE, in time moved by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from session_kit import HandClock, MemoryClient
+
+from pulsar_encore.devbroker import BrokerSettings, Credential
+from pulsar_encore.devbroker.service import BrokerService
+from pulsar_encore.errors import ConfigurationError
+from pulsar_encore.wire import commands
+from pulsar_encore.wire import pulsar_pb2 as pb
+
+REFRESHES = pb.FeatureFlags(supports_auth_refresh=True)
+CREDENTIALS = (
+    Credential(data="early", role="a", expires_s=30),
+    Credential(data="late", role="a", expires_s=150),
+    Credential(data="for ever", role="a"),
+    Credential(data="another's", role="b"),
+    Credential(data="user:secret", method="basic", role="a"),
+    Credential(data="client-1", method="tls", role="c"),
+)
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    clock = HandClock()
+    clock.advance(1000)  # that a clock does not start at 0 is nothing to the broker
+    return clock
+
+
+@pytest.fixture
+def service(clock: HandClock) -> BrokerService:
+    return BrokerService(BrokerSettings(credentials=CREDENTIALS), clock, lambda seconds: None)
+
+
+def connect(service: BrokerService, data: str = "", method: str = "token", **fields: Any) -> Any:
+    return MemoryClient(service, auth_method_name=method, auth_data=data.encode(), **fields)
+
+
+def respond(client: MemoryClient, data: str, method: str = "token") -> None:
+    client.send(commands.auth_response(client_version="test", method=method, data=data.encode()))
+
+
+@pytest.mark.parametrize(
+    ("data", "method", "certificate"),
+    [
+        ("early", "token", None),
+        ("user:secret", "basic", None),
+        ("", "tls", "client-1"),
+    ],
+)
+def test_what_is_accepted(
+    clock: HandClock,
+    service: BrokerService,
+    data: str,
+    method: str,
+    certificate: str | None,
+) -> None:
+    client = connect(service, data, method, certificate=certificate)
+    clock.advance()
+    assert client.names() == ["CONNECTED"]
+
+
+@pytest.mark.parametrize(
+    ("data", "method", "certificate"),
+    [
+        ("", "", None),
+        ("wrong", "token", None),
+        ("user:secret", "token", None),
+        ("early", "basic", None),
+        ("user:wrong", "basic", None),
+        ("client-1", "tls", None),
+        ("", "tls", "client-2"),
+        ("early", "athenz", None),
+    ],
+)
+def test_what_is_refused(
+    clock: HandClock,
+    service: BrokerService,
+    data: str,
+    method: str,
+    certificate: str | None,
+) -> None:
+    client = connect(service, data, method, certificate=certificate)
+    clock.advance()
+    assert client.names() == ["ERROR"] and client.closed
+    error = client.got[0].command.error
+    assert (error.error, error.request_id) == (pb.AuthenticationError, commands.NO_REQUEST)
+
+
+def test_what_has_expired_is_refused(clock: HandClock, service: BrokerService) -> None:
+    clock.advance(30)
+    client = connect(service, "early")
+    clock.advance()
+    assert client.names() == ["ERROR"]
+
+
+def test_a_client_is_asked_anew_when_its_credential_has_expired(
+    clock: HandClock, service: BrokerService
+) -> None:
+    client = connect(service, "early", feature_flags=REFRESHES)
+    clock.advance(59)
+    assert client.names() == ["CONNECTED"]
+    clock.advance(2)
+    assert client.names() == ["CONNECTED", "AUTH_CHALLENGE"]
+    challenge = client.got[-1].command.authChallenge.challenge
+    assert (challenge.auth_method_name, challenge.auth_data) == ("token", b"PulsarAuthRefresh")
+    respond(client, "late")
+    clock.advance(100)
+    assert client.names() == ["CONNECTED", "AUTH_CHALLENGE"], "success is silent"
+    clock.advance(60)
+    assert client.names() == ["CONNECTED", "AUTH_CHALLENGE", "AUTH_CHALLENGE"]
+    respond(client, "for ever")
+    clock.advance(600)
+    assert not client.closed and len(client.got) == 3
+
+
+def test_consumers_survive_a_refresh(clock: HandClock, service: BrokerService) -> None:
+    client = connect(service, "early", feature_flags=REFRESHES)
+    client.subscribe()
+    client.produce()
+    clock.advance(61)
+    respond(client, "for ever")
+    client.publish(b"one")
+    clock.advance()
+    assert client.payloads() == [b"one"]
+
+
+def test_without_an_answer_until_the_next_check_the_session_ends(
+    clock: HandClock, service: BrokerService
+) -> None:
+    client = connect(service, "early", feature_flags=REFRESHES)
+    clock.advance(119)
+    assert not client.closed
+    clock.advance(2)
+    assert client.closed and client.names() == ["CONNECTED", "AUTH_CHALLENGE"]
+
+
+def test_a_client_that_knows_no_challenges_is_closed(
+    clock: HandClock, service: BrokerService
+) -> None:
+    client = connect(service, "early")
+    clock.advance(61)
+    assert client.closed and client.names() == ["CONNECTED"]
+
+
+@pytest.mark.parametrize(
+    ("data", "answer"), [("wrong", ["ERROR"]), ("early", ["ERROR"]), ("another's", [])]
+)
+def test_a_bad_answer_ends_the_session(
+    clock: HandClock, service: BrokerService, data: str, answer: list[str]
+) -> None:
+    client = connect(service, "early", feature_flags=REFRESHES)
+    clock.advance(61)
+    respond(client, data)
+    assert client.closed
+    assert client.names() == ["CONNECTED", "AUTH_CHALLENGE", *answer]
+
+
+def test_an_answer_that_nobody_asked_for_counts_too(
+    clock: HandClock, service: BrokerService
+) -> None:
+    client = connect(service, "early", feature_flags=REFRESHES)
+    respond(client, "for ever")
+    clock.advance(300)
+    assert client.names() == ["CONNECTED"]
+
+
+def test_no_check_comes_after_the_end(clock: HandClock, service: BrokerService) -> None:
+    client = connect(service, "early", feature_flags=REFRESHES)
+    client.session.lost()
+    clock.advance(300)
+    assert client.names() == ["CONNECTED"]
+
+
+def test_without_credentials_everybody_may_connect(clock: HandClock) -> None:
+    service = BrokerService(BrokerSettings(), clock, lambda seconds: None)
+    client = connect(service, "anything", "athenz")
+    respond(client, "anything")
+    clock.advance()
+    assert client.names() == ["CONNECTED"]
+
+
+def test_secrets_are_not_shown() -> None:
+    settings = BrokerSettings(token="alone", credentials=CREDENTIALS)
+    for secret in ("alone", "early", "secret", "client-1"):
+        assert secret not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [({"data": ""}, "is empty"), ({"data": "x", "method": "sasl"}, "method must be one of")],
+)
+def test_credentials_that_cannot_be(fields: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        Credential(**fields)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="is empty"):
+        BrokerSettings(token="")

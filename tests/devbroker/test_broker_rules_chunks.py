@@ -1,0 +1,122 @@
+"""Chunks: those of one message are with one consumer of a Shared subscription, whatever happens."""
+
+from __future__ import annotations
+
+import pytest
+from broker_rules_kit import KEY_SHARED, SHARED, Bench
+
+from pulsar_encore.devbroker.rules.consumers import Consumer, SubscriptionType
+
+
+def publish(bench: Bench, *messages: str) -> None:
+    """A chunk each of messages by these names."""
+    for message in messages:
+        bench.publish(chunked=message)
+
+
+def owners(bench: Bench) -> dict[str, set[str]]:
+    """Who gets chunks of which message now."""
+    found: dict[str, set[str]] = {}
+    for name, seq, _, _ in bench.deliver():
+        found.setdefault(bench.topic.at(seq).chunked, set()).add(name)
+    return found
+
+
+def test_mixed_messages_are_with_one_consumer_each() -> None:
+    bench = Bench(SHARED)
+    publish(bench, *"abcdefgh" * 10)
+    for name in ("x", "y", "z"):
+        bench.join(name, permits=100)
+    found = owners(bench)
+    assert {len(each) for each in found.values()} == {1} and len(found) == 8
+
+
+def test_chunks_that_come_later_follow_the_first() -> None:
+    bench = Bench(SHARED)
+    for name in ("x", "y"):
+        bench.join(name, permits=100)
+    publish(bench, "a")
+    (first,) = owners(bench)["a"]
+    for _ in range(5):
+        publish(bench, "a", "b", "")
+        assert owners(bench)["a"] == {first}
+
+
+def test_chunks_wait_for_their_consumer_and_others_do_not() -> None:
+    bench = Bench(SHARED)
+    x = bench.join("x", permits=1)
+    publish(bench, "a")
+    assert owners(bench) == {"a": {"x"}}
+    bench.join("y", permits=100)
+    publish(bench, "a", "b", "")
+    assert owners(bench) == {"b": {"y"}, "": {"y"}}
+    bench.sub.flow(x, 1)
+    assert owners(bench) == {"a": {"x"}}
+
+
+def test_what_waits_for_a_consumer_goes_with_it_to_others() -> None:
+    bench = Bench(SHARED)
+    x = bench.join("x", permits=1)
+    publish(bench, "a", "a", "a")
+    assert owners(bench) == {"a": {"x"}}
+    bench.join("y", permits=100)
+    assert owners(bench) == {}
+    bench.sub.remove_consumer(x, 0)
+    assert [(name, seq) for name, seq, _, _ in bench.deliver()] == [("y", 0), ("y", 1), ("y", 2)]
+
+
+def test_one_chunk_that_is_nacked_comes_back_to_who_holds_the_others() -> None:
+    bench = Bench(SHARED)
+    x = bench.join("x", permits=100)
+    publish(bench, "a", "a", "a")
+    bench.deliver()
+    bench.join("y", permits=100)
+    bench.nack(x, 2)
+    assert bench.deliver() == [("x", 2, 1, None)]
+
+
+def test_a_message_that_is_nacked_whole_goes_to_anybody() -> None:
+    bench = Bench(SHARED)
+    x = bench.join("x", permits=3)
+    publish(bench, "a", "a", "a")
+    bench.deliver()
+    bench.join("y", permits=100)
+    bench.nack(x, 0, 1, 2)
+    assert bench.deliver() == [("y", seq, 1, None) for seq in range(3)]
+
+
+def test_who_has_acked_all_it_had_is_not_waited_for() -> None:
+    bench = Bench(SHARED)
+    bench.join("x", permits=1)
+    publish(bench, "a")
+    bench.deliver()
+    bench.join("y", permits=100)
+    bench.ack(0)
+    publish(bench, "a")
+    assert owners(bench) == {"a": {"y"}}
+
+
+def test_what_waits_and_is_acked_meanwhile_is_not_sent() -> None:
+    bench = Bench(SHARED)
+    x = bench.join("x", permits=1)
+    bench.join("y", permits=100)
+    publish(bench, "a", "a", "a")
+    bench.deliver()
+    bench.ack(1)
+    bench.sub.flow(x, 100)
+    assert [seq for _, seq, _, _ in bench.deliver()] == [2]
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+def test_permits_and_counts_are_right_with_chunks_too(kind: SubscriptionType) -> None:
+    bench = Bench(kind)
+    consumers: list[Consumer] = [bench.join(name, permits=50) for name in ("x", "y")]
+    for number in range(40):
+        bench.publish(chunked=f"m{number % 5}", key=b"%d" % (number % 5))
+    bench.deliver()
+    for consumer in consumers:
+        assert consumer.permits == 50 - len(consumer.held)
+        assert consumer.unacked == len(consumer.held)
+    for seq in range(40):
+        bench.ack(seq)
+    assert bench.sub.backlog == 0 and all(not consumer.held for consumer in consumers)

@@ -1,0 +1,391 @@
+"""Chunks: what is joined, what is let go and how, and that nothing is forgotten on the way."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_encore.errors import ConfigurationError
+from pulsar_encore.wire import pb
+from pulsar_encore.wire.chunks import (
+    KEPT,
+    Chunk,
+    ChunkAssembler,
+    Fate,
+    Joined,
+    Place,
+    cut,
+    is_chunk,
+)
+
+EXPIRE_MS = 60_000
+
+
+class Topic:
+    """Chunks as they lie in one ledger, and the assembler they are shown to."""
+
+    def __init__(self, **limits: object) -> None:
+        self.assembler = ChunkAssembler(**limits)  # type: ignore[arg-type]
+        self.now_ms = 0
+        self._entries = itertools.count()
+
+    def chunk(self, uuid: str, index: int, count: int = 3, **fields: object) -> Chunk:
+        """The chunk ``<uuid><index>`` in a new entry."""
+        payload = f"{uuid}{index}".encode()
+        values: dict[str, object] = {
+            "uuid": uuid,
+            "index": index,
+            "count": count,
+            "total": count * len(payload),
+            "place": (7, next(self._entries)),
+            "payload": payload,
+        }
+        return Chunk(**{**values, **fields})  # type: ignore[arg-type]
+
+    def add(self, chunk: Chunk) -> tuple[Joined | None, int, list[tuple[tuple[int, ...], Fate]]]:
+        """Joined, credit, and what is let go by entry numbers."""
+        found = self.assembler.add(chunk, now_ms=self.now_ms)
+        let_go = [(tuple(entry for _, entry in one.places), one.fate) for one in found.let_go]
+        assert all(one.uuid and one.reason for one in found.let_go)
+        return found.joined, found.credit, let_go
+
+
+def test_a_message_is_joined_when_its_last_chunk_is_there() -> None:
+    topic = Topic()
+    for index in (0, 1):
+        chunk = topic.chunk("a", index)
+        assert topic.assembler.add(chunk, now_ms=0) == KEPT
+    assert topic.assembler.held > 0
+    joined, credit, let_go = topic.add(topic.chunk("a", 2))
+    assert joined == Joined(b"a0a1a2", ((7, 0), (7, 1), (7, 2)))
+    assert (credit, let_go) == (0, [])
+    assert (len(topic.assembler), topic.assembler.held) == (0, 0)
+
+
+@pytest.mark.parametrize("sealed", [(0, 1, 2), (0,), (2,)])
+def test_chunks_that_stay_encrypted_are_larger_than_was_said(sealed: tuple[int, ...]) -> None:
+    topic = Topic()
+    chunks = [topic.chunk("a", index, sealed=index in sealed, total=5) for index in range(3)]
+    for chunk in chunks[:2]:
+        assert topic.add(chunk) == (None, 1, [])
+    joined, credit, let_go = topic.add(chunks[2])
+    assert joined == Joined(b"a0a1a2", ((7, 0), (7, 1), (7, 2)), sealed=True)
+    assert (credit, let_go) == (0, [])
+
+
+def test_messages_may_be_mixed() -> None:
+    topic = Topic()
+    order = [("a", 0), ("b", 0), ("b", 1), ("a", 1), ("a", 2), ("b", 2)]
+    joined = [topic.add(topic.chunk(*each))[0] for each in order]
+    assert [one.payload for one in joined if one] == [b"a0a1a2", b"b0b1b2"]
+
+
+def test_the_same_entry_again_is_a_redelivery_and_changes_nothing() -> None:
+    topic = Topic()
+    first, second = topic.chunk("a", 0), topic.chunk("a", 1)
+    for chunk in (first, second, first, second):
+        assert topic.add(chunk) == (None, 1, [])
+    joined, _, _ = topic.add(topic.chunk("a", 2))
+    assert joined is not None and joined.payload == b"a0a1a2"
+
+
+def test_another_entry_of_the_same_chunk_is_a_ghost_to_ack() -> None:
+    topic = Topic()
+    topic.add(topic.chunk("a", 0))
+    topic.add(topic.chunk("a", 1))
+    assert topic.add(topic.chunk("a", 1)) == (None, 1, [((2,), Fate.ACK)])
+    joined, _, _ = topic.add(topic.chunk("a", 2))
+    assert joined == Joined(b"a0a1a2", ((7, 0), (7, 1), (7, 3)))
+
+
+def test_a_message_that_is_begun_again_replaces_what_was_written_before() -> None:
+    topic = Topic()
+    topic.add(topic.chunk("a", 0))
+    topic.add(topic.chunk("a", 1))
+    assert topic.add(topic.chunk("a", 0)) == (None, 1, [((0, 1), Fate.ACK)])
+    topic.add(topic.chunk("a", 1))
+    joined, _, _ = topic.add(topic.chunk("a", 2))
+    assert joined == Joined(b"a0a1a2", ((7, 2), (7, 3), (7, 4)))
+
+
+def test_with_a_chunk_missing_all_that_is_there_is_handed_back_together() -> None:
+    topic = Topic()
+    topic.add(topic.chunk("a", 0))
+    assert topic.add(topic.chunk("a", 2)) == (None, 1, [((0, 1), Fate.REDELIVER)])
+    assert len(topic.assembler) == 0
+
+
+def test_a_gap_is_acked_away_only_when_others_had_their_time_to_give_the_rest_back() -> None:
+    topic = Topic()
+    first, last = (topic.chunk("a", index) for index in (0, 2))
+    fates = []
+    for now_ms in (5_000, 6_000, 5_000 + 3 * EXPIRE_MS, 5_001 + 3 * EXPIRE_MS):
+        topic.now_ms = now_ms
+        topic.add(first)
+        fates += topic.add(last)[2]
+    assert fates == [((0, 1), Fate.REDELIVER)] * 3 + [((0, 1), Fate.ACK)]
+
+
+@pytest.mark.parametrize("ack_oldest", [False, True])
+def test_one_message_too_many_lets_go_of_the_one_that_waits_longest(ack_oldest: bool) -> None:
+    topic = Topic(max_messages=2, ack_oldest=ack_oldest)
+    for uuid, index in (("a", 0), ("b", 0), ("a", 1)):
+        topic.add(topic.chunk(uuid, index))
+    fate = Fate.ACK if ack_oldest else Fate.REDELIVER
+    assert topic.add(topic.chunk("c", 0)) == (None, 1, [((1,), fate)])
+    assert len(topic.assembler) == 2
+
+
+def test_the_rest_of_a_message_that_was_crowded_out_is_handed_back_though_it_is_old() -> None:
+    topic = Topic(max_messages=1)
+    first, rest = (topic.chunk("a", index) for index in (0, 1))
+    topic.add(first)
+    assert topic.add(topic.chunk("b", 0))[2] == [((0,), Fate.REDELIVER)]
+    for _ in range(3):
+        assert topic.add(rest)[2] == [((1,), Fate.REDELIVER)]
+        topic.now_ms += 4 * EXPIRE_MS
+
+
+def test_without_a_limit_all_are_kept() -> None:
+    topic = Topic(max_messages=0)
+    for number in range(50):
+        assert topic.add(topic.chunk(f"m{number}", 0))[2] == []
+    assert len(topic.assembler) == 50
+
+
+def test_bytes_are_bounded() -> None:
+    topic = Topic(max_messages=0, max_bytes=2000)
+    for number in range(10):
+        topic.add(topic.chunk(f"m{number}", 0, count=2, total=0, payload=bytes(500)))
+        assert topic.assembler.held <= 2000
+    assert len(topic.assembler) == 2
+
+
+@pytest.mark.parametrize("total", [0, 1500])
+def test_a_message_above_the_limit_always_comes_again(total: int) -> None:
+    topic = Topic(max_bytes=1200, ack_oldest=True)
+    chunks = [topic.chunk("a", i, total=total, payload=bytes(500)) for i in range(3)]
+    let_go = []
+    for _ in range(3):
+        let_go += [one for chunk in chunks for one in topic.add(chunk)[2]]
+        topic.now_ms += 4 * EXPIRE_MS
+    assert {fate for _, fate in let_go} == {Fate.REDELIVER}
+    assert {entry for places, _ in let_go for entry in places} == {0, 1, 2}
+
+
+def test_tiny_chunks_are_bounded_too() -> None:
+    topic = Topic(max_bytes=30_000)
+    let_go = [
+        one
+        for index in range(200)
+        for one in topic.add(topic.chunk("a", index, 10**6, total=0, payload=b""))[2]
+    ]
+    assert let_go[0][1] is Fate.REDELIVER and topic.assembler.held <= 30_000
+
+
+@pytest.mark.parametrize(
+    ("chunks", "entries"),
+    [
+        ([{"index": 3}], (0,)),
+        ([{"index": -1}], (0,)),
+        ([{"index": 0, "count": 0}], (0,)),
+        ([{"index": 0, "total": -1}], (0,)),
+        ([{"index": 0}, {"index": 1, "count": 4}], (0, 1)),
+        ([{"index": 0}, {"index": 1, "total": 7}], (0, 1)),
+        ([{"index": 0, "total": 3}, {"index": 1, "total": 3}], (0, 1)),
+        ([{"index": i, "total": 9} for i in range(3)], (0, 1, 2)),
+    ],
+)
+def test_what_does_not_add_up_is_acked_away(
+    chunks: list[dict[str, int]], entries: tuple[int, ...]
+) -> None:
+    topic = Topic()
+    let_go = [one for fields in chunks for one in topic.add(topic.chunk("a", **fields))[2]]
+    assert let_go == [(entries, Fate.ACK)]
+    assert topic.assembler.held == 0
+
+
+def test_waiting_for_a_chunk_has_an_end_and_another_consumer_may_have_the_rest() -> None:
+    topic = Topic(expire_ms=1000)
+    assembler = topic.assembler
+    assert assembler.next_expiry() is None
+    first = topic.chunk("a", 0)
+    topic.add(first)
+    topic.now_ms = 500
+    topic.add(topic.chunk("b", 0))
+    assert assembler.next_expiry() == 1000
+    assert assembler.expire(999) == []
+    (expired,) = assembler.expire(1000)
+    assert (expired.uuid, expired.places, expired.fate) == ("a", ((7, 0),), Fate.REDELIVER)
+    assert assembler.next_expiry() == 1500
+    topic.now_ms = 2000
+    topic.add(first)
+    assert [(one.uuid, one.fate) for one in assembler.expire(3000)] == [
+        ("b", Fate.REDELIVER),
+        ("a", Fate.ACK),
+    ]
+
+
+def test_what_is_joined_has_the_count_of_the_chunk_that_came_least_often() -> None:
+    topic = Topic()
+    for index, count in enumerate((1, 1, 5)):
+        joined, _, _ = topic.add(topic.chunk("a", index, redelivery_count=count))
+    assert joined is not None
+    assert joined.redelivery_count == 1
+
+
+def test_a_new_chunk_and_time_without_permits_put_the_end_off() -> None:
+    topic = Topic(expire_ms=1000)
+    topic.add(topic.chunk("a", 0))
+    topic.now_ms = 900
+    topic.add(topic.chunk("a", 1))
+    assert topic.assembler.next_expiry() == 1900
+    topic.assembler.postpone(5000)
+    assert topic.assembler.expire(5999) == []
+    assert len(topic.assembler.expire(6000)) == 1
+
+
+def test_a_lost_connection_takes_all_that_is_held() -> None:
+    topic = Topic()
+    topic.add(topic.chunk("a", 0))
+    topic.add(topic.chunk("b", 0))
+    assert topic.assembler.clear() == [(7, 0), (7, 1)]
+    assert (len(topic.assembler), topic.assembler.held) == (0, 0)
+
+
+@given(data=st.data())
+def test_every_entry_has_one_fate(data: st.DataObject) -> None:
+    """Any chunks, in any order, some again: joined right, or handed back, or acked; else held."""
+    limits = {"max_messages": data.draw(st.integers(0, 3)), "max_bytes": 4000}
+    topic = Topic(**limits, ack_oldest=data.draw(st.booleans()))
+    log = [
+        topic.chunk(uuid, index)
+        for uuid in "abcd"
+        for index in data.draw(st.lists(st.integers(0, 2), max_size=5))
+    ]
+    shown: Counter[Place] = Counter()
+    held: set[Place] = set()
+    for chunk in data.draw(st.lists(st.sampled_from(log), max_size=30)) if log else []:
+        found = topic.assembler.add(chunk, now_ms=0)
+        shown[chunk.place] += 1
+        held.add(chunk.place)
+        assert found.credit == (0 if found.joined else 1)
+        for places in [
+            *([found.joined.places] if found.joined else []),
+            *(one.places for one in found.let_go),
+        ]:
+            assert held.issuperset(places) and len(set(places)) == len(places)
+            held.difference_update(places)
+        if found.joined:
+            by_place = {one.place: one for one in log}
+            parts = [by_place[place] for place in found.joined.places]
+            assert [part.index for part in parts] == [0, 1, 2]
+            assert len({part.uuid for part in parts}) == 1
+            assert found.joined.payload == b"".join(bytes(part.payload) for part in parts)
+        assert topic.assembler.held <= 4000
+        assert not limits["max_messages"] or len(topic.assembler) <= limits["max_messages"]
+    assert sorted(held) == sorted(topic.assembler.clear())
+
+
+def naively(chunks: list[Chunk]) -> list[tuple[tuple[Place, ...], str]]:
+    """What becomes of chunks, by one list of all that is kept and no thought of size or age."""
+    kept: list[Chunk] = []
+    ends: list[tuple[tuple[Place, ...], str]] = []
+
+    def end(which: list[Chunk], how: str) -> None:
+        ends.append((tuple(one.place for one in which), how))
+        kept[:] = [one for one in kept if one not in which]
+
+    for chunk in chunks:
+        same = [one for one in kept if one.uuid == chunk.uuid]
+        if chunk in same:
+            continue
+        if same and chunk.index == 0:
+            end(same, "ack")
+        elif chunk.index < len(same):
+            end([chunk], "ack")
+            continue
+        elif chunk.index > len(same):
+            end([*same, chunk], "redeliver")
+            continue
+        kept.append(chunk)
+        if chunk.index == chunk.count - 1:
+            end([one for one in kept if one.uuid == chunk.uuid], "joined")
+    return ends
+
+
+@given(data=st.data())
+def test_the_rules_are_those_of_a_naive_model(data: st.DataObject) -> None:
+    topic = Topic(max_messages=0)
+    log = [
+        topic.chunk(uuid, index, 3)
+        for uuid, index in data.draw(
+            st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2)), min_size=1, max_size=9)
+        )
+    ]
+    shown = data.draw(st.lists(st.sampled_from(log), max_size=30) | st.just(log + log))
+    ends: list[tuple[tuple[Place, ...], str]] = []
+    for chunk in shown:
+        found = topic.assembler.add(chunk, now_ms=0)
+        ends += [(one.places, one.fate.value) for one in found.let_go]
+        ends += [(found.joined.places, "joined")] if found.joined else []
+    assert ends == naively(shown)
+
+
+@given(
+    messages=st.lists(st.tuples(st.binary(max_size=50), st.integers(1, 20)), max_size=6),
+    data=st.data(),
+)
+def test_what_is_cut_is_joined_however_it_is_mixed(
+    messages: list[tuple[bytes, int]], data: st.DataObject
+) -> None:
+    topic = Topic(max_messages=0)
+    waiting = []
+    for number, (payload, most) in enumerate(messages):
+        parts = cut(payload, most)
+        assert all(len(part) <= most for part in parts)
+        fields = {"count": len(parts), "total": len(payload)}
+        waiting.append(
+            [topic.chunk(f"m{number}", i, payload=p, **fields) for i, p in enumerate(parts)]
+        )
+    whole = []
+    while waiting := [each for each in waiting if each]:
+        chunk = data.draw(st.sampled_from(waiting)).pop(0)
+        joined, _, let_go = topic.add(chunk)
+        assert let_go == []
+        whole += [joined.payload] if joined else []
+    assert sorted(whole) == sorted(payload for payload, _ in messages)
+
+
+def test_a_cut_copies_nothing_and_has_one_piece_at_least() -> None:
+    payload = bytes(range(10))
+    pieces = cut(payload, 4)
+    assert [bytes(piece) for piece in pieces] == [payload[:4], payload[4:8], payload[8:]]
+    assert pieces[0].obj is payload
+    assert [bytes(piece) for piece in cut(b"", 4)] == [b""]
+
+
+def test_no_room_for_a_chunk_is_said() -> None:
+    with pytest.raises(ConfigurationError, match="metadata"):
+        cut(b"x", 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_messages", -1), ("max_bytes", 0), ("expire_ms", 0)]
+)
+def test_limits_out_of_range_are_named(name: str, value: int) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        Topic(**{name: value})
+
+
+def test_one_chunk_makes_an_ordinary_message() -> None:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
+    assert not is_chunk(metadata)
+    metadata.num_chunks_from_msg = 1
+    assert not is_chunk(metadata)
+    metadata.num_chunks_from_msg = 2
+    assert is_chunk(metadata)
