@@ -1,13 +1,30 @@
 """An asyncio consumer SDK for Apache Pulsar whose acks and negative acks are right."""
 
 from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from . import exceptions, schema
+from .authentication import (
+    Authentication,
+    AuthenticationAthenz,
+    AuthenticationBasic,
+    AuthenticationOauth2,
+    AuthenticationTLS,
+    AuthenticationToken,
+)
 from .backoff import Backoff
 from .client import Client
 from .consumer import Consumer, Statistics
+from .consumer.events import (
+    BecameActive,
+    BecameInactive,
+    Connected,
+    ConsumerEvent,
+    Disconnected,
+    EndOfTopic,
+    TopicAdded,
+)
+from .encryption import CryptoKeyReader, EncryptionContext, EncryptionKey
 from .errors import (
     ClosedError,
     ConfigurationError,
@@ -21,6 +38,7 @@ from .errors import (
     StoreError,
     TransportError,
     TransportTimeout,
+    UnreadableError,
     WrongLoopError,
 )
 from .exceptions import (
@@ -77,10 +95,18 @@ from .options import (
     BatchingType,
     BatchReceivePolicy,
     CompressionType,
+    ConsoleLogger,
     ConsumerCryptoFailureAction,
+    ConsumerDeadLetterPolicy,
+    ConsumerKeySharedPolicy,
     ConsumerType,
     DeadLetterPolicy,
+    DeadLetterPolicyBuilder,
+    FileLogger,
     InitialPosition,
+    KeySharedMode,
+    KeySharedPolicy,
+    LoggerLevel,
     PartitionsRoutingMode,
     ProducerAccessMode,
     RegexSubscriptionMode,
@@ -88,31 +114,8 @@ from .options import (
 from .options import BatchReceivePolicy as ConsumerBatchReceivePolicy
 from .producer import ContentError, Producer
 from .reader import Reader
-from .schema import BytesSchema
-from .transport.stock.names import (
-    Authentication,
-    AuthenticationAthenz,
-    AuthenticationBasic,
-    AuthenticationOauth2,
-    AuthenticationTLS,
-    AuthenticationToken,
-    AutoClusterFailover,
-    ConsoleLogger,
-    ConsumerDeadLetterPolicy,
-    ConsumerKeySharedPolicy,
-    CryptoKeyReader,
-    DeadLetterPolicyBuilder,
-    EncryptionContext,
-    EncryptionKey,
-    FileLogger,
-    KeySharedMode,
-    KeySharedPolicy,
-    LoggerLevel,
-    MessageBatch,
-    Result,
-    ServiceInfo,
-    ServiceInfoProvider,
-)
+from .result import Result
+from .service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from .version import VERSION
 
 __version__ = VERSION
@@ -121,12 +124,19 @@ from . import asyncio
 
 if TYPE_CHECKING:
     from . import deadletters, testing
+    from .message_batch import MessageBatch
+    from .schema import BytesSchema
+
+# What brings a library along that most programs do without, and where it is.
+_LATER: Final = {"BytesSchema": "schema", "MessageBatch": "message_batch"}
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     """`pulsar_encore.testing` and `deadletters` need no import of their own, and cost none."""
     if name in ("deadletters", "testing"):
         return import_module(f".{name}", __name__)
+    if name in _LATER:
+        return getattr(import_module(f".{_LATER[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -144,6 +154,8 @@ __all__ = [
     "Backoff",
     "BatchReceivePolicy",
     "BatchingType",
+    "BecameActive",
+    "BecameInactive",
     "BrokerMetadataError",
     "BrokerPersistenceError",
     "BytesSchema",
@@ -153,6 +165,7 @@ __all__ = [
     "CompressionType",
     "ConfigurationError",
     "ConnectError",
+    "Connected",
     "ConsoleLogger",
     "Consumer",
     "ConsumerAssignError",
@@ -160,6 +173,7 @@ __all__ = [
     "ConsumerBusy",
     "ConsumerCryptoFailureAction",
     "ConsumerDeadLetterPolicy",
+    "ConsumerEvent",
     "ConsumerKeySharedPolicy",
     "ConsumerNotFound",
     "ConsumerNotInitialized",
@@ -170,9 +184,11 @@ __all__ = [
     "CumulativeAcknowledgementNotAllowedError",
     "DeadLetterPolicy",
     "DeadLetterPolicyBuilder",
+    "Disconnected",
     "EncoreError",
     "EncryptionContext",
     "EncryptionKey",
+    "EndOfTopic",
     "ErrorGettingAuthenticationData",
     "FileLogger",
     "ForkedError",
@@ -223,6 +239,7 @@ __all__ = [
     "SubscriptionNotFound",
     "Timeout",
     "TooManyLookupRequestException",
+    "TopicAdded",
     "TopicNotFound",
     "TopicTerminated",
     "TransactionConflict",
@@ -231,6 +248,7 @@ __all__ = [
     "TransportError",
     "TransportTimeout",
     "UnknownError",
+    "UnreadableError",
     "UnsupportedVersionError",
     "WrongLoopError",
     "__version__",

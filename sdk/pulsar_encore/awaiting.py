@@ -14,7 +14,7 @@ import inspect
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast
 
@@ -140,6 +140,24 @@ class Acting(_Stepped):
 
     def __await__(self) -> Generator[Any, Any, None]:
         return asyncio.shield(self.task).__await__()
+
+
+class Confirming(_Stepped):
+    """The call has acted; awaited, it waits until the broker has confirmed that.
+
+    Args:
+        futures: Done then, and shared: cancelling the caller leaves them.
+    """
+
+    __slots__ = ("futures",)
+
+    def __init__(self, futures: Sequence[asyncio.Future[None]]) -> None:
+        super().__init__()
+        self.futures: Sequence[asyncio.Future[None]] = futures
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        for future in self.futures:
+            yield from asyncio.shield(future).__await__()
 
 
 class Handed(_Stepped):

@@ -18,10 +18,11 @@ from .awaiting import opening
 from .backoff import Backoff
 from .closing import CloseOnce, warn_unless_closed
 from .consumer import Consumer
+from .consumer.events import ConsumerEvent
 from .consumer.opening import make_consumer, open_link
 from .errors import ClosedError, ConfigurationError, TransportTimeout
 from .ids import MessageId
-from .loops import check_process, running_loop
+from .loops import running_loop
 from .options import (
     DEFAULT_UNACKED_WINDOW,
     BatchingType,
@@ -40,9 +41,11 @@ from .options import (
     parse_topics,
 )
 from .options.checks import boolean, topic_name
+from .process import check_process
 from .producer import Producer
-from .reader import Reader
-from .transport.base import ConsumerLink, ProducerLink, ReaderLink, Transport
+from .reader import Reader, subscription_of
+from .transport.base import ConsumerLink, ProducerLink, Transport
+from .transport.choosing import make_transport
 
 _ELSEWHERE_S: Final = 10.0  # longest wait for a loop of another thread that closes something
 
@@ -60,18 +63,20 @@ class Client:
         operation_timeout_seconds: Longest wait for one answer of the broker, in s. Creating asks
             several times (partitions, owner, the thing itself), and a connection that is accepted
             and never answered ends after `connection_timeout_ms`: a call can take the sum.
-        io_threads: Network threads of the native library.
-        message_listener_threads: Delivery threads of the native library.
+        io_threads: Network threads of the C++ library (stock transport).
+        message_listener_threads: Its delivery threads.
         concurrent_lookup_requests: Most lookups under way on one connection.
         log_conf_file_path: Accepted and without effect, as in stock.
-        stats_interval_in_seconds: How often the native library logs statistics, in s; 0 for never.
+        stats_interval_in_seconds: How often the C++ library logs statistics, in s; 0 for never.
         use_tls: Accepted and without effect, as in stock: the URL's scheme decides.
-        tls_trust_certs_file_path: Trusted certificates; certifi's when None. This and the two
+        tls_trust_certs_file_path: Trusted certificates; certifi's when None, with the native
+            transport the system's, and certifi's where it has none. This and the two
             other files must be there and readable. (Those of `AuthenticationTLS` are the stock
             library's to check: a missing one is an authentication error when it connects.)
         tls_allow_insecure_connection: Accept any certificate.
-        tls_validate_hostname: Compare the certificate's name with the host's.
-        logger: Where the native library logs; the first client of a process decides for all of
+        tls_validate_hostname: Compare the certificate's name with the host's. The native transport
+            always does, unless it is to accept any certificate.
+        logger: Where the C++ library logs; the first client of a process decides for all of
             them. None is Python's `logging`, under ``"pulsar_encore.engine"``: warnings and
             errors, at most 0.5 s after they happen, and before the error they belong to is raised.
             For more give that logger, or ``"pulsar_encore"``, a level before the first client:
@@ -85,7 +90,12 @@ class Client:
         listener_name: Which of the broker's advertised listeners to use.
         tls_private_key_file_path: Key of a client certificate.
         tls_certificate_file_path: Client certificate.
-        transport: Another transport; then the options above are checked but not used.
+        transport: "native", which speaks Pulsar's protocol itself; "stock", which is over
+            `pulsar-client`; "auto", the native one wherever it can serve these options, else
+            stock's, as the log of ``"pulsar_encore.client"`` says. None leaves it to the
+            environment variable ``PULSAR_ENCORE_TRANSPORT``, and without it is "auto". Or another
+            transport, such as `testing.MemoryTransport()`; then the options above are checked but
+            not used.
 
     Raises:
         ConfigurationError: An option is wrong.
@@ -111,7 +121,7 @@ class Client:
         tls_private_key_file_path: str | None = None,
         tls_certificate_file_path: str | None = None,
         *,
-        transport: Transport | None = None,
+        transport: Transport | str | None = None,
     ) -> None:
         options = ClientOptions(
             service_url=service_url,
@@ -132,12 +142,15 @@ class Client:
             tls_private_key_file_path=tls_private_key_file_path,
             tls_certificate_file_path=tls_certificate_file_path,
         )
-        if transport is not None and not hasattr(transport, "create_reader"):
+        if transport is None or isinstance(transport, str):
+            transport = make_transport(options, transport)
+        elif isinstance(transport, type) or not hasattr(transport, "subscribe"):
+            what = "the class " + transport.__name__ if isinstance(transport, type) else ""
             raise ConfigurationError(
-                "transport must be a Transport, such as testing.MemoryTransport(), got "
-                f"{type(transport).__name__}"
+                "transport must be a Transport, such as testing.MemoryTransport(), or a name of "
+                f"one, got {what or type(transport).__name__}"
             )
-        self._transport = transport or _default_transport(options)
+        self._transport: Transport = transport
         # What it made keeps it, by `_forget`, until closed: dropping the client ends nothing.
         self._open: dict[Producer | Consumer | Reader, finalize[[str, int], object]] = {}
         self._closed = False
@@ -257,6 +270,8 @@ class Client:
         ack_timeout_redelivery_backoff: Backoff | None = None,
         ack_group_time_ms: int = 100,
         ack_group_max_size: int = 1000,
+        ack_receipt_enabled: bool = False,
+        event_listener: Callable[[ConsumerEvent], object] | None = None,
         max_unacked_messages: int = DEFAULT_UNACKED_WINDOW,
         retry_enable: bool = False,
         nack_overflow: str | None = None,
@@ -277,6 +292,11 @@ class Client:
                 takes any value from 1000 ms here.
             ack_group_time_ms: Acks are sent together, at the latest after so many ms.
             ack_group_max_size: Acks are sent as soon as there are so many.
+            ack_receipt_enabled: Awaiting an ack takes until the broker has confirmed it. It is
+                grouped all the same: await many together, or set `ack_group_time_ms` to 0.
+            event_listener: Called on the event loop with each `ConsumerEvent`: connections lost and
+                back, turns of a Failover, ends of topics, new topics. The stock transport tells of
+                connections only. What it raises is logged.
             max_unacked_messages: The broker's `maxUnackedMessagesPerConsumer`, for the warning
                 before the consumer stalls.
             retry_enable: Read the retry-letter topic along, for `reconsume_later`.
@@ -286,6 +306,7 @@ class Client:
 
         Raises:
             ConfigurationError: A keyword is wrong; nothing was connected.
+            NotSupportedError: `ack_receipt_enabled` on the stock transport.
             ClosedError: The client is or was closed.
             TransportError: The broker refused, or could not be reached.
         """
@@ -328,6 +349,8 @@ class Client:
             ack_timeout_redelivery_backoff=ack_timeout_redelivery_backoff,
             ack_group_time_ms=ack_group_time_ms,
             ack_group_max_size=ack_group_max_size,
+            ack_receipt_enabled=ack_receipt_enabled,
+            event_listener=event_listener,
             max_unacked_messages=max_unacked_messages,
             retry_enable=retry_enable,
             nack_overflow=nack_overflow,
@@ -379,7 +402,7 @@ class Client:
             start_message_id_inclusive=start_message_id_inclusive,
             crypto_failure_action=crypto_failure_action,
         )
-        link = await self._transport.create_reader(options)
+        link = await self._transport.subscribe(subscription_of(options))
         await self._still_open(link)
         reader = Reader(link, options, on_closed=self._forget)
         self._open[reader] = warn_unless_closed(reader, f"the reader of {link.topic}")
@@ -444,7 +467,7 @@ class Client:
         if unclosed is not None:
             unclosed.detach()
 
-    async def _still_open(self, link: ProducerLink | ConsumerLink | ReaderLink) -> None:
+    async def _still_open(self, link: ProducerLink | ConsumerLink) -> None:
         """The client may have been closed while the link was made: then it must not stay."""
         if self._closed:
             await link.close()
@@ -487,9 +510,3 @@ async def _close_at_home(each: Producer | Consumer | Reader) -> None:
             )
     else:
         each.abandon()
-
-
-def _default_transport(options: ClientOptions) -> Transport:
-    from .transport.stock import StockTransport
-
-    return StockTransport(options)

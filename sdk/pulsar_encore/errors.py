@@ -4,9 +4,10 @@
       ConfigurationError    you: an option or argument is wrong (also a ValueError)
         MessageNotHeldError you: this consumer cannot settle that message
         NotSupportedError   you: the transport cannot do that
+          UnreadableError   the transport cannot read a key or property of a message
         WrongLoopError      you: called from another event loop
         ForkedError         you: used in a child process
-      PulsarException       all that has a `pulsar.Result` (also both PulsarExceptions of stock)
+      PulsarException       all that has a `Result` (also both PulsarExceptions of stock)
         ClosedError         you, late: the object was closed (also pulsar.AlreadyClosed)
         Timeout             also pulsar.Timeout
           ReceiveTimeout    nobody: nothing arrived in time (also a TimeoutError)
@@ -18,6 +19,7 @@
                             stores to come: nothing here raises it yet)
       Refusal               a `testing` broker or transport cannot do what a test asked of it
 
+"Also" stock's are those that are named so from when the program imports its package (`stock`).
 A result that has a name in stock's `pulsar.exceptions` is raised as the class of that name in
 `pulsar_encore.exceptions`: a TransportError, or a ConfigurationError where the mistake is yours.
 `Refusal` is `devbroker`'s; errors of dead letters (`deadletters.NothingSelectedError` and kin) are
@@ -28,9 +30,8 @@ Raised where the mistake is, before anything is sent, and always with what to ch
 
 from __future__ import annotations
 
-from typing import Any
-
 from . import stock
+from .result import Result
 
 
 class EncoreError(Exception):
@@ -49,6 +50,11 @@ class NotSupportedError(ConfigurationError):
     """The transport declares that it cannot do this (see `Capabilities`)."""
 
 
+class UnreadableError(NotSupportedError):
+    """A key or the properties of a message are raw bytes, which its transport cannot read, or
+    cannot tell from text. The rest of the message can be read, and it can be settled."""
+
+
 class WrongLoopError(ConfigurationError):
     """Called from another event loop than the one it was made on."""
 
@@ -57,13 +63,14 @@ class ForkedError(ConfigurationError):
     """Used in a child process, made in its parent."""
 
 
-class PulsarException(EncoreError, stock.PulsarException, stock.AsyncioPulsarException):
+@stock.twin("PulsarException", "pulsar.asyncio.PulsarException")
+class PulsarException(EncoreError):
     """What Pulsar has a result code for; as stock's two classes of this name it is caught.
 
     Args:
-        message: What happened and what to change; or a `pulsar.Result`, as stock's takes one.
+        message: What happened and what to change; or a `Result`, as stock's takes one.
         msg: The text, when `message` is a Result.
-        result: The broker's or native library's name for it, such as ``"AuthorizationError"``; by
+        result: The broker's or C++ library's name for it, such as ``"AuthorizationError"``; by
             default that of the class.
         retryable: True when the same call may succeed later; by default what holds for the class.
     """
@@ -73,15 +80,15 @@ class PulsarException(EncoreError, stock.PulsarException, stock.AsyncioPulsarExc
 
     def __init__(
         self,
-        message: str | stock.Result = "",
+        message: str | Result = "",
         msg: str | None = None,
         *,
         result: str | None = None,
         retryable: bool | None = None,
     ) -> None:
-        if isinstance(message, stock.Result):
+        if isinstance(message, Result) or stock.is_one(message, "_pulsar.Result"):
             result = message.name
-            message = msg or result
+            message = msg or message.name
         # One argument, whatever came: pickle and copy call the class with it and add the rest.
         Exception.__init__(self, message or result or self.result)
         if result is not None:
@@ -89,21 +96,23 @@ class PulsarException(EncoreError, stock.PulsarException, stock.AsyncioPulsarExc
         if retryable is not None:
             self.retryable = retryable
 
-    def error(self) -> Any:
-        """The `pulsar.Result`; UnknownError where stock has none of that name."""
-        return getattr(stock.Result, self.result, stock.Result.UnknownError)
+    def error(self) -> Result:
+        """The `Result`; UnknownError where there is none of that name."""
+        return Result.__members__.get(self.result, Result.UnknownError)
 
     def __str__(self) -> str:
         return Exception.__str__(self)
 
 
-class ClosedError(PulsarException, stock.AlreadyClosed):
+@stock.twin("AlreadyClosed")
+class ClosedError(PulsarException):
     """The client, consumer, producer or reader was closed before or during the call."""
 
     result = "AlreadyClosed"
 
 
-class Timeout(PulsarException, stock.Timeout):
+@stock.twin("Timeout")
+class Timeout(PulsarException):
     """Nothing came in time: no message (`ReceiveTimeout`), or no answer (`TransportTimeout`)."""
 
     result = "Timeout"

@@ -1,8 +1,9 @@
 """The exceptions of stock's `pulsar.exceptions`, under the same names and caught by either's.
 
-Each is raised where stock raises its own, is a subclass of it, and hangs in the tree of `errors` by
-who must act: mostly a TransportError, and a ConfigurationError where the caller's mistake is what
-the name says, whoever found it. Owns the names, and `named`, which picks the class of a result.
+Each is raised where stock raises its own, is a subclass of it once that is loaded (`stock`), and
+hangs in the tree of `errors` by who must act: mostly a TransportError, and a ConfigurationError
+where the caller's mistake is what the name says, whoever found it. Owns the names, and `named`,
+which picks the class of a result.
 """
 
 from __future__ import annotations
@@ -23,283 +24,320 @@ from .errors import (
 AlreadyClosed = ClosedError
 
 
-class InvalidConfiguration(ConfigurationError, PulsarException, stock.InvalidConfiguration):
+@stock.twin("InvalidConfiguration")
+class InvalidConfiguration(ConfigurationError, PulsarException):
     """An option is not valid, or does not fit another one."""
 
     result = "InvalidConfiguration"
 
 
-class InvalidTopicName(ConfigurationError, PulsarException, stock.InvalidTopicName):
+@stock.twin("InvalidTopicName")
+class InvalidTopicName(ConfigurationError, PulsarException):
     """What was given for a topic is no topic's name."""
 
     result = "InvalidTopicName"
 
 
-class InvalidUrl(ConfigurationError, PulsarException, stock.InvalidUrl):
+@stock.twin("InvalidUrl")
+class InvalidUrl(ConfigurationError, PulsarException):
     """The service URL is not valid."""
 
     result = "InvalidUrl"
 
 
-class OperationNotSupported(NotSupportedError, PulsarException, stock.OperationNotSupported):
+@stock.twin("OperationNotSupported")
+class OperationNotSupported(NotSupportedError, PulsarException):
     """It cannot be done with this kind of topic or consumer."""
 
     result = "OperationNotSupported"
 
 
-class CumulativeAcknowledgementNotAllowedError(
-    ConfigurationError, PulsarException, stock.CumulativeAcknowledgementNotAllowedError
-):
+@stock.twin("CumulativeAcknowledgementNotAllowedError")
+class CumulativeAcknowledgementNotAllowedError(ConfigurationError, PulsarException):
     """Cumulative acks need an Exclusive or Failover consumer."""
 
     result = "CumulativeAcknowledgementNotAllowedError"
 
 
-class UnknownError(TransportError, stock.UnknownError):
+@stock.twin("UnknownError")
+class UnknownError(TransportError):
     """There is no name for what went wrong."""
 
     result = "UnknownError"
 
 
-class LookupError(TransportError, stock.LookupError):
+@stock.twin("LookupError")
+class LookupError(TransportError):
     """The broker could not say who serves the topic."""
 
     result = "LookupError"
     retryable = True
 
 
-class ConnectError(TransportError, stock.ConnectError):
+@stock.twin("ConnectError")
+class ConnectError(TransportError):
     """No connection to the broker."""
 
     result = "ConnectError"
     retryable = True
 
 
-class ReadError(TransportError, stock.ReadError):
+@stock.twin("ReadError")
+class ReadError(TransportError):
     """The connection broke while reading."""
 
     result = "ReadError"
     retryable = True
 
 
-class NotConnected(TransportError, stock.NotConnected):
+@stock.twin("NotConnected")
+class NotConnected(TransportError):
     """Not connected at the moment."""
 
     result = "NotConnected"
     retryable = True
 
 
-class AuthenticationError(TransportError, stock.AuthenticationError):
+@stock.twin("AuthenticationError")
+class AuthenticationError(TransportError):
     """The client could not authenticate, or the broker does not accept it."""
 
     result = "AuthenticationError"
 
 
-class AuthorizationError(TransportError, stock.AuthorizationError):
+@stock.twin("AuthorizationError")
+class AuthorizationError(TransportError):
     """The role lacks a permission."""
 
     result = "AuthorizationError"
 
 
-class ErrorGettingAuthenticationData(TransportError, stock.ErrorGettingAuthenticationData):
+@stock.twin("ErrorGettingAuthenticationData")
+class ErrorGettingAuthenticationData(TransportError):
     """The authentication could not give its data."""
 
     result = "ErrorGettingAuthenticationData"
 
 
-class BrokerMetadataError(TransportError, stock.BrokerMetadataError):
+@stock.twin("BrokerMetadataError")
+class BrokerMetadataError(TransportError):
     """The broker could not read or write its metadata."""
 
     result = "BrokerMetadataError"
     retryable = True
 
 
-class BrokerPersistenceError(TransportError, stock.BrokerPersistenceError):
+@stock.twin("BrokerPersistenceError")
+class BrokerPersistenceError(TransportError):
     """The broker could not store or read the topic."""
 
     result = "BrokerPersistenceError"
     retryable = True
 
 
-class ChecksumError(TransportError, stock.ChecksumError):
+@stock.twin("ChecksumError")
+class ChecksumError(TransportError):
     """A message was damaged on its way."""
 
     result = "ChecksumError"
     retryable = True
 
 
-class ConsumerBusy(TransportError, stock.ConsumerBusy):
+@stock.twin("ConsumerBusy")
+class ConsumerBusy(TransportError):
     """Another consumer holds the subscription."""
 
     result = "ConsumerBusy"
     retryable = True
 
 
-class ConsumerNotInitialized(TransportError, stock.ConsumerNotInitialized):
+@stock.twin("ConsumerNotInitialized")
+class ConsumerNotInitialized(TransportError):
     """The native consumer was never made."""
 
     result = "ConsumerNotInitialized"
 
 
-class ConsumerNotFound(TransportError, stock.ConsumerNotFound):
+@stock.twin("ConsumerNotFound")
+class ConsumerNotFound(TransportError):
     """The broker does not know the consumer any more."""
 
     result = "ConsumerNotFound"
     retryable = True
 
 
-class ConsumerAssignError(TransportError, stock.ConsumerAssignError):
+@stock.twin("ConsumerAssignError")
+class ConsumerAssignError(TransportError):
     """The broker could not assign the consumer its share of the keys."""
 
     result = "ConsumerAssignError"
     retryable = True
 
 
-class ProducerNotInitialized(TransportError, stock.ProducerNotInitialized):
+@stock.twin("ProducerNotInitialized")
+class ProducerNotInitialized(TransportError):
     """The native producer was never made."""
 
     result = "ProducerNotInitialized"
 
 
-class ProducerBusy(TransportError, stock.ProducerBusy):
+@stock.twin("ProducerBusy")
+class ProducerBusy(TransportError):
     """Another producer of this name is connected."""
 
     result = "ProducerBusy"
     retryable = True
 
 
-class ProducerFenced(TransportError, stock.ProducerFenced):
+@stock.twin("ProducerFenced")
+class ProducerFenced(TransportError):
     """Another producer has the topic for itself."""
 
     result = "ProducerFenced"
 
 
-class ProducerQueueIsFull(TransportError, stock.ProducerQueueIsFull):
+@stock.twin("ProducerQueueIsFull")
+class ProducerQueueIsFull(TransportError):
     """As many messages as may be are under way."""
 
     result = "ProducerQueueIsFull"
     retryable = True
 
 
-class ProducerBlockedQuotaExceededError(TransportError, stock.ProducerBlockedQuotaExceededError):
+@stock.twin("ProducerBlockedQuotaExceededError")
+class ProducerBlockedQuotaExceededError(TransportError):
     """The topic's backlog quota is used up."""
 
     result = "ProducerBlockedQuotaExceededError"
     retryable = True
 
 
-class ProducerBlockedQuotaExceededException(
-    TransportError, stock.ProducerBlockedQuotaExceededException
-):
+@stock.twin("ProducerBlockedQuotaExceededException")
+class ProducerBlockedQuotaExceededException(TransportError):
     """The topic's backlog quota is used up."""
 
     result = "ProducerBlockedQuotaExceededException"
     retryable = True
 
 
-class MemoryBufferIsFull(TransportError, stock.MemoryBufferIsFull):
+@stock.twin("MemoryBufferIsFull")
+class MemoryBufferIsFull(TransportError):
     """The client's memory limit is used up."""
 
     result = "MemoryBufferIsFull"
     retryable = True
 
 
-class InvalidMessage(TransportError, stock.InvalidMessage):
+@stock.twin("InvalidMessage")
+class InvalidMessage(TransportError):
     """The message cannot be sent as it is."""
 
     result = "InvalidMessage"
 
 
-class MessageTooBig(TransportError, stock.MessageTooBig):
+@stock.twin("MessageTooBig")
+class MessageTooBig(TransportError):
     """The message is over the broker's limit."""
 
     result = "MessageTooBig"
 
 
-class TooManyLookupRequestException(TransportError, stock.TooManyLookupRequestException):
+@stock.twin("TooManyLookupRequestException")
+class TooManyLookupRequestException(TransportError):
     """Too many lookups at a time."""
 
     result = "TooManyLookupRequestException"
     retryable = True
 
 
-class ServiceUnitNotReady(TransportError, stock.ServiceUnitNotReady):
+@stock.twin("ServiceUnitNotReady")
+class ServiceUnitNotReady(TransportError):
     """The broker is moving or loading the topic."""
 
     result = "ServiceUnitNotReady"
     retryable = True
 
 
-class TopicNotFound(TransportError, stock.TopicNotFound):
+@stock.twin("TopicNotFound")
+class TopicNotFound(TransportError):
     """The topic, or its namespace, does not exist."""
 
     result = "TopicNotFound"
 
 
-class TopicTerminated(TransportError, stock.TopicTerminated):
+@stock.twin("TopicTerminated")
+class TopicTerminated(TransportError):
     """The topic was terminated and takes no messages."""
 
     result = "TopicTerminated"
 
 
-class SubscriptionNotFound(TransportError, stock.SubscriptionNotFound):
+@stock.twin("SubscriptionNotFound")
+class SubscriptionNotFound(TransportError):
     """The subscription does not exist."""
 
     result = "SubscriptionNotFound"
 
 
-class UnsupportedVersionError(TransportError, stock.UnsupportedVersionError):
+@stock.twin("UnsupportedVersionError")
+class UnsupportedVersionError(TransportError):
     """The broker is too old for this."""
 
     result = "UnsupportedVersionError"
 
 
-class CryptoError(TransportError, stock.CryptoError):
+@stock.twin("CryptoError")
+class CryptoError(TransportError):
     """Encryption or decryption failed."""
 
     result = "CryptoError"
 
 
-class IncompatibleSchema(TransportError, stock.IncompatibleSchema):
+@stock.twin("IncompatibleSchema")
+class IncompatibleSchema(TransportError):
     """The schema does not fit that of the topic."""
 
     result = "IncompatibleSchema"
 
 
-class NotAllowedError(TransportError, stock.NotAllowedError):
+@stock.twin("NotAllowedError")
+class NotAllowedError(TransportError):
     """The broker does not allow this here."""
 
     result = "NotAllowedError"
 
 
-class Interrupted(TransportError, stock.Interrupted):
+@stock.twin("Interrupted")
+class Interrupted(TransportError):
     """The call was interrupted."""
 
     result = "Interrupted"
     retryable = True
 
 
-class TransactionCoordinatorNotFoundError(
-    TransportError, stock.TransactionCoordinatorNotFoundError
-):
+@stock.twin("TransactionCoordinatorNotFoundError")
+class TransactionCoordinatorNotFoundError(TransportError):
     """As stock's; this package has no transactions."""
 
     result = "TransactionCoordinatorNotFoundError"
 
 
-class InvalidTxnStatusError(TransportError, stock.InvalidTxnStatusError):
+@stock.twin("InvalidTxnStatusError")
+class InvalidTxnStatusError(TransportError):
     """As stock's; this package has no transactions."""
 
     result = "InvalidTxnStatusError"
 
 
-class TransactionConflict(TransportError, stock.TransactionConflict):
+@stock.twin("TransactionConflict")
+class TransactionConflict(TransportError):
     """As stock's; this package has no transactions."""
 
     result = "TransactionConflict"
 
 
-class TransactionNotFound(TransportError, stock.TransactionNotFound):
+@stock.twin("TransactionNotFound")
+class TransactionNotFound(TransportError):
     """As stock's; this package has no transactions."""
 
     result = "TransactionNotFound"

@@ -1,9 +1,9 @@
 """Message ids: what names a message, how it is written as bytes, and how ids compare.
 
-Owns `MessageId`, an immutable value, and one of stock's class too. It holds no native object (one
-is made when stock's code asks for it), so it can be hashed, pickled, stored and rebuilt, and an id
-rebuilt from bytes knows its place in its batch: it can never stand for its siblings (the stock
-client acks the whole batch).
+Owns `MessageId`, an immutable value, and one of stock's class too where that is loaded. It holds
+no native object (one is made when stock's code asks for it), so it can be hashed, pickled, stored
+and rebuilt, and an id rebuilt from bytes knows its place in its batch: it can never stand for its
+siblings (the stock client acks the whole batch).
 Bytes are protobuf `MessageIdData`, as every Pulsar client writes them.
 """
 
@@ -21,7 +21,8 @@ _MAX: Final = (1 << 63) - 1
 _LEDGER, _ENTRY, _PARTITION, _BATCH_INDEX, _BATCH_SIZE, _FIRST_CHUNK = 1, 2, 3, 4, 6, 7
 
 
-class MessageId(stock.MessageId):
+@stock.twin("pulsar.MessageId")
+class MessageId(stock.Twin):
     """The position of one message: ledger, entry and, inside a batch, its index.
 
     Args:
@@ -179,10 +180,11 @@ class MessageId(stock.MessageId):
         An ack by it is an ack by a stored id in stock: it lacks the batch's shared state, and the
         library acks the whole entry (stock-client notes, section 3).
         """
+        theirs = stock.library().MessageId
         for name in ("earliest", "latest"):
             if self == getattr(MessageId, name):
-                return getattr(stock.NativeMessageId, name)
-        native = stock.NativeMessageId.deserialize(self.serialize())
+                return getattr(theirs, name)
+        native = theirs.deserialize(self.serialize())
         if self._topic:
             native.topic_name(self._topic)
         return native
@@ -235,7 +237,7 @@ class MessageId(stock.MessageId):
 
 def _from_stock(other: object) -> MessageId | None:
     """A stock id as one of ours, and None for anything else."""
-    if isinstance(other, (stock.MessageId, stock.NativeMessageId)):
+    if stock.is_one(other, "pulsar.MessageId", "_pulsar.MessageId"):
         return MessageId.wrap(other)
     return None
 

@@ -15,9 +15,10 @@ from threading import get_ident
 from typing import Any
 from weakref import WeakSet
 
-from .errors import ConfigurationError, ForkedError, WrongLoopError
+from .errors import ConfigurationError, WrongLoopError
+from .process import check_process
 
-__all__ = ["Place", "check_process", "get_ident", "running_loop"]
+__all__ = ["Place", "get_ident", "running_loop"]
 
 
 class _Asked:
@@ -125,19 +126,3 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
-
-
-def check_process(pid: int, what: str) -> None:
-    """
-    Args:
-        pid: Of the process that made it.
-        what: What it is, for the text.
-
-    Raises:
-        ForkedError: This is another process.
-    """
-    if os.getpid() != pid:
-        raise ForkedError(
-            f"this {what} was made by the parent process ({pid}), where its connection and its "
-            "threads stayed: make a new Client in this one"
-        )

@@ -1,7 +1,7 @@
 """From any thread to one event loop: work handed over, in order, without keeping the loop.
 
 Owns `Mailbox`. Only `post` may be called on other threads; it never blocks and never raises, so
-that a native library's callback may call it.
+that the C++ library's callback may call it.
 """
 
 from __future__ import annotations

@@ -8,21 +8,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from .encryption import ContextFields, EncryptionContext
 from .ids import MessageId
-from .stock import EncryptionContext
 
 if TYPE_CHECKING:
     from .core.entry import Entry
 
 
 class RawMessage(Protocol):
-    """One message as the transport holds it; everything is decoded on access."""
+    """One message as the transport holds it; everything is decoded on access.
+
+    The two keys are there as text, which never fails where there are bytes, and as bytes. What a
+    transport cannot read, `properties` included, is its `UnreadableError` and nothing else.
+    """
 
     def data(self) -> bytes: ...
     def length(self) -> int: ...
     def properties(self) -> dict[str, str]: ...
     def partition_key(self) -> str: ...
+    def partition_key_bytes(self) -> bytes | None: ...
     def ordering_key(self) -> str: ...
+    def ordering_key_bytes(self) -> bytes | None: ...
     def publish_timestamp(self) -> int: ...
     def event_timestamp(self) -> int: ...
     def topic_name(self) -> str: ...
@@ -30,8 +36,7 @@ class RawMessage(Protocol):
     def int_schema_version(self) -> int: ...
     def producer_name(self) -> str: ...
     def has_null_value(self) -> bool: ...
-    def encryption_context(self) -> Any:  # what `pulsar.EncryptionContext` is made of, or None
-        ...
+    def encryption_context(self) -> ContextFields | None: ...
 
 
 class Held(NamedTuple):
@@ -103,15 +108,45 @@ class Message:
         return schema.decode_message(self._raw) if decode is None else decode()
 
     def properties(self) -> dict[str, str]:
+        """The application's properties.
+
+        Raises:
+            UnreadableError: On the stock transport, where they are no text.
+        """
         return self._raw.properties()
 
     def partition_key(self) -> str:
-        """The key, "" when absent."""
+        """The key, "" when absent; of a key that was sent as bytes their base64, as Java's
+        `getKey` has it.
+
+        Raises:
+            UnreadableError: On the stock transport, where it is no text.
+        """
         return self._raw.partition_key()
 
+    def partition_key_bytes(self) -> bytes | None:
+        """The key as bytes, of a text its UTF-8; None when absent.
+
+        Raises:
+            UnreadableError: On the stock transport, which cannot tell keys of bytes from text.
+        """
+        return self._raw.partition_key_bytes()
+
     def ordering_key(self) -> str:
-        """The ordering key, "" when absent."""
+        """The ordering key, "" when absent; where it is no UTF-8 its base64.
+
+        Raises:
+            UnreadableError: On the stock transport, where it is no UTF-8.
+        """
         return self._raw.ordering_key()
+
+    def ordering_key_bytes(self) -> bytes | None:
+        """The ordering key as bytes, of a text its UTF-8; None when absent.
+
+        Raises:
+            UnreadableError: On the stock transport, where it is no UTF-8.
+        """
+        return self._raw.ordering_key_bytes()
 
     def publish_timestamp(self) -> int:
         """When the producer published it, ms since the epoch."""
@@ -171,7 +206,7 @@ class Message:
         return self._raw.has_null_value()
 
     def encryption_context(self) -> EncryptionContext | None:
-        """How it was encrypted, or None. Stock's own object: read it while the message is there."""
+        """How it was encrypted, or None. Read it while the message is there."""
         context = self._raw.encryption_context()
         return None if context is None else EncryptionContext(context)
 

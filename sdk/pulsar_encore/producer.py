@@ -21,7 +21,7 @@ from .loops import Place, get_ident, running_loop
 from .options import ProducerOptions
 from .options.checks import boolean, integer, string_map
 from .outgoing import Outgoing
-from .stock import Result
+from .result import Result
 from .transport.base import ProducerLink
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -63,8 +63,8 @@ class Producer:
         self,
         content: Any,
         properties: dict[str, str] | None = None,
-        partition_key: str | None = None,
-        ordering_key: str | None = None,
+        partition_key: str | bytes | None = None,
+        ordering_key: str | bytes | None = None,
         sequence_id: int | None = None,
         replication_clusters: list[str] | None = None,
         disable_replication: bool | None = None,
@@ -80,8 +80,9 @@ class Producer:
         Args:
             content: What the schema encodes, bytes without a schema; None publishes a tombstone.
             properties: Application properties, strings to strings.
-            partition_key: Chooses the partition, and is the key for KeyShared and compaction.
-            ordering_key: Overrides `partition_key` for KeyShared.
+            partition_key: Chooses the partition, and is the key for KeyShared and compaction; bytes
+                where the transport has binary keys.
+            ordering_key: Overrides `partition_key` for KeyShared; bytes likewise.
             sequence_id: Own sequence id instead of the producer's.
             replication_clusters: Clusters to replicate to, instead of the namespace's.
             disable_replication: Do not replicate this message.
@@ -91,6 +92,7 @@ class Producer:
 
         Raises:
             ConfigurationError: An argument is wrong; nothing was sent.
+            NotSupportedError: A key of bytes, on the stock transport; nothing was sent.
             ClosedError: The producer is or was closed.
             TransportError: The broker refused, or did not answer in `send_timeout_millis`.
         """
@@ -115,8 +117,8 @@ class Producer:
         content: Any,
         callback: Callable[[Any, MessageId | None], Any] | None,
         properties: dict[str, str] | None = None,
-        partition_key: str | None = None,
-        ordering_key: str | None = None,
+        partition_key: str | bytes | None = None,
+        ordering_key: str | bytes | None = None,
         sequence_id: int | None = None,
         replication_clusters: list[str] | None = None,
         disable_replication: bool | None = None,
@@ -128,9 +130,9 @@ class Producer:
 
         Args:
             content: This and the others as for `send`.
-            callback: Called on the event loop as ``callback(result, message_id)``: a
-                `pulsar.Result`, `Result.Ok` when it is stored, and its id, None when it is not. Not
-                called any more once that loop is closed.
+            callback: Called on the event loop as ``callback(result, message_id)``: a `Result`,
+                `Result.Ok` when it is stored, and its id, None when it is not. Not called any more
+                once that loop is closed.
 
         Raises:
             ConfigurationError: An argument is wrong; nothing was sent.
@@ -176,8 +178,8 @@ class Producer:
         self,
         content: Any,
         properties: dict[str, str] | None,
-        partition_key: str | None,
-        ordering_key: str | None,
+        partition_key: str | bytes | None,
+        ordering_key: str | bytes | None,
         sequence_id: int | None,
         replication_clusters: list[str] | None,
         disable_replication: bool | None,
@@ -291,9 +293,9 @@ class Producer:
             raise ClosedError("the producer is closed: create another")
 
 
-def _key(value: Any, name: str) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise ConfigurationError(f"{name} must be a str or None, got {type(value).__name__}")
+def _key(value: Any, name: str) -> str | bytes | None:
+    if value is not None and not isinstance(value, (str, bytes)):
+        raise ConfigurationError(f"{name} must be str, bytes or None, got {type(value).__name__}")
     return value
 
 

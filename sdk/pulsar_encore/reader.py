@@ -1,15 +1,16 @@
-"""Reading a topic without a subscription; a read can be cancelled and loses nothing.
+"""Reading a topic from any position; a read can be cancelled and loses nothing.
 
-Owns `Reader`. What has been read needs no acknowledging.
+Owns `Reader`, over a subscription that is not durable: what has been read needs no acknowledging.
 """
 
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Final, Self
 
 from .backoff import to_ms
 from .closing import CloseOnce
@@ -17,10 +18,32 @@ from .errors import ClosedError, ConfigurationError, ReceiveTimeout
 from .ids import MessageId
 from .loops import Place, get_ident
 from .message import Message
-from .options import ReaderOptions
+from .options import ReaderOptions, Subscription
 from .options.checks import integer
-from .transport.base import Delivery, ReaderLink
+from .reading import Part, ReadQueue
+from .transport.base import ConsumerLink
 from .turn import Turn
+
+_NAME_DIGITS: Final = 10  # as many as every client's
+
+
+def subscription_of(options: ReaderOptions) -> Subscription:
+    """What an engine is told of a reader's options."""
+    prefix = options.subscription_role_prefix
+    name = f"reader-{uuid.uuid4().hex[:_NAME_DIGITS]}"
+    return Subscription(
+        topics=(options.topic,),
+        subscription_name=f"{prefix}-{name}" if prefix else name,
+        consumer_name=options.reader_name,
+        schema=options.schema,
+        receiver_queue_size=max(1, options.receiver_queue_size),  # 0 has always meant 1
+        durable=False,
+        start_message_id=options.start_message_id,
+        start_message_id_inclusive=options.start_message_id_inclusive,
+        read_compacted=options.is_read_compacted,
+        crypto_key_reader=options.crypto_key_reader,
+        crypto_failure_action=options.crypto_failure_action,
+    )
 
 
 class Reader:
@@ -32,7 +55,7 @@ class Reader:
 
     def __init__(
         self,
-        link: ReaderLink,
+        link: ConsumerLink,
         options: ReaderOptions,
         *,
         on_closed: Callable[[Reader], None] | None = None,
@@ -42,8 +65,10 @@ class Reader:
         self._on_closed = on_closed
         self.place: Place = Place("reader")
         self._turn = Turn(self.place.loop)
+        self._queue = ReadQueue(link)
         self._closed = False
         self._close_once = CloseOnce(self._close)
+        link.start(self._queue)
 
     def __repr__(self) -> str:
         state = "connected" if self.is_connected() else "not connected"
@@ -63,6 +88,35 @@ class Reader:
             ClosedError: The reader is or was closed.
             TransportError: The broker refused.
         """
+        [message] = await self._read(self._queue.take_message, timeout_millis, timeout)
+        return message
+
+    async def read_entry(
+        self, timeout_millis: int | None = None, *, timeout: float | timedelta | None = None
+    ) -> list[Message]:
+        """The messages of the next entry that were not read yet, one at least: for whoever reads
+        much.
+
+        That is a producer's batch, or what is left of it behind a start position or `read_next`.
+        The stock engine hands out messages, and not entries: with it a batch may come in parts.
+
+        Args:
+            timeout_millis: Longest wait in ms; None waits as long as it takes.
+            timeout: Longest wait in seconds or as a timedelta.
+
+        Raises:
+            ReceiveTimeout: Nothing came in time; no message was taken.
+            ClosedError: The reader is or was closed.
+            TransportError: The broker refused.
+        """
+        return await self._read(self._queue.take_delivery, timeout_millis, timeout)
+
+    async def _read(
+        self,
+        take: Callable[[], Part],
+        timeout_millis: int | None,
+        timeout: float | timedelta | None,
+    ) -> list[Message]:
         self._check_open()
         if timeout is not None:
             if timeout_millis is not None:
@@ -72,27 +126,35 @@ class Reader:
             integer(timeout_millis, "timeout_millis", low=0, unit="ms")
         if self._turn.clock() >= self._turn.ends:
             await self._turn.end()
-        delivery = await self._link.read_next(timeout_millis)
-        if delivery is None:
+        timeout_s = None if timeout_millis is None else timeout_millis / 1000
+        part = await self._queue.get(take, timeout_s)
+        if part is None:
             raise ReceiveTimeout(f"no message in {timeout_millis} ms on {self._link.topic}")
-        return self._message(delivery)
+        return self._messages(part)
 
-    def _message(self, delivery: Delivery) -> Message:
-        topic = self._link.topic_of(delivery.source)
-        partition = _partition_of(topic)
+    def _messages(self, part: Part) -> list[Message]:
+        delivery, at, count = part
+        topic, partition = self._link.topic_of(delivery.source)
         chunk = delivery.first_chunk
-        message_id = MessageId(
-            partition,
-            delivery.ledger,
-            delivery.entry,
-            delivery.indexes[0] if delivery.batch_size else -1,
-            batch_size=delivery.batch_size,
-            topic=topic,
-            first_chunk=None if chunk is None else MessageId(partition, *chunk, topic=topic),
-        )
-        return Message.of_reader(
-            delivery.messages[0], self._schema, message_id, delivery.redelivery_count
-        )
+        first = None if chunk is None else MessageId(partition, *chunk, topic=topic)
+        size = delivery.batch_size
+        return [
+            Message.of_reader(
+                delivery.messages[place],
+                self._schema,
+                MessageId(
+                    partition,
+                    delivery.ledger,
+                    delivery.entry,
+                    delivery.indexes[place] if size else -1,
+                    batch_size=size,
+                    topic=topic,
+                    first_chunk=first,
+                ),
+                delivery.redelivery_count,
+            )
+            for place in range(at, at + count)
+        ]
 
     async def has_message_available(self) -> bool:
         """Whether something can be read right now.
@@ -102,7 +164,19 @@ class Reader:
             TransportError: The broker did not answer.
         """
         self._check_open()
-        return await self._link.has_message_available()
+        # What came while the broker was asked counts for it as delivered, and lies here.
+        return bool(self._queue) or await self._link.has_message_available() or bool(self._queue)
+
+    async def last_message_id(self) -> MessageId:
+        """Id of the topic's last message, wherever the reader is; ledger -1 on an empty topic.
+
+        Raises:
+            NotSupportedError: On the stock transport, whose readers cannot ask.
+            ClosedError: The reader is or was closed.
+            TransportError: The broker refused; a topic with partitions has no one last message.
+        """
+        self._check_open()
+        return await self._link.last_message_id()
 
     async def seek(self, messageid: MessageId | int) -> None:
         """Go on from another position.
@@ -139,15 +213,22 @@ class Reader:
         await self._close_once()
 
     async def _close(self) -> None:
-        self._closed = True
+        self._end(ClosedError("the reader was closed"))
         try:
             await self._link.close()
         finally:
-            self.abandon()
+            self._forget()
 
     def abandon(self) -> None:
         """Every call fails from now on; for the client, which was shut down."""
+        self._end(ClosedError("the client was shut down"))
+        self._forget()
+
+    def _end(self, error: Exception) -> None:
         self._closed = True
+        self._queue.end(error)
+
+    def _forget(self) -> None:
         on_closed, self._on_closed = self._on_closed, None
         if on_closed is not None:
             on_closed(self)
@@ -192,8 +273,3 @@ class Reader:
 def _retrieve(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
         task.exception()
-
-
-def _partition_of(topic: str) -> int:
-    number: Any = topic.rpartition("-partition-")[2]
-    return int(number) if "-partition-" in topic and number.isdecimal() else -1

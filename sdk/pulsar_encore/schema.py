@@ -1,28 +1,13 @@
-"""Typed payloads: the stock package's schema classes, unchanged, under this package's name."""
+"""Typed payloads: the stock package's schema classes, unchanged, under this package's name.
 
-from .transport.stock.schemas import (
-    Array,
-    AvroSchema,
-    Boolean,
-    Bytes,
-    BytesSchema,
-    CustomEnum,
-    Double,
-    Field,
-    Float,
-    Integer,
-    JsonSchema,
-    Long,
-    Map,
-    Null,
-    ProtobufNativeSchema,
-    Record,
-    Schema,
-    String,
-    StringSchema,
-)
+They bring its library along, so they are loaded with the first that is asked for. To a type checker
+they are what `schema.pyi` says.
+"""
 
-__all__ = [
+from importlib import import_module
+from typing import Any
+
+__all__ = [  # noqa: F822
     "Array",
     "AvroSchema",
     "Boolean",
@@ -43,3 +28,15 @@ __all__ = [
     "String",
     "StringSchema",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    theirs = import_module(".transport.stock.schemas", __package__)
+    globals().update({each: getattr(theirs, each) for each in __all__})
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

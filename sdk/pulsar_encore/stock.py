@@ -1,154 +1,130 @@
-"""The stock package's classes that objects of this package are instances of as well.
+"""What makes objects of this package the stock package's as well, once that is loaded.
 
-Owns the border between the values and the native library: beside its transport this is the only
-file that imports `pulsar`, so that a program which says `except pulsar.Timeout` or
-`isinstance(id, pulsar.MessageId)` needs nothing but another client. To a type checker they are
-names; what they can do is written here only as far as it is used.
+Owns the border between the values and the C++ library: a program that says
+`except pulsar.Timeout` or `isinstance(id, pulsar.MessageId)` needs nothing but another client.
+Classes of ours name those of stock that they stand for (`twin`). They inherit from them from the
+moment the program imports stock's package, whichever came first, and instances that were made
+before are instances then too. Nothing here imports it, but for stock's own code (`library`).
+Refuses to touch stock's classes: what they say of ours beyond inheritance stays theirs.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, Final, TypeGuard, TypeVar
 
-if TYPE_CHECKING:
-    from enum import IntEnum
-    from typing import Any, ClassVar
+# Each is watched by itself: a program need not import the next.
+_MODULES: Final = ("_pulsar", "pulsar", "pulsar.asyncio")
 
-    class Result(IntEnum):
-        Ok = 0
-        UnknownError = 1
+_K = TypeVar("_K", bound=type)
 
-    class MessageId:
-        _msg_id: Any
 
-    class EncryptionKey:
-        @property
-        def key(self) -> str: ...
-        @property
-        def value(self) -> bytes: ...
-        @property
-        def metadata(self) -> dict[str, str]: ...
+class Twin:
+    """Base of a class that has no other, until it has stock's.
 
-    class EncryptionContext:
-        def __init__(self, context: Any) -> None: ...
-        def keys(self) -> list[EncryptionKey]: ...
-        def param(self) -> bytes: ...
-        def algorithm(self) -> str: ...
-        def compression_type(self) -> Any: ...
-        def uncompressed_message_size(self) -> int: ...
-        def batch_size(self) -> int: ...
-        def is_decryption_failed(self) -> bool: ...
+    A class whose base is `object` cannot be given another one, and a class with a dictionary of
+    attributes only one that has that too: stock's have.
+    """
 
-    class NativeMessageId:
-        earliest: ClassVar[NativeMessageId]
-        latest: ClassVar[NativeMessageId]
 
-        @staticmethod
-        def deserialize(message_id_bytes: bytes) -> NativeMessageId: ...
-        def serialize(self) -> bytes: ...
-        def topic_name(self, topic: str) -> None: ...
+_twins: Final[list[tuple[type, tuple[type, ...], tuple[str, ...]]]] = []
 
-    class AsyncioPulsarException(Exception): ...
 
-    class PulsarException(Exception): ...
+def twin(*names: str) -> Callable[[_K], _K]:
+    """Have a class inherit from stock's, behind its own bases, when they are there.
 
-    class UnknownError(PulsarException): ...
+    Args:
+        names: Full names, such as ``"pulsar.MessageId"``; without a dot, of the C++ library.
+    """
 
-    class InvalidConfiguration(PulsarException): ...
+    def stand_for(kind: _K) -> _K:
+        full = tuple(name if "." in name else f"_pulsar.{name}" for name in names)
+        _twins.append((kind, kind.__bases__, full))
+        _link(*_twins[-1])
+        return kind
 
-    class Timeout(PulsarException): ...
+    return stand_for
 
-    class LookupError(PulsarException): ...
 
-    class ConnectError(PulsarException): ...
+def link() -> None:
+    """Give all twins what is loaded of stock; again does nothing."""
+    for kind, own, names in _twins:
+        _link(kind, own, names)
+    if _watch in sys.meta_path and all(name in sys.modules for name in _MODULES):
+        sys.meta_path.remove(_watch)
 
-    class ReadError(PulsarException): ...
 
-    class AuthenticationError(PulsarException): ...
+def _link(kind: type, own: tuple[type, ...], names: tuple[str, ...]) -> None:
+    theirs = tuple(each for name in names if (each := _loaded(name)) is not None)
+    bases = (*(each for each in own if not (theirs and each is Twin)), *theirs)
+    if kind.__bases__ != bases:
+        kind.__bases__ = bases
 
-    class AuthorizationError(PulsarException): ...
 
-    class ErrorGettingAuthenticationData(PulsarException): ...
+def _loaded(name: str) -> type | None:
+    module, _, attribute = name.rpartition(".")
+    found = getattr(sys.modules.get(module), attribute, None)
+    return found if isinstance(found, type) else None
 
-    class BrokerMetadataError(PulsarException): ...
 
-    class BrokerPersistenceError(PulsarException): ...
+def is_one(value: object, *names: str) -> TypeGuard[Any]:
+    """Whether a value is of one of stock's classes, by their full names; loads nothing."""
+    kinds = (_loaded(name) for name in names)
+    return any(isinstance(value, kind) for kind in kinds if kind is not None)
 
-    class ChecksumError(PulsarException): ...
 
-    class ConsumerBusy(PulsarException): ...
+def member_for_stock(member: Any) -> Any:
+    """An enum's member, as stock's code has to be handed it: its own where that is loaded."""
+    theirs = _loaded(f"_pulsar.{type(member).__name__}")
+    return member if theirs is None else getattr(theirs, member.name)
 
-    class NotConnected(PulsarException): ...
 
-    class AlreadyClosed(PulsarException): ...
+def library() -> Any:
+    """The C++ library, for what only stock's code asks for; loads it."""
+    return importlib.import_module("_pulsar")
 
-    class InvalidMessage(PulsarException): ...
 
-    class ConsumerNotInitialized(PulsarException): ...
+class _Watch:
+    """A finder of modules that finds none of its own: it sees stock's coming, to link then."""
 
-    class ProducerNotInitialized(PulsarException): ...
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in _MODULES:
+            return None
+        others = [each for each in sys.meta_path if each is not self]
+        for finder in others:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                _link_after(spec.loader)
+                return spec
+        return None
 
-    class ProducerBusy(PulsarException): ...
 
-    class TooManyLookupRequestException(PulsarException): ...
+def _link_after(loader: Loader | None) -> None:
+    """Have a loader link when it has run a module; it stays the object that it is.
 
-    class InvalidTopicName(PulsarException): ...
+    One that does not let itself be changed loads as ever; our transport over stock links as well.
+    """
+    with contextlib.suppress(AttributeError):
+        run = loader.exec_module  # type: ignore[union-attr]
 
-    class InvalidUrl(PulsarException): ...
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            link()
 
-    class ServiceUnitNotReady(PulsarException): ...
+        loader.exec_module = exec_module  # type: ignore[union-attr, method-assign]
 
-    class OperationNotSupported(PulsarException): ...
 
-    class ProducerBlockedQuotaExceededError(PulsarException): ...
-
-    class ProducerBlockedQuotaExceededException(PulsarException): ...
-
-    class ProducerQueueIsFull(PulsarException): ...
-
-    class MessageTooBig(PulsarException): ...
-
-    class TopicNotFound(PulsarException): ...
-
-    class SubscriptionNotFound(PulsarException): ...
-
-    class ConsumerNotFound(PulsarException): ...
-
-    class UnsupportedVersionError(PulsarException): ...
-
-    class TopicTerminated(PulsarException): ...
-
-    class CryptoError(PulsarException): ...
-
-    class IncompatibleSchema(PulsarException): ...
-
-    class ConsumerAssignError(PulsarException): ...
-
-    class CumulativeAcknowledgementNotAllowedError(PulsarException): ...
-
-    class TransactionCoordinatorNotFoundError(PulsarException): ...
-
-    class InvalidTxnStatusError(PulsarException): ...
-
-    class NotAllowedError(PulsarException): ...
-
-    class TransactionConflict(PulsarException): ...
-
-    class TransactionNotFound(PulsarException): ...
-
-    class ProducerFenced(PulsarException): ...
-
-    class MemoryBufferIsFull(PulsarException): ...
-
-    class Interrupted(PulsarException): ...
-else:
-    from _pulsar import MessageId as NativeMessageId
-    from pulsar import (  # noqa: F401
-        ConsumerCryptoFailureAction,
-        EncryptionContext,
-        EncryptionKey,
-        MessageId,
-        Result,
-    )
-    from pulsar.asyncio import PulsarException as AsyncioPulsarException  # noqa: F401
-    from pulsar.exceptions import *  # noqa: F403
+_watch: Final = _Watch()
+for _name in _MODULES:
+    if sys.modules.get(_name) is None:
+        sys.meta_path.insert(0, _watch)
+        break
+    importlib.import_module(_name)  # waits where another thread is at it

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
+
+import pytest
 
 from pulsar_encore import Consumer, Message, ReceiveTimeout
 from pulsar_encore.testing import MemoryTransport
@@ -18,6 +21,16 @@ Subscribe: TypeAlias = Callable[..., Awaitable[Consumer]]
 
 def now_s() -> float:
     return asyncio.get_running_loop().time()
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """What was logged, but for each loss of a connection."""
+    return [each for each in caplog.records if each.name != "pulsar_encore.connection"]
+
+
+async def settle() -> None:
+    """Let what is under way between client and broker arrive."""
+    await asyncio.sleep(0.01)
 
 
 async def receive_all(consumer: Consumer, quiet_s: float = 1.0) -> list[Message]:

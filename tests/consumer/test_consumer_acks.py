@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from copy import copy
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +18,11 @@ from consumer_kit import (
     put_numbers,
     receive_all,
     receive_n,
+    settle,
 )
 
 from pulsar_encore import (
+    ClosedError,
     ConfigurationError,
     Consumer,
     ConsumerType,
@@ -31,12 +32,12 @@ from pulsar_encore import (
     ReceiveTimeout,
 )
 from pulsar_encore.consumer.intake import Intake
-from pulsar_encore.consumer.opening import assemble
+from pulsar_encore.consumer.opening import assemble, open_link
 from pulsar_encore.consumer.settling.ack_sender import AckSender
 from pulsar_encore.consumer.sources import Sources
 from pulsar_encore.options import ConsumerOptions, InitialPosition
 from pulsar_encore.testing import BrokerSettings, Fault, FaultPlan, MemoryTransport
-from pulsar_encore.transport.base import AckPlan, Capabilities, Delivery
+from pulsar_encore.transport.base import AckPlan, Capabilities, Deliveries, Delivery, singly
 
 
 def plans(transport: MemoryTransport) -> list[AckPlan]:
@@ -68,6 +69,7 @@ async def test_acks_leave_by_their_number(transport: MemoryTransport, subscribe:
     consumer = await subscribe(ack_group_time_ms=10_000, ack_group_max_size=4)
     for message in await receive_n(consumer, 10):
         await consumer.acknowledge(message)
+    await settle()
     assert [len(plan.entries) for plan in plans(transport)] == [4, 4]
     await consumer.close()
     assert [len(plan.entries) for plan in plans(transport)] == [4, 4, 2]
@@ -80,6 +82,7 @@ async def test_acks_leave_by_messages_before_the_window_is_full(
     consumer = await subscribe(ack_group_time_ms=10_000, max_unacked_messages=200)
     for message in await receive_n(consumer, 60):
         await consumer.acknowledge(message)
+    await settle()
     assert [len(plan.entries) for plan in plans(transport)] == [4, 4, 4]
 
 
@@ -96,7 +99,7 @@ async def test_a_window_smaller_than_the_group_time_allows_does_not_stall() -> N
         initial_position=InitialPosition.Earliest,
         max_unacked_messages=100,
     )
-    consumer = Consumer(assemble(await transport.subscribe(options), options))
+    consumer = Consumer(assemble(await open_link(transport, options), options))
     for _ in range(2000):
         await consumer.acknowledge(await consumer.receive())
     assert now_s() < 0.5
@@ -109,6 +112,7 @@ async def test_group_time_of_nothing_sends_at_once(
     consumer = await subscribe(ack_group_time_ms=0)
     for message in await receive_n(consumer, 2):
         await consumer.acknowledge(message)
+    await settle()
     assert [len(plan.entries) for plan in plans(transport)] == [1, 1]
 
 
@@ -179,9 +183,11 @@ async def test_acks_made_while_disconnected_are_sent_after_the_reconnect(
     await asyncio.sleep(10)
     assert plans(transport) == []
     assert consumer.statistics().unsent_acks == 3
+    before = len(transport.commands)
     transport.reconnect()
-    names = [command.name for command in transport.commands[-2:]]
-    assert names == ["ACK", "FLOW"], "acks go before more is asked for"
+    await settle()
+    names = [command.name for command in transport.commands[before : before + 3]]
+    assert names == ["SUBSCRIBE", "ACK", "FLOW"], "acks go before more is asked for"
     with pytest.raises(ReceiveTimeout):
         await consumer.receive(timeout=5)  # the rest is still held here
     await consumer.acknowledge(messages[5:])
@@ -361,9 +367,10 @@ async def test_cumulative_inside_a_batch(transport: MemoryTransport, subscribe: 
     messages = await receive_n(consumer, 8)
     await consumer.acknowledge_cumulative(messages[5])
     await asyncio.sleep(1)
-    (plan,) = plans(transport)
-    assert plan.cumulative is not None and plan.cumulative[3] == 0b1100
-    assert plan.partial == [] and plan.entries == []
+    whole, part = plans(transport)
+    ledger = messages[5].message_id().ledger_id()
+    assert whole.cumulative == (ledger, 0, 4, -1)
+    assert (part.entries, part.partial) == ([], [(ledger, 1, 4, 0b1100)])
     consumer.redeliver_unacknowledged_messages()
     rest = await receive_all(consumer)
     assert payloads(rest) == [b"6", b"7"]
@@ -596,8 +603,8 @@ async def test_a_topic_seen_only_after_a_reconnect_shows_nothing_twice(
     came: list[Delivery] = []
     hand_on = Intake.on_deliveries
 
-    def on_deliveries(self: Intake, deliveries: Sequence[Delivery]) -> None:
-        came.extend(copy(each) for each in deliveries)
+    def on_deliveries(self: Intake, deliveries: Deliveries) -> None:
+        came.extend(copy(each) for each in singly(deliveries))
         hand_on(self, deliveries)
 
     monkeypatch.setattr(Intake, "on_deliveries", on_deliveries)
@@ -678,4 +685,4 @@ async def test_a_source_that_was_refused_is_tried_again_beside_a_busy_one() -> N
         if number % 100 == 99:
             await asyncio.sleep(0.01)
     assert sent[1] == 1
-    sender.close()
+    sender.close(ClosedError())

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 import pytest
-from consumer_kit import TOPIC, Subscribe, now_s, put_numbers, receive_n
+from consumer_kit import TOPIC, Subscribe, logged, now_s, put_numbers, receive_n, settle
 
 from pulsar_encore import ClosedError, ConsumerType
 from pulsar_encore.testing import MemoryTransport
@@ -48,7 +48,7 @@ async def test_what_could_not_be_sent_is_said(
     with caplog.at_level(logging.WARNING, "pulsar_encore"):
         await consumer.close()
     assert now_s() - begun == pytest.approx(5, abs=0.2)
-    (record,) = caplog.records
+    (record,) = logged(caplog)
     assert f"{TOPIC}/s" in record.getMessage() and "acks of 3 entries" in record.getMessage()
 
 
@@ -67,7 +67,7 @@ async def test_acks_in_doubt_wait_for_the_reconnect_too(
     assert not closing.done()
     with caplog.at_level(logging.WARNING, "pulsar_encore"):
         await closing
-    (record,) = caplog.records
+    (record,) = logged(caplog)
     assert "those of 3 may be lost" in record.getMessage()
 
 
@@ -81,7 +81,7 @@ async def test_with_nothing_to_send_closing_waits_for_no_connection(
     begun = now_s()
     await consumer.close()
     assert now_s() == begun
-    assert not caplog.records
+    assert not logged(caplog)
 
 
 async def test_a_closing_that_is_cancelled_with_its_loop_still_gives_the_subscription_back(
@@ -97,4 +97,5 @@ async def test_a_closing_that_is_cancelled_with_its_loop_still_gives_the_subscri
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
     await asyncio.gather(closing, return_exceptions=True)
+    await settle()
     assert not transport.links

@@ -1,7 +1,8 @@
 """Acks waiting to be sent, against a naive model: what is acked, what the broker knows.
 
 Keys are small so that whole entries, parts and the cumulative position meet. The model's broker
-may lose what was sent in the last second; nothing acked may be forgotten on both sides.
+may lose what was sent or confirmed in the last second, and what it did not confirm, however old;
+nothing acked may be forgotten on both sides.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from pulsar_encore.core.acks import Acks, Unsent
-from pulsar_encore.core.duplicates import UNCERTAIN_MS, Duplicates
+from pulsar_encore.core.duplicates import UNCERTAIN_MS, Duplicates, Flush
 from pulsar_encore.core.entry import ACKED, Entry, EntryKey
 
 SIZE = 3
@@ -37,7 +38,8 @@ class AgainstModel(RuleBasedStateMachine):
         self.entries: dict[EntryKey, Entry] = {}  # the live records
         self.acked: dict[EntryKey, int] = {}  # bit 1 = acked here
         self.known: dict[EntryKey, int] = {}  # bit 1 = acked at the broker
-        self.sent: list[tuple[int, EntryKey, int]] = []
+        self.sent: list[tuple[Flush, EntryKey, int]] = []
+        self.unconfirmed: list[Unsent] = []
 
     def bits(self, key: EntryKey) -> int:
         return self.acked.get(key, 0)
@@ -91,8 +93,8 @@ class AgainstModel(RuleBasedStateMachine):
             self.acks.drop_part(entry)
             self.acks.add_whole(key)
 
-    @rule(arrives=st.booleans(), refused=st.booleans())
-    def flush(self, arrives: bool, refused: bool) -> None:
+    @rule(receipt=st.booleans(), refused=st.booleans())
+    def flush(self, receipt: bool, refused: bool) -> None:
         names = len(self.acks)
         unsent = self.acks.take(self.now)
         assert names == self.named(unsent)
@@ -101,40 +103,67 @@ class AgainstModel(RuleBasedStateMachine):
             self.acks.put_back(unsent)
             assert len(self.acks) == names
             return
+        if receipt:
+            unsent.flush.await_receipt()
+            self.unconfirmed.append(unsent)
+        flush = unsent.flush
         for key in unsent.whole:
-            self.tell(key, FULL)
+            self.tell(flush, key, FULL)
         for entry in unsent.parts:
             assert entry.remaining() == FULL & ~self.bits(entry.key)
-            self.tell(entry.key, FULL & ~entry.remaining())
+            self.tell(flush, entry.key, FULL & ~entry.remaining())
         if unsent.cumulative is not None:
             end, _, mask = unsent.cumulative
             for ledger in range(2):
                 for number in range(5):
                     if (ledger, number) < end:
-                        self.tell((ledger, number), FULL)
-            self.tell(end, FULL if mask == -1 else FULL & ~mask)
+                        self.tell(flush, (ledger, number), FULL)
+            self.tell(flush, end, FULL if mask == -1 else FULL & ~mask)
 
     @staticmethod
     def named(unsent: Unsent) -> int:
         return len(unsent.whole) + len(unsent.parts) + (unsent.cumulative is not None)
 
-    def tell(self, key: EntryKey, bits: int) -> None:
+    def tell(self, flush: Flush, key: EntryKey, bits: int) -> None:
         assert bits & ~self.bits(key) == 0, "more was acked than the application did"
         fresh = bits & ~self.known.get(key, 0)
         self.known[key] = self.known.get(key, 0) | bits
-        self.sent.append((self.now, key, fresh))
+        self.sent.append((flush, key, fresh))
+
+    @rule()
+    def confirmed(self) -> None:
+        if self.unconfirmed:
+            self.unconfirmed.pop(0).flush.confirmed(self.now)
+
+    @rule(lost=st.booleans())
+    def receipts_failed(self, lost: bool) -> None:
+        """Not known to have arrived: sent again, whether they did or not."""
+        unconfirmed, self.unconfirmed = self.unconfirmed, []
+        for unsent in unconfirmed:
+            if lost:
+                self.lose([each for each in self.sent if each[0] is unsent.flush])
+            self.acks.not_confirmed(unsent)
+            for entry in unsent.parts:
+                current = self.entries.get(entry.key)
+                if current is not None and current.unacked < SIZE:
+                    self.acks.add_part(current)
+
+    def lose(self, sent: list[tuple[Flush, EntryKey, int]]) -> None:
+        for _, key, fresh in sent:
+            self.known[key] &= ~fresh
 
     @rule(passed=st.sampled_from([0, 1, 400, 5_000]))
     def time_passes(self, passed: int) -> None:
         self.now += passed
 
-    @rule(lost=st.booleans(), sets_lost=st.booleans())
-    def connection_lost(self, lost: bool, sets_lost: bool) -> None:
-        self.acks.disconnected(self.now)
+    @rule(lost=st.booleans(), sets_lost=st.booleans(), told=st.booleans())
+    def connection_lost(self, lost: bool, sets_lost: bool, told: bool) -> None:
         if lost:
-            for at, key, fresh in self.sent:
-                if at >= self.now - UNCERTAIN_MS:
-                    self.known[key] &= ~fresh
+            since = self.now - UNCERTAIN_MS
+            self.lose([each for each in self.sent if each[0].at_ms >= since])
+        self.acks.disconnected(self.now)
+        if told:  # else it is told after the reconnect
+            self.receipts_failed(False)
         if sets_lost:
             self.known = {key: bits for key, bits in self.known.items() if bits == FULL}
         self.sent.clear()
@@ -158,6 +187,7 @@ class AgainstModel(RuleBasedStateMachine):
 
     @rule()
     def seek(self) -> None:
+        self.unconfirmed.clear()
         self.acks.clear()
         self.duplicates.clear()
         for entry in self.entries.values():
@@ -220,6 +250,35 @@ def test_what_was_sent_long_ago_is_not_suspect() -> None:
     assert acks.covers((1, 2))
     acks.reconnected([])
     assert acks.take(7_000).whole == [(1, 2)]
+
+
+def test_what_was_not_confirmed_is_suspect_however_old() -> None:
+    acks = Acks(Duplicates())
+    flushes = []
+    for entry in range(3):
+        acks.add_whole((1, entry))
+        acks.cumulative.advance((0, entry), 1, -1)
+        flushes.append(acks.take(1_000).flush)
+        flushes[-1].await_receipt()
+    flushes[0].confirmed(2_000)
+    flushes[1].confirmed(8_500)
+    acks.disconnected(8_600 + UNCERTAIN_MS)
+    assert [acks.covers((1, entry)) for entry in range(3)] == [False, False, True]
+    assert acks.covers((0, 2)) and not acks.covers((0, 1)), "certain up to there"
+    acks.reconnected([])
+    again = acks.take(20_000)
+    assert (again.whole, again.cumulative) == ([(1, 2)], ((0, 2), 1, -1))
+
+
+def test_more_than_a_window_stays_in_doubt_when_somebody_waits_for_it() -> None:
+    acks = Acks(Duplicates())
+    for entry in range(150_000):
+        acks.add_whole((1, entry))
+        if entry % 10_000 == 9_999:
+            acks.take(1_000).flush.await_receipt()
+    acks.disconnected(60_000)
+    acks.reconnected([])
+    assert len(acks.take(60_000).whole) == 150_000
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 64, 1000])

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from core_kit import TOPIC, source_state
 
+from pulsar_encore import ClosedError
 from pulsar_encore.consumer.settling.ack_sender import AckSender
 from pulsar_encore.core.entry import Entry, EntryKey
 from pulsar_encore.core.rewind import Admission, Rewind
@@ -98,7 +99,7 @@ async def acking_while_away(count: int, batch: int) -> int:
         for entry in entries:
             sender.added(source, source.ack(entry, 0))
     assert len(source.acks) == count, "nothing is lost for it"
-    sender.close()
+    sender.close(ClosedError())
     return steps.count
 
 

@@ -513,15 +513,23 @@ def test_times_are_read_as_typed() -> None:
 
 async def test_the_demonstration_s_row_is_measured_for_real(broker: BrokerThread) -> None:
     outcomes = {
-        side: await measure(
-            side, "poison_message", broker.url, f"poison-{side}", within_s=30, most=1
+        label: await measure(
+            side,
+            "poison_message",
+            broker.url,
+            f"poison-{label}",
+            within_s=30,
+            transport=transport,
+            most=1,
         )
-        for side in SIDES
+        for label, (side, transport) in SIDES.items()
     }
     assert (outcomes["stock"]["looks"], outcomes["stock"]["why"]) == (2, 0)
-    ours = outcomes["encore"]
-    assert (ours["looks"], ours["event_time"], ours["home"], ours["attempt"]) == (2, 1, 1, 1)
-    assert ours["why"] == len(letters.EVIDENCE) - 1  # no stack: the error was never raised
+    for label in ("encore", "native"):
+        ours = outcomes[label]
+        assert (ours["looks"], ours["event_time"], ours["home"], ours["attempt"]) == (2, 1, 1, 1)
+        assert ours["why"] == len(letters.EVIDENCE) - 1  # no stack: the error was never raised
     row = row_of(poison_message.SCENARIO, outcomes)
     assert row.missing == ()
     assert "at home at attempt 1" in row.encore
+    assert "at home at attempt 1" in row.native

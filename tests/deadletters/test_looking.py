@@ -40,7 +40,7 @@ class Raw:
 
     def properties(self) -> dict[str, str]:
         if self._properties is None:
-            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+            raise encore.UnreadableError("raw bytes")
         return self._properties
 
     def publish_timestamp(self) -> int:
@@ -112,13 +112,14 @@ async def test_looking_at_an_empty_topic_ends_though_letters_arrive(
         dying.cancel()
 
 
-async def test_looking_needs_no_subscription_and_leaves_none(
+async def test_looking_needs_no_durable_subscription_and_leaves_none(
     transport: MemoryTransport, dead: DeadLetters
 ) -> None:
     (letter_id,) = bury(transport, b"1")
     await dead.list()
     await dead.show(letter_id)
-    assert not transport.recorded("SUBSCRIBE")
+    assert not any(each.details.durable for each in transport.recorded("SUBSCRIBE"))
+    assert not any(state.subscriptions for state in transport.catalogue.topics.values())
     assert not transport.recorded("ACK")
 
 

@@ -19,7 +19,7 @@ from pulsar_encore.deadletters import (
 )
 from pulsar_encore.outgoing import Outgoing
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
-from pulsar_encore.testing.producing import MemoryProducer
+from pulsar_encore.transport.native.producer.link import NativeProducer
 
 OTHER = "persistent://public/default/refunds"
 
@@ -164,7 +164,7 @@ async def test_a_dry_run_counts_and_sends_nothing(
     assert (report.selected, report.replayed) == (3, 0)
     assert report.targets == {HOME: 2, OTHER: 1}
     assert not await read_out(client)
-    assert not transport.recorded("SUBSCRIBE")
+    assert not any(each.details.durable for each in transport.recorded("SUBSCRIBE"))
     assert (await dead.replay(both)).replayed == 3
 
 
@@ -306,14 +306,14 @@ async def test_a_letter_that_never_can_be_sent_holds_up_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Run after run, and also when the engine calls it something that may pass."""
-    publish = MemoryProducer.publish
+    publish = NativeProducer.publish
 
-    def picky(self: MemoryProducer, message: Outgoing) -> Any:
+    def picky(self: NativeProducer, message: Outgoing) -> Any:
         if message.payload is not None and message.payload.startswith(b"bad"):
             raise encore.TransportError("too much", result=message.payload[3:].decode())
         return publish(self, message)
 
-    monkeypatch.setattr(MemoryProducer, "publish", picky)
+    monkeypatch.setattr(NativeProducer, "publish", picky)
     bad = bury(transport, b"badMessageTooBig", b"badTimeout")
     bury(transport, *(b"%d" % number for number in range(100)))
     report = await dead.replay()
@@ -471,7 +471,9 @@ async def test_a_send_that_is_refused_once_is_sent_by_the_next_run(
     transport: MemoryTransport, client: encore.Client, dead: DeadLetters
 ) -> None:
     bury(transport, b"1", b"2", b"3")
-    transport.faults = FaultPlan([Fault(kind="refuse", command="SEND", nth=2)])
+    transport.faults = FaultPlan(
+        [Fault(kind="refuse", command="SEND", nth=2, error="NotAllowedError")]
+    )
     report = await dead.replay(rate=10)
     assert (report.selected, report.replayed, report.refused) == (2, 2, 1)
     report = await dead.replay()

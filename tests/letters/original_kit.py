@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from pulsar_encore import UnreadableError
 from pulsar_encore.ids import MessageId
-from pulsar_encore.outgoing import Outgoing
+from pulsar_encore.outgoing import Outgoing, key_bytes, key_text
 
 TOPIC = "persistent://a/b/c"
 HERE = MessageId(-1, 5, 6)
@@ -34,11 +35,15 @@ class Encrypted:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """None stands for what is no text; a payload of None is a tombstone."""
+    """None stands for what cannot be read; a payload of None is a tombstone.
+
+    Without `tells_bytes` it is of an engine that cannot tell keys of bytes from text.
+    """
 
     payload: bytes | None = b"payload"
-    key: str | None = ""
-    ordering: str | None = ""
+    key: str | bytes | None = ""
+    ordering: str | bytes | None = ""
+    tells_bytes: bool = True
     event_ms: int = 0
     attributes: Mapping[str, str] | None = field(default_factory=dict)
     id: MessageId = HERE
@@ -55,16 +60,19 @@ class Row:
         return self.payload is None
 
     def partition_key(self) -> str:
-        return _text(self.key)
+        return key_text(_readable(self.key))
 
-    def ordering_key(self) -> str:
-        return _text(self.ordering)
+    def partition_key_bytes(self) -> bytes | None:
+        return key_bytes(_readable(self.key if self.tells_bytes else None)) or None
+
+    def ordering_key_bytes(self) -> bytes | None:
+        return key_bytes(_readable(self.ordering)) or None
 
     def event_timestamp(self) -> int:
         return self.event_ms
 
     def properties(self) -> dict[str, str]:
-        return dict(_text(self.attributes))
+        return dict(_readable(self.attributes))
 
     def message_id(self) -> MessageId:
         return self.id
@@ -97,7 +105,7 @@ class Row:
         )
 
 
-def _text(value: T | None) -> T:
+def _readable(value: T | None) -> T:
     if value is None:
-        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+        raise UnreadableError("a key of raw bytes")
     return value

@@ -23,8 +23,11 @@ from forwarding_kit import (
 import pulsar_encore as encore
 from pulsar_encore import letters
 from pulsar_encore.letters.evidence import evidence_of
+from pulsar_encore.options import ProducerOptions
 from pulsar_encore.testing import MemoryTransport
 from pulsar_encore.timer import wall_now_ms
+from pulsar_encore.transport.base import ProducerLink
+from pulsar_encore.wire import pulsar_pb2 as pb
 
 PARTS = "persistent://public/default/parts"
 
@@ -216,13 +219,23 @@ async def test_producers_are_named_as_java_names_them_and_made_once(
 ) -> None:
     for each in range(20):
         transport.put(TOPIC, b"%d" % each)
+    asked: list[ProducerOptions] = []
+    create = transport.create_producer
+
+    async def listening(options: ProducerOptions) -> ProducerLink:
+        asked.append(options)
+        return await create(options)
+
+    transport.create_producer = listening  # type: ignore[method-assign]
     async with await open_consumer(client, most=1, consumer_name="me") as consumer:
         assert not transport.recorded("PRODUCER")
         await look(consumer, reconsume)
-    retry, dead = transport.recorded("PRODUCER")
-    assert (retry.topic, retry.details.producer_name) == (RETRY, None)
+    assert [command.topic for command in transport.recorded("PRODUCER")] == [RETRY, DEAD]
+    retry, dead = asked
+    assert (retry.topic, retry.producer_name) == (RETRY, None)
     assert dead.topic == DEAD
-    name = dead.details.producer_name
+    name = dead.producer_name
+    assert name is not None
     # Of the child that forwards: here the retry letter died, so the retry topic's name is in it.
     head, tail = f"{RETRY}-s-me-", "-DLQ"
     assert name.startswith(head)
@@ -230,8 +243,8 @@ async def test_producers_are_named_as_java_names_them_and_made_once(
     middle = name[len(head) : -len(tail)]
     assert len(middle) == 5
     assert middle.isalnum()
-    assert not dead.details.batching_enabled
-    assert dead.details.chunking_enabled
+    assert not dead.batching_enabled
+    assert dead.chunking_enabled
 
 
 async def test_the_retry_topic_is_subscribed_shared_beside_the_rest(
@@ -242,8 +255,8 @@ async def test_the_retry_topic_is_subscribed_shared_beside_the_rest(
     ):
         main, retry = transport.recorded("SUBSCRIBE")
         assert (main.topic, retry.topic) == (TOPIC, RETRY)
-        assert main.details.consumer_type is encore.ConsumerType.Failover
-        assert retry.details.consumer_type is encore.ConsumerType.Shared
+        assert main.details.subType == pb.CommandSubscribe.Failover
+        assert retry.details.subType == pb.CommandSubscribe.Shared
         assert retry.details.consumer_name == "me"
         assert retry.subscription == "s"
 
@@ -265,8 +278,9 @@ async def test_key_event_time_and_payload_are_copied(
         "k",
         event_ms,
     )
-    sent = [command.details for command in transport.recorded("SEND")]
-    assert [each.event_timestamp for each in sent] == [event_ms or None] * len(sent)
+    sent = [command.details.metadata for command in transport.recorded("SEND")]
+    assert [each.event_time for each in sent] == [event_ms] * len(sent)
+    assert [each.HasField("event_time") for each in sent] == [bool(event_ms)] * len(sent)
 
 
 @pytest.mark.parametrize("act", [nack, reconsume])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from original_kit import Row
 
-from pulsar_encore import NotSupportedError, letters
+from pulsar_encore import UnreadableError, letters
 from pulsar_encore.letters.counting import (
     is_letter,
     parked_attempts,
@@ -89,7 +89,7 @@ def test_attempts_are_counted_on_retry_topics_by_their_names() -> None:
 
 
 def test_what_cannot_be_read_is_not_counted() -> None:
-    with pytest.raises(NotSupportedError, match="raw bytes"):
+    with pytest.raises(UnreadableError, match="raw bytes"):
         reconsume_attempt(Row(attributes=None), "s")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable
 from itertools import pairwise
 
 import pytest
@@ -22,15 +23,23 @@ from forwarding_kit import (
 
 import pulsar_encore as encore
 from pulsar_encore import letters
+from pulsar_encore.exceptions import NotAllowedError
 from pulsar_encore.options import ProducerOptions
+from pulsar_encore.outgoing import Outgoing
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
-from pulsar_encore.testing.commands import MemoryMessage
-from pulsar_encore.testing.producing import MemoryProducer
+from pulsar_encore.transport.base import ProducerLink
+from pulsar_encore.transport.native.consumer.messages import PlainMessage
 
-REFUSALS = ["ProducerBusy", "AuthorizationError", "TopicTerminatedError", "ServiceNotReady"]
+REFUSALS = [
+    "ProducerBusy",
+    "AuthorizationError",
+    "TopicTerminatedError",
+    "ServiceNotReady",
+    "NotAllowedError",
+]
 
 
-def refusing(command: str, topic: str, times: int, error: str = "ServiceNotReady") -> FaultPlan:
+def refusing(command: str, topic: str, times: int, error: str = "NotAllowedError") -> FaultPlan:
     return FaultPlan([Fault(kind="refuse", command=command, topic=topic, times=times, error=error)])
 
 
@@ -44,7 +53,7 @@ async def test_a_dead_letter_is_tried_again_until_it_is_sent(
 ) -> None:
     transport.put(TOPIC, b"a")
     transport.put(TOPIC, b"b", b"c")
-    transport.faults = refusing(command, DEAD, 4, error)
+    transport.faults = refusing(command, DEAD, 3, error)  # of SEND: each letter once
     async with await open_consumer(client, most=1) as consumer:
         assert await look(consumer, nack, quiet_s=300) == Counter({b"a": 2, b"b": 2, b"c": 2})
     assert sorted(bodies(await read_out(client, DEAD))) == [b"a", b"b", b"c"]
@@ -78,19 +87,23 @@ async def test_one_letter_that_never_can_be_sent_slows_down_beside_others(
 ) -> None:
     """Others' success does not make it spin."""
 
-    class Picky(MemoryProducer):
-        def publish(self, message):  # type: ignore[no-untyped-def]
+    async def create(options: ProducerOptions) -> ProducerLink:
+        link = await made(options)
+        publish = link.publish
+
+        def picky(message: Outgoing) -> Awaitable[encore.MessageId]:
             if message.payload == b"bad":
                 tries.append(asyncio.get_running_loop().time())
                 failed = asyncio.get_running_loop().create_future()
                 failed.set_exception(encore.TransportError("no", result="InvalidMessage"))
                 return failed
-            return super().publish(message)
+            return publish(message)
 
-    async def create(options: ProducerOptions) -> MemoryProducer:
-        return Picky(transport, options, [options.topic], "picky")
+        link.publish = picky  # type: ignore[method-assign]
+        return link
 
     tries: list[float] = []
+    made = transport.create_producer
     transport.create_producer = create  # type: ignore[method-assign]
     transport.put(TOPIC, b"bad")
     async with await open_consumer(client, most=1) as consumer:
@@ -112,10 +125,10 @@ async def test_what_cannot_be_read_is_refused_and_kept(
 ) -> None:
     """An ordering key of raw bytes on an engine that reads text: never mangled, and no hot loop."""
 
-    def unreadable(self: MemoryMessage) -> str:
-        return b"\xff".decode()
+    def unreadable(self: PlainMessage) -> bytes | None:
+        raise encore.UnreadableError("an ordering key of raw bytes")
 
-    monkeypatch.setattr(MemoryMessage, "ordering_key", unreadable)
+    monkeypatch.setattr(PlainMessage, "ordering_key_bytes", unreadable)
     transport.put(TOPIC, b"a")
     async with await open_consumer(client, most=1, consumer_type=kind) as consumer:
         message = await consumer.receive(timeout=5)
@@ -178,8 +191,8 @@ async def test_the_list_form_reports_every_failure(
         transport.put(TOPIC, b"%d" % each)
     transport.faults = FaultPlan(
         [
-            Fault(kind="refuse", command="SEND", topic=RETRY, nth=2, error="UnknownError"),
-            Fault(kind="refuse", command="SEND", topic=RETRY, nth=4, error="UnknownError"),
+            Fault(kind="refuse", command="SEND", topic=RETRY, nth=2, error="NotAllowedError"),
+            Fault(kind="refuse", command="SEND", topic=RETRY, nth=4, error="NotAllowedError"),
         ]
     )
     async with await open_consumer(client, most=2) as consumer:
@@ -188,7 +201,7 @@ async def test_the_list_form_reports_every_failure(
         with pytest.raises(ExceptionGroup, match="3 of 6") as caught:
             await consumer.reconsume_later(messages)
         kinds = Counter(type(error) for error in caught.value.exceptions)
-        assert kinds == {encore.UnknownError: 2, encore.MessageNotHeldError: 1}
+        assert kinds == {NotAllowedError: 2, encore.MessageNotHeldError: 1}
         sent = await read_out(client, RETRY)
         assert len(sent) == 3
         back = [await consumer.receive(timeout=5) for _ in range(5)]

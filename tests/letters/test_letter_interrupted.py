@@ -11,15 +11,15 @@ from forwarding_kit import DEAD, RETRY, TOPIC, bodies, open_consumer, read_out
 import pulsar_encore as encore
 from pulsar_encore.options import ProducerOptions
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
-from pulsar_encore.testing.commands import MemoryMessage
-from pulsar_encore.testing.consuming import MemoryConsumer
-from pulsar_encore.testing.producing import MemoryProducer
+from pulsar_encore.transport.base import ProducerLink
+from pulsar_encore.transport.native.consumer.link import NativeConsumer
+from pulsar_encore.transport.native.consumer.messages import PlainMessage
 
 
 class SlowTransport(MemoryTransport):
     """Producers take 3 s to make."""
 
-    async def create_producer(self, options: ProducerOptions) -> MemoryProducer:
+    async def create_producer(self, options: ProducerOptions) -> ProducerLink:
         await asyncio.sleep(3)
         return await super().create_producer(options)
 
@@ -202,7 +202,7 @@ async def test_a_letter_topic_first_needed_while_closing_opens_no_producer() -> 
     """Nobody would close it: the subscription is given back, and a producer stays connected."""
 
     class Stuck(MemoryTransport):
-        async def create_producer(self, options: ProducerOptions) -> MemoryProducer:
+        async def create_producer(self, options: ProducerOptions) -> ProducerLink:
             asked.append(options.topic)
             await asyncio.sleep(60)
             return await super().create_producer(options)
@@ -240,7 +240,7 @@ async def test_an_error_nobody_thought_of_gives_the_message_back(
     monkeypatch: pytest.MonkeyPatch,
     parked: bool,
 ) -> None:
-    def broken(self: MemoryMessage) -> int:
+    def broken(self: PlainMessage) -> int:
         raise RuntimeError("broken")
 
     transport.put(TOPIC, b"a")
@@ -250,7 +250,7 @@ async def test_an_error_nobody_thought_of_gives_the_message_back(
             await consumer.negative_acknowledge(await consumer.receive(timeout=5))
         message = await consumer.receive(timeout=5)
         with monkeypatch.context() as patch:
-            patch.setattr(MemoryMessage, "event_timestamp", broken)
+            patch.setattr(PlainMessage, "event_timestamp", broken)
             await consumer.negative_acknowledge(message, 0.1)
             with pytest.raises(RuntimeError):
                 await consumer.reconsume_later(message)
@@ -268,16 +268,16 @@ async def test_one_part_that_fails_does_not_keep_the_other(
 ) -> None:
     client = encore.Client("pulsar://nowhere:6650", transport=transport)
     consumer = await open_consumer(client)
-    original = getattr(MemoryConsumer, failing)
+    original = getattr(NativeConsumer, failing)
 
-    async def picky(self: MemoryConsumer) -> None:
+    async def picky(self: NativeConsumer) -> None:
         if self.topic == TOPIC:
             raise encore.TransportError("no", result="UnknownError")
         await asyncio.sleep(1)
         await original(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(MemoryConsumer, failing, picky)
+        patch.setattr(NativeConsumer, failing, picky)
         with pytest.raises(encore.TransportError):
             await getattr(consumer, failing)()
     if failing == "close":

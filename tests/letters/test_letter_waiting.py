@@ -254,7 +254,9 @@ async def test_a_parking_that_fails_is_a_nack(
     client: encore.Client, transport: MemoryTransport, command: str
 ) -> None:
     transport.put(TOPIC, b"a")
-    transport.faults = FaultPlan([Fault(kind="refuse", command=command, topic=RETRY)])
+    transport.faults = FaultPlan(
+        [Fault(kind="refuse", command=command, topic=RETRY, error="NotAllowedError")]
+    )
     async with await open_consumer(
         client, nack_overflow="retry_letter", nack_overflow_delay=0
     ) as consumer:

@@ -88,7 +88,10 @@ async def test_a_binary_ordering_key_is_refused_and_the_message_stays(
     await publish_binary(stock, topic)
     async with await open_consumer(stock, topic, most=1) as consumer:
         message = await consumer.receive(timeout=5)
-        with pytest.raises(encore.NotSupportedError, match="raw bytes"):
+        for read in (message.ordering_key, message.ordering_key_bytes):
+            with pytest.raises(encore.UnreadableError, match="an ordering key of raw bytes"):
+                read()
+        with pytest.raises(encore.UnreadableError, match="raw bytes"):
             await consumer.reconsume_later(message)
         await consumer.negative_acknowledge(message)
         again = await consumer.receive(timeout=5)

@@ -86,6 +86,9 @@ class Link:
     def start(self, sink: Any) -> None:
         self.sink = sink
 
+    def sources(self) -> range:
+        return range(1)
+
     def topic_of(self, source: int) -> tuple[str, int]:
         return TOPIC, -1
 

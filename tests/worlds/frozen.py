@@ -150,7 +150,7 @@ def _rewind(rewind: Rewind, now: int) -> Any:
 
 def _cumulative(cumulative: CumulativeAck, now: int) -> Any:
     since = now - UNCERTAIN_MS
-    positions = tuple((at >= since, position) for at, position in cumulative._sent)
+    positions = tuple((flush.at_ms >= since, position) for flush, position in cumulative._sent)
     return positions, tuple(
         _value(getattr(cumulative, name), now) for name in _names(CumulativeAck)
     )
@@ -159,7 +159,8 @@ def _cumulative(cumulative: CumulativeAck, now: int) -> Any:
 def _duplicates(duplicates: Duplicates, now: int) -> Any:
     since = now - UNCERTAIN_MS
     sent = tuple(
-        (at >= since, frozenset(keys)) for at, keys in (*duplicates._sent, *duplicates._sent_parts)
+        (flush.at_ms >= since, frozenset(keys))
+        for flush, keys in (*duplicates._sent, *duplicates._sent_parts)
     )
     asked = frozenset((key, earliest > now) for key, earliest in duplicates.asked.items())
     return sent, asked, tuple(_value(getattr(duplicates, name), now) for name in _names(Duplicates))

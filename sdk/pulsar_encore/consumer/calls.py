@@ -11,11 +11,12 @@ import asyncio
 import concurrent.futures
 import contextlib
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from ..awaiting import Acted, ActedLast, Acting, Handed, Refused
+from ..awaiting import Acted, ActedLast, Acting, Confirming, Handed, Refused
+from ..core.source_state import SourceState
 from ..errors import EncoreError
 from ..loops import Place, running_loop
 from ..mailbox import Mailbox
@@ -23,6 +24,7 @@ from ..turn import Turn
 from .life import Life
 from .receiving.listener import in_callback
 from .settling.ownership import Settleable
+from .settling.receipts import Receipts
 from .settling.settlement import Settlement
 
 #: A list that may take longer than a turn of the loop.
@@ -30,6 +32,19 @@ LONG: Final = 500
 
 Call = Coroutine[Any, Any, None]
 """What a settling call returns."""
+
+
+class _Listed:
+    """A long list: what is left of it to be acked, and the sources it was of so far."""
+
+    def __init__(self, messages: Sequence[Settleable], settlement: Settlement) -> None:
+        self.rest: deque[Settleable] = deque(messages)  # the caller's own list may change
+        self.acked: set[SourceState] = set()
+        self._settlement = settlement
+
+    def ack_next(self) -> None:
+        self.acked.add(self._settlement.ack(self.rest[0]))
+        self.rest.popleft()
 
 
 class Calls:
@@ -44,32 +59,49 @@ class Calls:
         turn: When a call lets the loop run.
         life: Whether the consumer can still be used.
         settlement: Acks the messages of lists.
+        receipts: What acks wait for; None when they do not.
     """
 
-    def __init__(self, place: Place, turn: Turn, life: Life, settlement: Settlement) -> None:
+    def __init__(
+        self,
+        place: Place,
+        turn: Turn,
+        life: Life,
+        settlement: Settlement,
+        receipts: Receipts | None,
+    ) -> None:
         self._place = place
         self._loop = loop = place.loop
         self._turn = turn
         self._life = life
         self._settlement = settlement
+        self._receipts = receipts
         self.acted: Acted = Acted(loop)
         self.acted_last: ActedLast = ActedLast(turn)
         self._handed = Mailbox(loop)  # calls of other threads
-        self._lists: dict[asyncio.Task[None], deque[Settleable]] = {}  # long ones, being acked
+        self._lists: dict[asyncio.Task[None], _Listed] = {}  # long ones, being acked
 
-    def act(self, step: Callable[..., None], *args: Any) -> Call:
+    def act(self, step: Callable[..., Iterable[SourceState] | None], *args: Any) -> Call:
         """Take a step now.
 
         What it raises is raised where it is awaited; in a listener's callback here, for that has
         failed then, and nobody may be awaiting it.
+
+        Args:
+            step: Returns the sources in which it acked something, if it acks.
+            args: What it is called with.
         """
         try:
             self._life.check()
-            step(*args)
+            acked = step(*args)
         except EncoreError as error:
             if in_callback():
                 raise
             return Refused(error, self._loop)
+        if self._receipts is not None and acked is not None:
+            unconfirmed = self._receipts.of(acked)
+            if unconfirmed:
+                return Confirming(unconfirmed)
         return self._end_turn()
 
     def _end_turn(self) -> Call:
@@ -95,27 +127,27 @@ class Calls:
 
     def ack_list(self, messages: Sequence[Settleable]) -> Call:
         """Ack a long list, in several turns of the loop."""
-        rest = deque(messages)  # the caller's own list may change
-        task = self._loop.create_task(self._ack_all(rest))
-        self._lists[task] = rest
+        listed = _Listed(messages, self._settlement)
+        task = self._loop.create_task(self._ack_all(listed))
+        self._lists[task] = listed
         task.add_done_callback(self._lists.pop)
         return Acting(task)
 
-    async def _ack_all(self, rest: deque[Settleable]) -> None:
-        while rest:
+    async def _ack_all(self, listed: _Listed) -> None:
+        while listed.rest:
             self._life.check()
-            self._settlement.ack(rest[0])
-            rest.popleft()
+            listed.ack_next()
             await self._end_turn()
+        if self._receipts is not None:
+            await Confirming(self._receipts.of(listed.acked))
 
     def settle_now(self) -> None:
         """What was called for and is not done yet, before something that ends or outdates it."""
         self._handed.take_all()
-        for rest in self._lists.values():
+        for listed in self._lists.values():
             with contextlib.suppress(EncoreError):  # its own task meets it as well, and says so
-                while rest:
-                    self._settlement.ack(rest[0])
-                    rest.popleft()
+                while listed.rest:
+                    listed.ack_next()
 
 
 def _make(outcome: concurrent.futures.Future[None], call: Callable[..., Call], *args: Any) -> None:
@@ -129,11 +161,13 @@ def _make(outcome: concurrent.futures.Future[None], call: Callable[..., Call], *
         outcome.set_exception(acted.exception())
     elif isinstance(acted, Acting):
         acted.task.add_done_callback(partial(_pass_on, outcome))
+    elif isinstance(acted, Confirming):
+        asyncio.gather(*acted.futures).add_done_callback(partial(_pass_on, outcome))
     else:
         outcome.set_result(None)
 
 
-def _pass_on(outcome: concurrent.futures.Future[None], task: asyncio.Task[None]) -> None:
+def _pass_on(outcome: concurrent.futures.Future[None], task: asyncio.Future[Any]) -> None:
     if task.cancelled():
         outcome.cancel()
     elif (error := task.exception()) is not None:

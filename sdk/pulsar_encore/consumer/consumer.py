@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 from ..awaiting import settles
 from ..backoff import to_ms
+from ..core.source_state import SourceState
 from ..errors import ClosedError, ConfigurationError
 from ..exceptions import (
     CumulativeAcknowledgementNotAllowedError,
@@ -31,6 +32,7 @@ from ..options import ConsumerOptions
 from ..options.checks import integer
 from ..transport.base import ConsumerLink
 from ..turn import Turn
+from .announcer import Announcer
 from .calls import LONG, Calls
 from .forwarding.arrivals import Arrivals
 from .forwarding.forwarder import Forwarder
@@ -75,6 +77,7 @@ class Parts:
     forwarder: Forwarder | None
     arrivals: Arrivals | None
     window: Window
+    announcer: Announcer
     intake: Intake
 
 
@@ -97,9 +100,12 @@ class Consumer:
         self._loop = self.place.loop
         self._life = parts.life
         self._turn = parts.turn
-        self._calls = calls = Calls(self.place, parts.turn, parts.life, parts.settlement)
+        receipts = parts.acks.receipts if parts.options.ack_receipt_enabled else None
+        self._calls = calls = Calls(self.place, parts.turn, parts.life, parts.settlement, receipts)
         self._acted, self._acted_last = calls.acted, calls.acted_last  # for each message
         self._sources = parts.sources
+        # Whose messages are acked without more ado; nobody's where acks wait for receipts.
+        self._acked_at_once: Sources | None = parts.sources if receipts is None else None
         self._queue = parts.queue
         self._acks = parts.acks
         self._settlement = parts.settlement
@@ -195,10 +201,15 @@ class Consumer:
         `ack_group_time_ms`; kept while disconnected. Acking twice is harmless, acking a nacked
         message cancels its nack, and an id without index is its entry's.
 
+        With `ack_receipt_enabled` awaiting it takes until the broker has confirmed the ack, which
+        is sent again after a reconnect. Cancelled meanwhile, the message is acked all the same.
+
         Raises:
             MessageNotHeldError: Another consumer's, of no topic read here, or part of a batch that
                 this consumer does not hold. Nothing was acked but what precedes it in the list.
             WrongLoopError: Called on another event loop.
+            ClosedError: The consumer is closed; or was before the broker confirmed, and the message
+                may come again.
         """
         if self.place.runner._thread_id != get_ident():
             whole = tuple(message) if isinstance(message, list) else message
@@ -206,7 +217,11 @@ class Consumer:
         if type(message) is Message and self._life.refusal is None:
             # What nearly every call is; the rules are `Settlement.ack`'s.
             entry = message._entry
-            if entry is not None and entry.live and (state := entry.source).owner is self._sources:
+            if (
+                entry is not None
+                and entry.live
+                and (state := entry.source).owner is self._acked_at_once
+            ):
                 unsent = state.ack(entry, message._index)
                 if unsent:
                     self._acks.added(state, unsent)
@@ -221,18 +236,16 @@ class Consumer:
             return self._calls.ack_list(message)
         return self._calls.act(self._acknowledge, message)
 
-    def _acknowledge(self, message: Settleable | Sequence[Settleable]) -> None:
+    def _acknowledge(self, message: Settleable | Sequence[Settleable]) -> set[SourceState]:
         if isinstance(message, (list, tuple)):
-            for each in message:
-                self._settlement.ack(each)
-        else:
-            self._settlement.ack(message)  # type: ignore[arg-type]  # refuses other sequences
+            return {self._settlement.ack(each) for each in message}
+        return {self._settlement.ack(message)}  # type: ignore[arg-type]  # refuses other sequences
 
     @settles
     def acknowledge_cumulative(self, message: Settleable) -> Coroutine[Any, Any, None]:
         """The message and all before it, of its topic or partition, are done.
 
-        Done when the call returns, as `acknowledge` is.
+        Done when the call returns, and confirmed when it is awaited, as `acknowledge` is.
 
         Raises:
             ConfigurationError: On Shared and Key_Shared, where other consumers hold the rest.
@@ -241,9 +254,9 @@ class Consumer:
             return self._calls.elsewhere(self.acknowledge_cumulative, message)
         return self._calls.act(self._acknowledge_cumulative, message)
 
-    def _acknowledge_cumulative(self, message: Settleable) -> None:
+    def _acknowledge_cumulative(self, message: Settleable) -> set[SourceState]:
         self._check_cumulative("acknowledge_cumulative")
-        self._settlement.ack_cumulative(message)
+        return {self._settlement.ack_cumulative(message)}
 
     def _check_cumulative(self, call: str) -> None:
         if self._options.shared:
@@ -264,8 +277,9 @@ class Consumer:
 
         Done when the call returns, as `acknowledge` is.
         Per message, also inside a batch: siblings that are acked or still held do not come with it.
-        Nacking again moves it; acking cancels it. On Exclusive and Failover the broker can only
-        rewind: when the delay is over everything unacked of the topic comes again, in order.
+        Nacking again moves it; acking cancels it, and after an ack a nack does nothing. On
+        Exclusive and Failover the broker can only rewind: when the delay is over everything unacked
+        of the topic comes again, in order.
 
         Args:
             message: A message of this consumer, or an id.
@@ -385,15 +399,15 @@ class Consumer:
         """Id of the last message in the topic.
 
         Raises:
-            OperationNotSupported: Of several topics or partitions, on the stock transport.
+            OperationNotSupported: Of several topics or partitions: each has its own.
         """
         self._check_open()
         try:
             return await self._link.last_message_id()
         except OperationNotSupported as error:
             raise OperationNotSupported(
-                "get_last_message_id is for one topic without partitions on this transport: ask "
-                "a consumer of each topic or partition"
+                "get_last_message_id is for one topic without partitions: ask a consumer of each "
+                "topic or partition"
             ) from error
 
     async def unsubscribe(self) -> None:
@@ -435,7 +449,21 @@ class Consumer:
 
     def statistics(self) -> Statistics:
         """Counts of what is here and waits, and how full the broker's unacked window is."""
-        return snapshot(self._sources, self._parts.window, self.is_connected())
+        parts = self._parts
+        return snapshot(
+            self._sources,
+            parts.window,
+            parts.announcer,
+            self.is_connected(),
+            parts.link.capabilities.name,
+        )
+
+    def has_reached_end_of_topic(self) -> bool:
+        """Whether every topic read here was terminated and is acked to its end: nothing more comes.
+
+        False on the stock transport, which is not told.
+        """
+        return self._parts.announcer.all_ended
 
     async def close(self) -> None:
         """Send the acks made, give everything else back to the broker. Idempotent.
@@ -471,7 +499,7 @@ class Consumer:
                 self._end_receiving(_closed())
                 await self._send_acks()
             finally:
-                self._acks.close()
+                self._acks.close(ClosedError("the consumer was closed before the broker confirmed"))
                 self._queue.drop()
                 try:
                     await self._link.close()
@@ -480,6 +508,7 @@ class Consumer:
 
     def _end_receiving(self, why: ClosedError) -> None:
         self._life.refusal = why
+        self._parts.announcer.close()
         self._parts.redelivery.close()
         self._link.stop_flow()
         self._queue.drop()
@@ -500,12 +529,15 @@ class Consumer:
                 )
                 return
             await asyncio.sleep(_CLOSE_RETRY_S)
+        if not self._cut_off:
+            await self._acks.confirmed(deadline - self._loop.time())
 
     def abandon(self) -> None:
         """Every call fails from now on, nothing is sent; for the client, which was shut down."""
         self._cut_off = True
-        self._end_receiving(ClosedError("the client was shut down"))
-        self._acks.close()
+        shut_down = ClosedError("the client was shut down")
+        self._end_receiving(shut_down)
+        self._acks.close(shut_down)
         self._forget()
 
     def _forget(self) -> None:

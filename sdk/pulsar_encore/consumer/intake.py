@@ -7,12 +7,14 @@ what is not queued gives its room back at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 
+from ..core.entry import Entry
 from ..core.rewind import Admission, Rewind
 from ..core.source_state import SourceState
 from ..timer import now_ms
-from ..transport.base import ConsumerLink, Delivery
+from ..transport.base import ConsumerLink, Deliveries, Delivery, Run
+from .announcer import Announcer
 from .forwarding.arrivals import Arrivals
 from .receiving.queue import ReceiveQueue
 from .settling.ack_sender import AckSender
@@ -31,6 +33,7 @@ class Intake:
         acks: Told when something acked has to be acked again.
         window: Watched while it fills.
         redelivery: Rewinds again when a delivery shows that something is missing.
+        announcer: Told of all that is no message.
         loop: The consumer's event loop.
         arrivals: Holds back what is no message for the application; None without letter topics.
     """
@@ -43,6 +46,7 @@ class Intake:
         acks: AckSender,
         window: Window,
         redelivery: Redelivery,
+        announcer: Announcer,
         loop: asyncio.AbstractEventLoop,
         arrivals: Arrivals | None = None,
     ) -> None:
@@ -52,48 +56,70 @@ class Intake:
         self._acks = acks
         self._window = window
         self._redelivery = redelivery
+        self._announcer = announcer
         self._loop = loop
         self._arrivals = arrivals
 
-    def on_deliveries(self, deliveries: Iterable[Delivery]) -> None:
-        arrived = 0
+    def on_deliveries(self, deliveries: Deliveries) -> None:
         now = now_ms(self._loop)
-        states, arrivals = self._sources.by_number, self._arrivals
         self._acks.arrived(now)
+        arrived = 0
         for each in deliveries:
-            state = states[each.source]
-            if state.rewind is not None and not self._in_order(state, state.rewind, each):
-                self._link.consumed(each.source, len(each.indexes))
-                continue
-            indexes, messages = each.indexes, each.messages
-            entry, positions = state.arrive(
-                (each.ledger, each.entry),
-                each.batch_size,
-                each.redelivery_count,
-                indexes,
-                each.ack_set,
-                each.first_chunk,
-                now,
-            )
-            delivered = len(indexes)
-            if len(positions) < delivered:
-                indexes = [indexes[at] for at in positions]
-                messages = [messages[at] for at in positions]
-                if len(state.acks):
-                    self._acks.added(state, 1)  # something acked came again
-                if len(state.nacks):
-                    self._redelivery.waits(state)  # or something that waits, too early
-            if entry is not None and arrivals is not None:
-                indexes, messages = arrivals.admit(state, entry, indexes, messages)
-            count = len(indexes)
-            if count < delivered:
-                self._link.consumed(each.source, delivered - count)
-            if entry is not None and count:
-                self._queue.push(entry, indexes, messages)
-                arrived += count
+            if isinstance(each, Run):
+                arrived += self._run(each, now)
+            else:
+                arrived += self._one(self._sources.by_number[each.source], each, now)
         if arrived:
             self._queue.wake(arrived)
             self._window.watch()
+
+    def _run(self, run: Run, now: int) -> int:
+        """Queue what is wanted of plain messages; returns how many."""
+        state = self._sources.by_number[run.source]
+        entries: list[Entry] = []
+        if self._arrivals is None:
+            entries = state.arrive_first(run.places)
+        count = len(entries)
+        if count:
+            self._queue.push_run(entries, run.messages[:count])
+        if count < len(run.places):  # something is special: one by one
+            return count + sum(self._one(state, each, now) for each in run.singly(count))
+        return count
+
+    def _one(self, state: SourceState, delivery: Delivery, now: int) -> int:
+        """Queue what is wanted of an entry's messages; returns how many."""
+        if state.rewind is not None and not self._in_order(state, state.rewind, delivery):
+            self._link.consumed(delivery.source, len(delivery.indexes))
+            self._queue.want()
+            return 0
+        indexes, messages = delivery.indexes, delivery.messages
+        entry, positions = state.arrive(
+            (delivery.ledger, delivery.entry),
+            delivery.batch_size,
+            delivery.redelivery_count,
+            indexes,
+            delivery.ack_set,
+            delivery.first_chunk,
+            now,
+        )
+        delivered = len(indexes)
+        if len(positions) < delivered:
+            indexes = [indexes[at] for at in positions]
+            messages = [messages[at] for at in positions]
+            if len(state.acks):
+                self._acks.added(state, 1)  # something acked came again
+            if len(state.nacks):
+                self._redelivery.waits(state)  # or something that waits, too early
+        if entry is not None and self._arrivals is not None:
+            indexes, messages = self._arrivals.admit(state, entry, indexes, messages)
+        count = len(indexes)
+        if count < delivered:
+            self._link.consumed(delivery.source, delivered - count)
+            self._queue.want()
+        if entry is None or not count:
+            return 0
+        self._queue.push(entry, indexes, messages)
+        return count
 
     def _in_order(self, state: SourceState, rewind: Rewind, delivery: Delivery) -> bool:
         """Whether an Exclusive or Failover delivery may be handed out now (see `core.rewind`)."""
@@ -105,7 +131,10 @@ class Intake:
         return admission is Admission.ADMIT
 
     def on_connected(self, only: Container[int] | None = None) -> None:
-        self._acks.connected(self._sources.heard("connected", only))
+        states = self._sources.heard("connected", only)
+        self._acks.connected(states)
+        self._redelivery.connected(states)
+        self._announcer.connected(only)
 
     def on_disconnected(self, only: Container[int] | None = None) -> None:
         states = self._sources.heard("disconnected", only)
@@ -113,12 +142,14 @@ class Intake:
         for state in states:
             state.disconnected()
         self._queue.drop(states)
+        self._announcer.disconnected(only)
 
     def on_doubtful(self, only: Container[int] | None = None) -> None:
         states = self._sources.heard("doubtful", only)
         self._acks.doubtful(states)
         for state in states:  # a copy may be the reconnect's, which the broker does not count
             state.duplicates.asked_all = False
+        self._announcer.doubtful(only)
 
     def on_asked_all(self, unseen: Sequence[Delivery], only: Container[int] | None = None) -> None:
         for state in self._sources.of(only):
@@ -132,7 +163,19 @@ class Intake:
         states = self._sources.heard("sought", only)
         for state in states:
             state.reset()
+        self._acks.receipts.sought(states)
+        self._announcer.sought(only)
         self._queue.drop(states)
+
+    def on_end_of_topic(self, source: int) -> None:
+        self._announcer.end_of_topic(source)
+
+    def on_active_changed(self, source: int, active: bool) -> None:
+        self._announcer.active_changed(source, active)
+
+    def on_new_source(self, source: int) -> None:
+        self._announcer.new_source(source)
 
     def on_failed(self, error: Exception) -> None:
         self._queue.fail(error)
+        self._acks.receipts.fail(error)

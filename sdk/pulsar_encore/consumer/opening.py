@@ -8,20 +8,21 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from ..backoff import to_ms
 from ..core.due_index import DueIndex, TimeBucketIndex
 from ..core.verdicts import Overflow, Verdicts
-from ..options import BatchReceivePolicy, ConsumerOptions, ConsumerType
+from ..errors import NotSupportedError
+from ..options import BatchReceivePolicy, ConsumerOptions, ConsumerType, Subscription
 from ..options.letters import DeadLetterPolicy
 from ..timer import Alarm
 from ..transport.base import ConsumerLink, Transport
 from ..transport.merged import MergedLink
 from ..turn import Turn
 from ..version import VERSION
+from .announcer import Announcer
 from .consumer import Consumer, Parts
 from .forwarding.arrivals import Arrivals
 from .forwarding.forwarder import Forwarder
@@ -46,32 +47,37 @@ async def open_link(transport: Transport, options: ConsumerOptions) -> ConsumerL
     """Subscribe to the topics, and to the retry-letter topic where there is one.
 
     Raises:
+        NotSupportedError: An option needs what the transport cannot do; nothing was sent.
         TransportError: The broker refused, or could not be reached.
     """
+    if options.ack_receipt_enabled and not transport.capabilities.receipts:
+        raise NotSupportedError(
+            f"ack_receipt_enabled needs receipts, and the {transport.capabilities.name} transport "
+            "gets none: leave it out, or choose another transport"
+        )
     topic = options.retry_letter_topic
-    if options.consumer_name is None and (topic is not None or _several(options)):
+    name = options.consumer_name
+    if name is None and (topic is not None or _several(options)):
         # Java names the consumer, and all subscriptions under it alike; stock leaves them nameless.
         name = uuid.uuid4().hex[:_NAME_DIGITS]
-        options = replace(options, consumer_name=name)
-    main = await transport.subscribe(options)
+    main = await transport.subscribe(
+        _subscription(
+            options,
+            name,
+            options.topics,
+            options.consumer_type,
+            pattern=options.pattern,
+            key_shared_policy=options.key_shared_policy,
+            read_compacted=options.is_read_compacted,
+        )
+    )
     if topic is None:
         return main
     try:
+        # Always Shared: the broker delays letters on no other type, and Java's consumers of the
+        # same subscription would find a ConsumerBusy (consumer-semantics notes 10.1).
         letters = await transport.subscribe(
-            replace(
-                options,
-                topics=(topic,),
-                pattern=None,
-                # Always Shared: the broker delays letters on no other type, and Java's consumers of
-                # the same subscription would find a ConsumerBusy (consumer-semantics notes 10.1).
-                consumer_type=ConsumerType.Shared,
-                key_shared_policy=None,
-                is_read_compacted=False,
-                message_listener=None,
-                retry_enable=False,
-                nack_overflow=None,
-                dead_letter_policy=None,
-            )
+            _subscription(options, name, (topic,), ConsumerType.Shared)
         )
     except BaseException:
         await main.close()
@@ -81,6 +87,46 @@ async def open_link(transport: Transport, options: ConsumerOptions) -> ConsumerL
 
 def _several(options: ConsumerOptions) -> bool:
     return options.pattern is not None or len(options.topics) > 1
+
+
+def _subscription(
+    options: ConsumerOptions,
+    name: str | None,
+    topics: tuple[str, ...],
+    kind: ConsumerType,
+    *,
+    pattern: str | None = None,
+    key_shared_policy: Any = None,
+    read_compacted: bool = False,
+) -> Subscription:
+    """What an engine is told of a consumer's options, for its topics or its letters."""
+    return Subscription(
+        topics=topics,
+        pattern=pattern,
+        regex_subscription_mode=options.regex_subscription_mode,
+        pattern_auto_discovery_period=options.pattern_auto_discovery_period,
+        subscription_name=options.subscription_name,
+        consumer_type=kind,
+        consumer_name=name,
+        schema=options.schema,
+        receiver_queue_size=options.receiver_queue_size,
+        max_total_receiver_queue_size_across_partitions=(
+            options.max_total_receiver_queue_size_across_partitions
+        ),
+        initial_position=options.initial_position,
+        start_message_id_inclusive=options.start_message_id_inclusive,
+        read_compacted=read_compacted,
+        properties=options.properties,
+        replicate_subscription_state_enabled=options.replicate_subscription_state_enabled,
+        key_shared_policy=key_shared_policy,
+        crypto_key_reader=options.crypto_key_reader,
+        crypto_failure_action=options.crypto_failure_action,
+        max_pending_chunked_message=options.max_pending_chunked_message,
+        auto_ack_oldest_chunked_message_on_queue_full=(
+            options.auto_ack_oldest_chunked_message_on_queue_full
+        ),
+        broker_consumer_stats_cache_time_ms=options.broker_consumer_stats_cache_time_ms,
+    )
 
 
 def make_consumer(
@@ -116,7 +162,8 @@ def assemble(
     handed_over = None
     if options.unacked_messages_timeout_ms is not None:
         handed_over = AckTimeouts(options.unacked_messages_timeout_ms, loop, alarm).begin
-    queue = ReceiveQueue(options.schema, link.consumed, turn, life.failed, handed_over)
+    wanted = None if options.receiver_queue_size else link.wanted
+    queue = ReceiveQueue(options.schema, link.consumed, turn, life.failed, handed_over, wanted)
     sources = Sources(link, options, loop, new_index)
     acks = AckSender(link, sources, options, loop, queue)
     redelivery = Redelivery(link, sources, options, loop, alarm, acks, queue, rng)
@@ -129,7 +176,8 @@ def assemble(
         forwarder = Forwarder(topics, settlement, link.consumer_name, VERSION)
         arrivals = Arrivals(options, verdicts, forwarder, queue, redelivery, loop)
     router = Router(ownership, verdicts, redelivery, sources, loop, forwarder)
-    intake = Intake(link, sources, queue, acks, window, redelivery, loop, arrivals)
+    announcer = Announcer(link, options.event_listener, loop)
+    intake = Intake(link, sources, queue, acks, window, redelivery, announcer, loop, arrivals)
     policy = options.batch_receive_policy or BatchReceivePolicy()
     batches = BatchReceiver(queue, policy, max(1, options.receiver_queue_size), turn)
     return Parts(
@@ -147,6 +195,7 @@ def assemble(
         forwarder=forwarder,
         arrivals=arrivals,
         window=window,
+        announcer=announcer,
         intake=intake,
     )
 

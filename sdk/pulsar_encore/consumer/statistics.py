@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..core.entry import HELD, LEAVING, QUEUED
+from .announcer import Announcer
 from .sources import Sources
 from .window import Window
 
@@ -21,6 +22,10 @@ class Statistics:
         unacked: queued + in_flight + nacked: what counts against the broker's window.
         unacked_window: `max_unacked_messages`; at that many the broker stops delivering.
         connected: Whether the subscription is connected.
+        transport: Name of the transport: "native", "stock" or another's.
+        ended_topics: Full names of topics and partitions that were terminated and are acked to
+            their end, as far as the transport is told; the stock one is not.
+        inactive_topics: On Failover, of those whose messages another consumer gets; likewise.
     """
 
     queued: int
@@ -30,6 +35,9 @@ class Statistics:
     unacked: int
     unacked_window: int
     connected: bool
+    transport: str = ""
+    ended_topics: tuple[str, ...] = ()
+    inactive_topics: tuple[str, ...] = ()
 
     @property
     def window_share(self) -> float:
@@ -37,7 +45,9 @@ class Statistics:
         return self.unacked / self.unacked_window
 
 
-def snapshot(sources: Sources, window: Window, connected: bool) -> Statistics:
+def snapshot(
+    sources: Sources, window: Window, announcer: Announcer, connected: bool, transport: str
+) -> Statistics:
     """The counts of all sources of a consumer, now."""
     return Statistics(
         queued=sources.count(QUEUED),
@@ -47,4 +57,7 @@ def snapshot(sources: Sources, window: Window, connected: bool) -> Statistics:
         unacked=sources.unacked,
         unacked_window=window.size,
         connected=connected,
+        transport=transport,
+        ended_topics=announcer.ended_topics,
+        inactive_topics=announcer.inactive_topics,
     )

@@ -14,13 +14,14 @@ from itertools import islice
 from typing import NamedTuple
 
 from .cumulative import CumulativeAck, Position
-from .duplicates import Connection, Duplicates
+from .duplicates import Connection, Duplicates, Flush
 from .entry import Entry, EntryKey
 
 
 class Unsent(NamedTuple):
     """What one flush sends."""
 
+    flush: Flush
     cumulative: Position | None
     whole: list[EntryKey]
     parts: list[Entry]
@@ -71,6 +72,14 @@ class Acks:
             entry.unsent_part = False
             self._parts.pop(entry, None)
 
+    @property
+    def only_unsent(self) -> dict[EntryKey, None] | None:
+        """Entries whose ack waits, if nothing else says what is acked; None: ask `covers`."""
+        seen = self._duplicates
+        if seen.overtaken or seen.overtaken_before or seen.connection is not Connection.SURE:
+            return None
+        return None if self.cumulative.last is not None else self._whole
+
     def covers(self, key: EntryKey) -> bool:
         """Whether what comes of the entry is a duplicate: acked, and the ack was not sent, may not
         have arrived, or was overtaken."""
@@ -96,9 +105,10 @@ class Acks:
             del self._parts[entry]
         for entry in parts:
             entry.unsent_part = False
+        flush = Flush(now_ms)
         if whole or parts:
-            self._duplicates.sent(now_ms, whole, [entry.key for entry in parts])
-        return Unsent(self.cumulative.take(now_ms), whole, parts)
+            self._duplicates.sent(flush, whole, [entry.key for entry in parts])
+        return Unsent(flush, self.cumulative.take(flush), whole, parts)
 
     def put_back(self, unsent: Unsent) -> None:
         """The transport took nothing of it."""
@@ -108,10 +118,18 @@ class Acks:
         if unsent.cumulative is not None:
             self.cumulative.put_back()
 
+    def not_confirmed(self, unsent: Unsent) -> None:
+        """The transport took it and does not know whether it arrived: it waits again, but for the
+        parts, which may have become more since."""
+        self._duplicates.forget(unsent.flush)
+        self._whole.update(dict.fromkeys(unsent.whole))
+        if unsent.cumulative is not None:
+            self.cumulative.not_confirmed(unsent.flush)
+
     # Connections
 
     def disconnected(self, now_ms: int) -> None:
-        """What was sent in the last moments may be lost."""
+        """What was sent in the last moments may be lost, and what was not confirmed."""
         self.cumulative.disconnected(now_ms)
         self._duplicates.disconnected(now_ms)
 

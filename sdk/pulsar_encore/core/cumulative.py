@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from .duplicates import UNCERTAIN_MS, Connection, Duplicates
+from .duplicates import UNCERTAIN_MS, Connection, Duplicates, Flush
 from .entry import EntryKey
 
 
@@ -39,7 +39,7 @@ class CumulativeAck:
         self._duplicates = duplicates
         self.last: Position | None = None
         self.due: bool = False
-        self._sent: deque[tuple[int, Position]] = deque()  # in the last moments
+        self._sent: deque[tuple[Flush, Position]] = deque()  # in the last moments, or unconfirmed
         self._certain: Position | None = None  # the last one sent before those
 
     def advance(self, key: EntryKey, size: int, mask: int) -> bool:
@@ -87,16 +87,16 @@ class CumulativeAck:
         if last is not None and (key < last.key or (key == last.key and last.mask == -1)):
             self.clear()
 
-    def take(self, now_ms: int) -> Position | None:
-        """What there is to send; what the transport then refuses goes back by `put_back`."""
+    def take(self, flush: Flush) -> Position | None:
+        """What there is to send, now; what the transport then refuses goes back by `put_back`."""
         if not self.due:
             return None
         self.due = False
         assert self.last is not None
-        self._grow_certain(now_ms)
+        self._grow_certain(flush.at_ms)
         if self._duplicates.connection is Connection.LOST:
             self._sent.clear()  # all that is sent until the reconnect is sent again by the last
-        self._sent.append((now_ms, self.last))
+        self._sent.append((flush, self.last))
         return self.last
 
     def put_back(self) -> None:
@@ -104,11 +104,16 @@ class CumulativeAck:
         self.due = True
         self._sent.pop()
 
+    def not_confirmed(self, flush: Flush) -> None:
+        """Whether what left with it arrived is not known: it waits again, or what is past it."""
+        self._sent = deque(each for each in self._sent if each[0] is not flush)
+        self.due = self.last is not None
+
     def _grow_certain(self, now_ms: int) -> None:
         """Positions sent long enough ago, with the connection still there, have arrived."""
         sent = self._sent
         if self._duplicates.connection is not Connection.LOST:
-            while sent and sent[0][0] < now_ms - UNCERTAIN_MS:
+            while sent and sent[0][0].at_ms < now_ms - UNCERTAIN_MS:
                 self._certain = sent.popleft()[1]
 
     def disconnected(self, now_ms: int) -> None:

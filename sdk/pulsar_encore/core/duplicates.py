@@ -7,8 +7,8 @@ on its way all the same:
 - REWOUND: all of the source was asked for, which overtakes the acks of the last moments;
 - UNKNOWN: it was acked while it was not here, by an old hand-over or by an id;
 - a lost connection: an ack sent in its last moments may not have arrived (a broker answers before
-  it persists, consumer-semantics notes 6.6), so what it covers is in doubt until the ack was sent
-  again and a while has passed.
+  it persists, consumer-semantics notes 6.6), nor one that was not confirmed, where acks are; so
+  what it covers is in doubt until the ack was sent again and a while has passed.
 What was acked longer ago is no duplicate: when that comes again, somebody wanted it to (an
 operator's cursor reset), and swallowing it would lose it. All of it is bounded, the oldest is
 forgotten first; forgetting costs a duplicate at the application.
@@ -16,6 +16,7 @@ forgotten first; forgetting costs a duplicate at the application.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable
 from enum import Enum
@@ -33,6 +34,7 @@ UNKNOWN: Final = 8
 
 # Sent acks are remembered this long: one cursor write a second is the broker's default limit.
 UNCERTAIN_MS: Final = 1_000
+_UNCONFIRMED: Final = sys.maxsize  # later than any time
 # More than a broker's unacked window cannot be lost with one connection.
 _MOST_IN_DOUBT: Final = 100_000
 # Redeliveries that never came (another consumer got them).
@@ -51,6 +53,33 @@ class Connection(Enum):
     SURE = 0
     LOST = 1
     BACK = 2
+
+
+class Flush:
+    """Acks that left together, and how sure it is that they arrived.
+
+    Attributes:
+        at_ms: When they left; where receipts are given, when theirs came, and until then later than
+            anything, so that they stay in doubt however old they are.
+    """
+
+    __slots__ = ("at_ms",)
+
+    def __init__(self, at_ms: int) -> None:
+        self.at_ms: int = at_ms
+
+    def await_receipt(self) -> None:
+        """The broker is going to confirm them."""
+        self.at_ms = _UNCONFIRMED
+
+    def confirmed(self, now_ms: int) -> None:
+        """It did. That is no durability: from here on they are as acks without a receipt."""
+        self.at_ms = now_ms
+
+    @property
+    def unconfirmed(self) -> bool:
+        """A receipt is to come."""
+        return self.at_ms == _UNCONFIRMED
 
 
 class Duplicates:
@@ -88,10 +117,10 @@ class Duplicates:
         self.expects: int = 0
         self.asked_all: bool = False
         self._mixed = False  # copies from before and after a reconnect: whose it was is not known
-        # Acks sent a moment ago: when, and of what; whole entries, and parts of batches.
-        self._sent: deque[tuple[int, list[EntryKey]]] = deque()
+        # Acks sent a moment ago, or not confirmed: of whole entries, and of parts of batches.
+        self._sent: deque[tuple[Flush, list[EntryKey]]] = deque()
         self._sent_count = 0
-        self._sent_parts: deque[tuple[int, list[EntryKey]]] = deque()
+        self._sent_parts: deque[tuple[Flush, list[EntryKey]]] = deque()
         # Those of them that a lost connection may have taken along.
         self._lost: dict[EntryKey, None] = {}
         self._lost_parts: dict[EntryKey, None] = {}
@@ -138,29 +167,43 @@ class Duplicates:
 
     # Acks and their connection
 
-    def sent(self, now_ms: int, whole: list[EntryKey], parts: list[EntryKey]) -> None:
-        """Acks left: of whole entries, and of parts."""
+    def sent(self, flush: Flush, whole: list[EntryKey], parts: list[EntryKey]) -> None:
+        """Acks leave, now: of whole entries, and of parts."""
         lost = self.connection is Connection.LOST
         if lost:  # connected again, though not told yet: these may be on their way here
             _add(self._lost, whole)
             _add(self._lost_parts, parts)
-        since = now_ms - UNCERTAIN_MS
+        since = flush.at_ms - UNCERTAIN_MS
         if whole:
             sent = self._sent
-            sent.append((now_ms, whole))
+            sent.append((flush, whole))
             self._sent_count += len(whole)
-            while sent and (sent[0][0] < since or self._sent_count > _MOST_IN_DOUBT):
+            while sent[0][0].at_ms < since or (
+                self._sent_count > _MOST_IN_DOUBT and not sent[0][0].unconfirmed
+            ):
                 self._sent_count -= len(sent.popleft()[1])
+                if not sent:
+                    break
         if parts and not lost:
-            self._sent_parts.append((now_ms, parts))
-            while self._sent_parts[0][0] < since:
+            self._sent_parts.append((flush, parts))
+            while self._sent_parts[0][0].at_ms < since:
                 self._sent_parts.popleft()
 
+    def forget(self, flush: Flush) -> None:
+        """These acks did not leave for good: they wait again."""
+        for sent in (self._sent, self._sent_parts):
+            kept = [each for each in sent if each[0] is not flush]
+            sent.clear()
+            sent.extend(kept)
+        self._sent_count = sum(len(keys) for _, keys in self._sent)
+
     def disconnected(self, now_ms: int) -> None:
-        """What was sent in the last moments may be lost."""
+        """What was sent in the last moments may be lost, and what was not confirmed."""
         self.connection = Connection.LOST
-        for at, keys in self._sent:
-            if at >= now_ms - UNCERTAIN_MS:
+        for flush, keys in self._sent:
+            if flush.unconfirmed:
+                self._lost.update(dict.fromkeys(keys))  # somebody may wait for it: without bounds
+            elif flush.at_ms >= now_ms - UNCERTAIN_MS:
                 _add(self._lost, keys)
         for _, keys in self._sent_parts:
             _add(self._lost_parts, keys)

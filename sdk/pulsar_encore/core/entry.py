@@ -148,6 +148,25 @@ class Entry:
 
     # Coming
 
+    @classmethod
+    def alone(cls, source: Any, key: EntryKey, era: int, again: int) -> Entry:
+        """A new record of a message that is its entry and came for the first time: QUEUED.
+
+        As `__init__` and `queue_all`, in one step, because there is one for each such message.
+        """
+        entry: Entry = object.__new__(cls)
+        entry.source = source
+        entry.era = era
+        entry.key = key
+        entry.state = bytearray(_QUEUED)
+        entry.size = entry.unacked = entry.active = 1
+        entry.redelivered = 0
+        entry.failed = entry.hand_overs = entry.first_chunk = None
+        entry.batched = entry.unsent_part = False
+        entry.live = True
+        entry.again = again
+        return entry
+
     def queue_all(self) -> None:
         """Of a new record: all of it came."""
         self.state = bytearray(_QUEUED) * self.size

@@ -130,6 +130,16 @@ class Rewind:
         if key in self._owed:
             self._owed[key] = lowest
 
+    @property
+    def idle(self) -> bool:
+        """Nothing is owed, and no hole is watched for: whatever comes is admitted."""
+        return not (self._owed or self._reach)
+
+    def passed(self, key: EntryKey) -> None:
+        """Entries that are no batches came while it was idle, this one last: as `judge` of each."""
+        self._at = (key, 0)
+        self._edge = key
+
     def judge(self, key: EntryKey, index: int) -> Admission:
         """A delivery came: an entry from batch index `index` on (0 for a message without one)."""
         before, self._at = self._at, (key, index)

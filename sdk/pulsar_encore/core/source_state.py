@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
-from .acks import Acks
+from .acks import Acks, Unsent
 from .attempts import Attempts
 from .due import DueBatch, MessageKey
 from .due_index import DueIndex
@@ -171,6 +171,48 @@ class SourceState:
             self._pack(entry)
         return entry, wanted
 
+    def arrive_first(self, keys: Sequence[EntryKey]) -> list[Entry]:
+        """Plain messages that the broker never delivered before, in order: their records.
+
+        What `arrive` does for each where nothing is special, which is nearly always.
+
+        Returns:
+            All of them, QUEUED; or fewer, where the next one is for `arrive`.
+        """
+        attempts, duplicates, unsent = self.attempts, self.duplicates, self.acks.only_unsent
+        rewind = self.rewind
+        special = (
+            unsent is None
+            or self.volatile
+            or (rewind is not None and not rewind.idle)
+            or attempts.failures
+            or attempts.copies
+            or duplicates.asked
+            or duplicates.asked_all
+            or len(self._packed)
+            or len(self.nacks)
+        )
+        if special or unsent is None:
+            return []
+        arrived: list[Entry] = []
+        known, again, era = self._entries, duplicates.expects, self.era
+        highest = self._highest if known else (-1, -1)
+        rising = self._rising or not known
+        for key in keys:
+            if key in known or key in unsent:
+                break
+            known[key] = entry = Entry.alone(self, key, era, again)
+            arrived.append(entry)
+            if key < highest:
+                rising = False
+            else:
+                highest = key
+        self._highest, self._rising = highest, rising
+        self.unacked += len(arrived)
+        if rewind is not None and arrived:
+            rewind.passed(arrived[-1].key)
+        return arrived
+
     def overlook(self, key: EntryKey, size: int) -> None:
         """A copy of an entry came that nobody attempts, and its redelivery will be counted."""
         if size == 1 and self.shared and not (self.volatile or self.acks.covers(key)):
@@ -275,6 +317,9 @@ class SourceState:
             entry.unacked -= 1
             entry.active -= 1
             self.unacked -= 1
+            if entry.size == 1:
+                self._settled_alone(entry)
+                return 1
         else:
             before = entry.ack(index)
             if before == ACKED or self.volatile:
@@ -297,6 +342,19 @@ class SourceState:
             return 0
         self.acks.add_part(entry)
         return 1
+
+    def _settled_alone(self, entry: Entry) -> None:
+        """A held message that is its entry is acked: what `ack` does, without a call for each."""
+        key = entry.key
+        entry.live = False
+        del self._entries[key]
+        if self._away:
+            self._away.pop(key, None)
+        if self.attempts.copies:
+            self.attempts.done(key)
+        self.acks.add_whole(key, again=entry.again != 0)
+        if self.rewind is not None:
+            self.rewind.settled(key)
 
     def _forget(self, entry: Entry, index: int, before: int) -> None:
         """A message in the state `before` was acked: nothing waits for it any more."""
@@ -579,6 +637,14 @@ class SourceState:
         """Partial acks left: of these entries perhaps nothing is to be done for a while."""
         for entry in parts:
             self._pack(entry)
+
+    def not_confirmed(self, unsent: Unsent) -> None:
+        """Whether acks that left arrived is not known: they wait to be sent again."""
+        self.acks.not_confirmed(unsent)
+        for each in unsent.parts:
+            entry = self.find(each.key)
+            if entry is not None and entry.unacked < entry.size:
+                self.acks.add_part(entry)
 
     # Book-keeping
 

@@ -295,6 +295,7 @@ class Replay:
                 self._transport.schema_of,
                 self._options.crypto_key_reader,
                 self._options.schema,
+                byte_keys=self._transport.capabilities.binary_keys,
                 topic=target,
             )
             producer = self._producers[way] = await self._transport.create_producer(options)

@@ -17,8 +17,7 @@ from ..exceptions import TopicNotFound
 from ..ids import MessageId
 from ..letters.id_text import parse_id
 from ..options import ConsumerCryptoFailureAction
-from ..options.checks import boolean, text, topic_name
-from ..options.producer import check_crypto_key_reader
+from ..options.checks import boolean, check_crypto_key_reader, text, topic_name
 from ..reader import Reader
 from ..topic_names import base_name, full_name
 from .errors import LetterNotFoundError, NoLettersError, NothingSelectedError
@@ -271,12 +270,13 @@ class DeadLetters:
         async with await self._reader(partition, start) as reader:
             while True:
                 try:
-                    letter = Letter(await reader.read_next(timeout_millis=_LOOK_MS))
+                    entry = await reader.read_entry(timeout_millis=_LOOK_MS)
                 except ReceiveTimeout:
                     if not await reader.has_message_available():
                         return
                 else:
-                    yield letter
+                    for message in entry:
+                        yield Letter(message)
 
     async def _last(self, partition: str) -> MessageId | None:
         """Id of the last letter there is; None when there is none.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..topic_names import base_name, full_name
-from .original import Original, properties_of
+from .original import Original
 from .properties import (
     PARKED_LOOKS,
     PARKED_TIMES,
@@ -85,7 +85,7 @@ def reconsume_attempt(
     Raises:
         NotSupportedError: Its properties cannot be read.
     """
-    properties = properties_of(original)
+    properties = original.properties()
     times = reconsume_times(properties)
     if not times:
         return 1

@@ -37,6 +37,7 @@ def form_of(original: Original) -> Form:
 
     Raises:
         NotSupportedError: It could not be decrypted: a copy would be unreadable for ever.
+        UnreadableError: Its key cannot be read.
     """
     version = original.int_schema_version()
     encryption = original.encryption_context()

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from ..errors import NotSupportedError
+from ..errors import NotSupportedError, UnreadableError
 from ..ids import MessageId
 
 # Base64 as an encoder writes it, with padding: unused bits are 0.
@@ -37,14 +37,15 @@ class Encryption(Protocol):
 class Original(Protocol):
     """A message as it was received; absent are "", 0, and -1 or less for the schema version.
 
-    `partition_key`, `ordering_key` and `properties` may raise `UnicodeDecodeError` where they are
-    no text.
+    The keys and `properties` raise `UnreadableError` where the transport cannot read them.
+    `partition_key` is the base64 of a key that was sent as bytes.
     """
 
     def data(self) -> bytes: ...
     def has_null_value(self) -> bool: ...
     def partition_key(self) -> str: ...
-    def ordering_key(self) -> str: ...
+    def partition_key_bytes(self) -> bytes | None: ...
+    def ordering_key_bytes(self) -> bytes | None: ...
     def event_timestamp(self) -> int:
         """In ms since the epoch."""
 
@@ -58,20 +59,10 @@ class Original(Protocol):
         """None for clear text."""
 
 
-def properties_of(original: Original) -> dict[str, str]:
-    """Its properties.
-
-    Raises:
-        NotSupportedError: They are no text.
-    """
-    try:
-        return original.properties()
-    except UnicodeDecodeError as error:
-        raise _unreadable(original) from error
-
-
-def keys_of(original: Original, *, refuse_byte_keys: bool) -> tuple[str, str]:
-    """Its partition key and its ordering key, "" where absent.
+def keys_of(
+    original: Original, *, refuse_byte_keys: bool
+) -> tuple[str | bytes | None, str | bytes | None]:
+    """Its partition key and its ordering key, as a copy has to be given them; None where absent.
 
     Args:
         original: The message.
@@ -79,19 +70,35 @@ def keys_of(original: Original, *, refuse_byte_keys: bool) -> tuple[str, str]:
             they are.
 
     Raises:
-        NotSupportedError: They are no text, or cannot be told from bytes.
+        UnreadableError: They cannot be read.
+        NotSupportedError: They cannot be told from bytes.
     """
-    try:
-        key, ordering_key = original.partition_key(), original.ordering_key()
-    except UnicodeDecodeError as error:
-        raise _unreadable(original) from error
-    if refuse_byte_keys and reads_as_bytes(key):
+    text = original.partition_key()
+    if refuse_byte_keys and reads_as_bytes(text):
         raise NotSupportedError(
-            f"the key {key[:100]!r} of {original.message_id()!r} reads as one of bytes (base64, as "
-            "Java's keyBytes are sent), and the transport cannot copy those: the copy's key would "
-            "be another. If the topic's keys are text, say so with text_keys=True (--text-keys)"
+            f"the key {text[:100]!r} of {original.message_id()!r} reads as one of bytes (base64, "
+            "as Java's keyBytes are sent), and the transport cannot copy those: the copy's key "
+            "would be another. If the topic's keys are text, say so with text_keys=True "
+            "(--text-keys)"
         )
-    return key, ordering_key
+    return _as_sent(original, text), _text_if_any(original.ordering_key_bytes())
+
+
+def _as_sent(original: Original, text: str) -> str | bytes | None:
+    """A partition key as it was given to its producer: bytes, or text."""
+    try:
+        key = original.partition_key_bytes()
+    except UnreadableError:  # and it is no key of bytes, or somebody said that none are
+        return text or None
+    return text if key is not None and key == text.encode() else key
+
+
+def _text_if_any(key: bytes | None) -> str | bytes | None:
+    """An ordering key: on the wire text and bytes are the same, and every transport takes text."""
+    try:
+        return None if key is None else key.decode()
+    except UnicodeDecodeError:
+        return key
 
 
 def reads_as_bytes(key: str) -> bool:
@@ -100,10 +107,3 @@ def reads_as_bytes(key: str) -> bool:
     Without padding (bytes in threes) it cannot be told from any word of four letters.
     """
     return key.endswith("=") and _PADDED.fullmatch(key) is not None
-
-
-def _unreadable(original: Original) -> NotSupportedError:
-    return NotSupportedError(
-        f"{original.message_id()!r} has a key or property of raw bytes, which this transport "
-        "cannot read; a copy would mangle it. Settle it another way, or use text keys"
-    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, Generic, Protocol, TypeVar
 
+from ..errors import UnreadableError
 from ..ids import MessageId
 from ..topic_names import base_name, full_name
 from .id_text import id_text
@@ -102,7 +103,7 @@ class Letter(Generic[M]):
         try:
             self.properties: dict[str, str] = message.properties()
             self._readable = True
-        except UnicodeDecodeError:
+        except UnreadableError:
             self.properties = {}
             self._readable = False
         said = self.properties.get

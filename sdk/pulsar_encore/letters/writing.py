@@ -19,7 +19,7 @@ from ..topic_names import base_name
 from .counting import is_letter
 from .evidence import Evidence, evidence_of
 from .id_text import id_text
-from .original import Original, keys_of, properties_of
+from .original import Original, keys_of
 from .properties import (
     ATTEMPTS,
     CONSUMER,
@@ -209,7 +209,7 @@ def replayed_copy(
     Raises:
         NotSupportedError: Not all of the original can be read, or told from something else.
     """
-    properties = properties_of(original)
+    properties = original.properties()
     if not keep_counters:
         properties = {name: value for name, value in properties.items() if name not in _RESET}
     properties[REPLAY_ID] = replay_id
@@ -252,7 +252,7 @@ def _kept(
     original: Original, author: Author, from_retry_topic: bool, *, with_partition: bool = False
 ) -> dict[str, str]:
     """What every letter keeps; as in Java, one by nack names the partition it came from."""
-    said = properties_of(original)
+    said = original.properties()
     topic, subscription = original.topic_name(), author.subscription
     return letter_properties(
         said,
@@ -316,8 +316,8 @@ def _copy(
     return Outgoing(
         payload=None if original.has_null_value() else original.data(),
         properties=properties,
-        partition_key=key or None,
-        ordering_key=ordering_key or None,
+        partition_key=key,
+        ordering_key=ordering_key,
         event_timestamp=event_timestamp if event_timestamp > 0 else None,
         deliver_at=deliver_at,
     )

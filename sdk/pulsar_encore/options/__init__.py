@@ -17,9 +17,12 @@ from .enums import (
     ProducerAccessMode,
     RegexSubscriptionMode,
 )
-from .letters import DeadLetterPolicy
+from .key_shared import ConsumerKeySharedPolicy, KeySharedMode, KeySharedPolicy
+from .letters import ConsumerDeadLetterPolicy, DeadLetterPolicy, DeadLetterPolicyBuilder
+from .loggers import ConsoleLogger, FileLogger, LoggerLevel
 from .producer import ProducerOptions
 from .reader import ReaderOptions
+from .subscription import Subscription
 
 __all__ = [
     "DEFAULT_UNACKED_WINDOW",
@@ -27,15 +30,24 @@ __all__ = [
     "BatchingType",
     "ClientOptions",
     "CompressionType",
+    "ConsoleLogger",
     "ConsumerCryptoFailureAction",
+    "ConsumerDeadLetterPolicy",
+    "ConsumerKeySharedPolicy",
     "ConsumerOptions",
     "ConsumerType",
     "DeadLetterPolicy",
+    "DeadLetterPolicyBuilder",
+    "FileLogger",
     "InitialPosition",
+    "KeySharedMode",
+    "KeySharedPolicy",
+    "LoggerLevel",
     "PartitionsRoutingMode",
     "ProducerAccessMode",
     "ProducerOptions",
     "ReaderOptions",
     "RegexSubscriptionMode",
+    "Subscription",
     "parse_topics",
 ]

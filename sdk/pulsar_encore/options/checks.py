@@ -10,7 +10,7 @@ from ..errors import ConfigurationError
 from ..exceptions import InvalidTopicName
 
 _PART: Final = r"[-=:.A-Za-z0-9_]+"  # a tenant, a namespace
-# As the native library reads them, but for names from before Pulsar 2, with a cluster in them:
+# As the C++ library reads them, but for names from before Pulsar 2, with a cluster in them:
 # Pulsar has them no more and says so, but the library asks again until all it says is "Timeout".
 _TOPIC: Final = re.compile(rf"[^/]+|(?:(?:non-)?persistent://)?{_PART}/{_PART}/[^/]+", re.DOTALL)
 
@@ -79,3 +79,43 @@ def readable_file(value: Any, name: str) -> str | None:
         if not os.path.isfile(path):
             raise ConfigurationError(f"{name}: {path!r} is no file")
     return path
+
+
+def check_schema(schema: Any) -> None:
+    """A schema object of the stock package (or one like it), or None for bytes.
+
+    Raises:
+        ConfigurationError: It lacks a method that is needed; a class was given, not an instance.
+    """
+    if schema is None:
+        return
+    methods = ("encode", "decode_message", "schema_info")
+    if isinstance(schema, type) and all(hasattr(schema, each) for each in methods):
+        raise ConfigurationError(
+            f"schema must be an instance: write {schema.__name__}(...), not {schema.__name__}"
+        )
+    if isinstance(schema, type):
+        raise ConfigurationError(
+            "schema must be a schema object such as StringSchema() or JsonSchema(Order), "
+            f"got the class {schema.__name__}, which is no schema"
+        )
+    for method in methods:
+        if not callable(getattr(schema, method, None)):
+            raise ConfigurationError(
+                "schema must be a schema object such as StringSchema() or JsonSchema(Order); "
+                f"{type(schema).__name__} has no {method}()"
+            )
+
+
+def check_crypto_key_reader(reader: Any) -> None:
+    """A CryptoKeyReader, stock's or ours, or None.
+
+    Raises:
+        ConfigurationError: Something else.
+    """
+    # Stock's last: what ours has for it is made when it is asked for.
+    known = ("private_key", "cryptoKeyReader")
+    if reader is not None and not any(hasattr(reader, each) for each in known):
+        raise ConfigurationError(
+            f"crypto_key_reader must be a CryptoKeyReader, got {type(reader).__name__}"
+        )

@@ -54,14 +54,18 @@ class ClientOptions:
             boolean(getattr(self, name), name)
         for name in ("log_conf_file_path", "listener_name"):
             optional_text(getattr(self, name), name)
-        # The native library finds a missing one when it connects, and blames the authentication.
+        # The C++ library finds a missing one when it connects, and blames the authentication.
         for name in (
             "tls_trust_certs_file_path",
             "tls_private_key_file_path",
             "tls_certificate_file_path",
         ):
             readable_file(getattr(self, name), name)
-        if self.authentication is not None and not hasattr(self.authentication, "auth"):
+        # Stock's last: what ours has for it is made when it is asked for.
+        known = ("method_name", "auth")
+        if self.authentication is not None and not any(
+            hasattr(self.authentication, each) for each in known
+        ):
             raise ConfigurationError(
                 "authentication must be one of the Authentication classes, such as "
                 f"AuthenticationToken, got {type(self.authentication).__name__}"
@@ -96,7 +100,7 @@ class ClientOptions:
             for host in url.partition("://")[2].rstrip("/").split(","):
                 self._check_port(host)
             return
-        # The stock package's AutoClusterFailover, or a provider with these methods.
+        # An AutoClusterFailover, stock's or ours, or a provider with these methods.
         if not (hasattr(url, "primary") or hasattr(url, "initial_service_info")):
             raise ConfigurationError(
                 "service_url must be a str, an AutoClusterFailover or a ServiceInfoProvider, "

@@ -10,13 +10,23 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from inspect import iscoroutinefunction
 from typing import Any, Final
 
 from ..backoff import Backoff, to_ms
 from ..errors import ConfigurationError
 from ..exceptions import InvalidConfiguration, InvalidTopicName
 from ..topic_names import base_name, full_name, retry_topic_of
-from .checks import boolean, integer, optional_text, string_map, text, topic_name
+from .checks import (
+    boolean,
+    check_crypto_key_reader,
+    check_schema,
+    integer,
+    optional_text,
+    string_map,
+    text,
+    topic_name,
+)
 from .enums import (
     ConsumerCryptoFailureAction,
     ConsumerType,
@@ -24,6 +34,7 @@ from .enums import (
     RegexSubscriptionMode,
     coerce,
 )
+from .key_shared import ConsumerKeySharedPolicy, key_shared_of
 from .letters import DEFAULT_MAX_RECONSUME, DeadLetterPolicy, policy_of
 
 #: The broker's `maxUnackedMessagesPerConsumer` when nobody changed it.
@@ -84,7 +95,7 @@ class ConsumerOptions:
     auto_ack_oldest_chunked_message_on_queue_full: bool = False
     start_message_id_inclusive: bool = False
     batch_receive_policy: Any = None
-    key_shared_policy: Any = None
+    key_shared_policy: ConsumerKeySharedPolicy | None = None
     batch_index_ack_enabled: bool = False
     regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly
     dead_letter_policy: Any = None
@@ -95,6 +106,8 @@ class ConsumerOptions:
     ack_timeout_redelivery_backoff: Backoff | None = None
     ack_group_time_ms: int = 100  # Java's default
     ack_group_max_size: int = 1000  # Java's default
+    ack_receipt_enabled: bool = False
+    event_listener: Callable[..., Any] | None = None
     max_unacked_messages: int = DEFAULT_UNACKED_WINDOW
     retry_enable: bool = False
     nack_overflow: str | None = None  # or "retry_letter"
@@ -130,9 +143,12 @@ class ConsumerOptions:
             "auto_ack_oldest_chunked_message_on_queue_full",
             "start_message_id_inclusive",
             "batch_index_ack_enabled",
+            "ack_receipt_enabled",
             "retry_enable",
         ):
             boolean(getattr(self, name), name)
+        check_schema(self.schema)
+        check_crypto_key_reader(self.crypto_key_reader)
         object.__setattr__(self, "properties", string_map(self.properties, "properties"))
         if self.unacked_messages_timeout_ms in (None, 0):
             object.__setattr__(self, "unacked_messages_timeout_ms", None)
@@ -147,6 +163,7 @@ class ConsumerOptions:
             if not isinstance(getattr(self, name), (Backoff, type(None))):
                 raise ConfigurationError(f"{name} must be a Backoff or None")
         object.__setattr__(self, "dead_letter_policy", policy_of(self.dead_letter_policy))
+        object.__setattr__(self, "key_shared_policy", key_shared_of(self.key_shared_policy))
         self._check_combinations()
         self._check_letters()
         if self.retry_enable and self.dead_letter_policy is None:
@@ -166,6 +183,11 @@ class ConsumerOptions:
     def _check_combinations(self) -> None:
         if self.message_listener is not None and not callable(self.message_listener):
             raise ConfigurationError("message_listener must be callable")
+        if not (self.event_listener is None or _is_plain(self.event_listener)):
+            raise ConfigurationError(
+                "event_listener must be a plain function: nobody awaits what it returns; it can "
+                "start a task"
+            )
         if (
             self.ack_timeout_redelivery_backoff is not None
             and self.unacked_messages_timeout_ms is None
@@ -230,6 +252,13 @@ class ConsumerOptions:
     def shared(self) -> bool:
         """True for the types on which the broker redelivers single entries."""
         return self.consumer_type in (ConsumerType.Shared, ConsumerType.KeyShared)
+
+
+def _is_plain(function: Any) -> bool:
+    """Whether it can be called, and has done its work then."""
+    if not callable(function):
+        return False
+    return not (iscoroutinefunction(function) or iscoroutinefunction(function.__call__))
 
 
 def _policy_of(stock: Any) -> BatchReceivePolicy:

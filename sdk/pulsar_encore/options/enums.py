@@ -3,57 +3,39 @@
 Stock's own enum members are accepted wherever these are (`coerce`), so that code written for the
 stock client keeps working with nothing but its import changed; and they are equal to these, either
 way round, with the same hash: both are their number. So they are enums, which a type checker can
-see through, and need no native library. Only `ConsumerCryptoFailureAction` is stock's own object:
-its native class says "not equal" to whatever is not of it.
+see through, and need no C++ library. One exception: stock's `ConsumerCryptoFailureAction` says
+"not equal" to whatever is not of it, so those are equal only with ours on the left.
 """
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from enum import Enum
+from typing import Any, TypeVar
 
+from .. import stock
+from ..choice import Choice
 from ..errors import ConfigurationError
 
-if TYPE_CHECKING:
 
-    class ConsumerCryptoFailureAction(Enum):
-        FAIL = 0
-        DISCARD = 1
-        CONSUME = 2
-
-else:
-    from ..stock import ConsumerCryptoFailureAction  # noqa: F401
-
-
-class _Choice(IntEnum):
-    """A member is shown by its name and is true, as stock's are."""
-
-    __str__ = Enum.__str__
-    __format__ = Enum.__format__
-
-    def __bool__(self) -> bool:
-        return True
-
-
-class ConsumerType(_Choice):
+class ConsumerType(Choice):
     Exclusive = 0
     Shared = 1
     Failover = 2
     KeyShared = 3
 
 
-class InitialPosition(_Choice):
+class InitialPosition(Choice):
     Latest = 0
     Earliest = 1
 
 
-class RegexSubscriptionMode(_Choice):
+class RegexSubscriptionMode(Choice):
     PersistentOnly = 0
     NonPersistentOnly = 1
     AllTopics = 2
 
 
-class CompressionType(_Choice):
+class CompressionType(Choice):
     NONE = 0
     LZ4 = 1
     ZLib = 2
@@ -61,22 +43,38 @@ class CompressionType(_Choice):
     SNAPPY = 4
 
 
-class PartitionsRoutingMode(_Choice):
+class PartitionsRoutingMode(Choice):
     UseSinglePartition = 0
     RoundRobinDistribution = 1
     CustomPartition = 2
 
 
-class BatchingType(_Choice):
+class BatchingType(Choice):
     Default = 0
     KeyBased = 1
 
 
-class ProducerAccessMode(_Choice):
+class ProducerAccessMode(Choice):
     Shared = 0
     Exclusive = 1
     WaitForExclusive = 2
     ExclusiveWithFencing = 3
+
+
+class ConsumerCryptoFailureAction(Choice):
+    FAIL = 0
+    DISCARD = 1
+    CONSUME = 2
+
+    def __eq__(self, other: object) -> bool:
+        if stock.is_one(other, "_pulsar.ConsumerCryptoFailureAction"):
+            return self.name == getattr(other, "name", None)
+        return self.value == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = Choice.__hash__
 
 
 E = TypeVar("E", bound=Enum)

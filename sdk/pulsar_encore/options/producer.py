@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConfigurationError
-from .checks import boolean, integer, optional_text, string_map, topic_name
+from .checks import (
+    boolean,
+    check_crypto_key_reader,
+    check_schema,
+    integer,
+    optional_text,
+    string_map,
+    topic_name,
+)
 from .enums import (
     BatchingType,
     CompressionType,
@@ -46,10 +54,12 @@ class ProducerOptions:
     crypto_key_reader: Any = None
     access_mode: ProducerAccessMode = ProducerAccessMode.Shared
     message_router: Callable[[Any, int], int] | None = None
+    initial_subscription_name: str | None = None  # made before the first message, if it is not yet
 
     def __post_init__(self) -> None:
         topic_name(self.topic, "topic")
         optional_text(self.producer_name, "producer_name")
+        optional_text(self.initial_subscription_name, "initial_subscription_name")
         keys = self.encryption_key
         for key in keys if isinstance(keys, tuple) else (keys,):
             optional_text(key, "encryption_key")
@@ -65,7 +75,7 @@ class ProducerOptions:
             ("send_timeout_millis", 0, "ms"),
             ("max_pending_messages", 0, ""),
             ("max_pending_messages_across_partitions", 0, ""),
-            ("batching_max_messages", 2, ""),  # the native library's own floor
+            ("batching_max_messages", 2, ""),  # the C++ library's own floor
             ("batching_max_allowed_size_in_bytes", 1, "bytes"),
             ("batching_max_publish_delay_ms", 1, "ms"),
         ):
@@ -97,41 +107,3 @@ class ProducerOptions:
             )
         if self.encryption_key is not None and self.crypto_key_reader is None:
             raise ConfigurationError("encryption_key needs a crypto_key_reader")
-
-
-def check_schema(schema: Any) -> None:
-    """A schema object of the stock package (or one like it), or None for bytes.
-
-    Raises:
-        ConfigurationError: It lacks a method that is needed; a class was given, not an instance.
-    """
-    if schema is None:
-        return
-    methods = ("encode", "decode_message", "schema_info")
-    if isinstance(schema, type) and all(hasattr(schema, each) for each in methods):
-        raise ConfigurationError(
-            f"schema must be an instance: write {schema.__name__}(...), not {schema.__name__}"
-        )
-    if isinstance(schema, type):
-        raise ConfigurationError(
-            "schema must be a schema object such as StringSchema() or JsonSchema(Order), "
-            f"got the class {schema.__name__}, which is no schema"
-        )
-    for method in methods:
-        if not callable(getattr(schema, method, None)):
-            raise ConfigurationError(
-                "schema must be a schema object such as StringSchema() or JsonSchema(Order); "
-                f"{type(schema).__name__} has no {method}()"
-            )
-
-
-def check_crypto_key_reader(reader: Any) -> None:
-    """Stock's CryptoKeyReader, or None.
-
-    Raises:
-        ConfigurationError: Something else.
-    """
-    if reader is not None and not hasattr(reader, "cryptoKeyReader"):
-        raise ConfigurationError(
-            f"crypto_key_reader must be a CryptoKeyReader, got {type(reader).__name__}"
-        )

@@ -10,9 +10,15 @@ from typing import Any
 
 from ..errors import ConfigurationError
 from ..ids import MessageId
-from .checks import boolean, integer, optional_text, topic_name
+from .checks import (
+    boolean,
+    check_crypto_key_reader,
+    check_schema,
+    integer,
+    optional_text,
+    topic_name,
+)
 from .enums import ConsumerCryptoFailureAction, coerce
-from .producer import check_crypto_key_reader, check_schema
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""The seam: what a consumer, a producer and a reader need of Pulsar, and nothing else.
+"""The seam: what consumers, readers and producers need of Pulsar, and nothing else.
 
 Its shape is the protocol's (entries, ack sets, redelivery by id, connection events), not the stock
 client's. A transport declares in `Capabilities` what it cannot do; asking for it anyway is a
@@ -8,24 +8,31 @@ elsewhere.
 
 Sources: one consumer may read several topics or partitions; each is a *source*, a small integer
 that the link hands out, so that hot paths carry no strings. `link.topic_of(source)` names it.
+
+A reader is a subscription that is not durable (`Subscription.durable`). Its link delivers as any
+other, and is never asked for acks, redeliveries or `unsubscribe`: what was delivered last is its
+place, from where a reconnect goes on. So nothing of it comes twice, and what its sink holds stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Container, Sequence
+from collections.abc import Awaitable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from ..ids import MessageId
     from ..message import RawMessage
-    from ..options import ConsumerOptions, ProducerOptions, ReaderOptions
+    from ..options import ProducerOptions, Subscription
     from ..outgoing import Outgoing
+
+_ALONE: Final = (0,)  # the index of a message that is its entry
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capabilities:
-    """What a transport can and cannot do.
+    """What a transport can and cannot do, as far as somebody above it acts by that.
 
     Attributes:
         name: For messages and logs.
@@ -34,20 +41,18 @@ class Capabilities:
         rewind_lead_ms: The least time from `redeliver_all` on Exclusive and Failover until the
             broker is asked.
         ack_unseen_index: Can ack part of a batch that it has not delivered itself.
-        ack_sets_delivered: Deliveries tell which indexes the broker already has as acked.
         rewind_one_source: `redeliver_all` of one source leaves the others alone.
-        zero_queue: Can run with receiver_queue_size 0.
         binary_keys: Binary partition and ordering keys can be read and written.
+        receipts: `ConsumerLink.ack` answers with a receipt.
     """
 
     name: str
     redeliver_lead_ms: int = 0
     rewind_lead_ms: int = 0
     ack_unseen_index: bool = True
-    ack_sets_delivered: bool = True
     rewind_one_source: bool = True
-    zero_queue: bool = True
     binary_keys: bool = True
+    receipts: bool = True
 
 
 class Delivery:
@@ -100,6 +105,44 @@ class Delivery:
         self.first_chunk: tuple[int, int] | None = first_chunk
 
 
+class Run:
+    """Plain messages of one source, one after the other, that the broker delivers for the first
+    time: as a `Delivery` for each, which costs as much as all the rest of a small message.
+
+    Attributes:
+        source: Which topic or partition.
+        places: (ledger, entry) of each.
+        messages: One `RawMessage` for each of `places`.
+    """
+
+    __slots__ = ("messages", "places", "source")
+
+    def __init__(self, source: int) -> None:
+        self.source: int = source
+        self.places: list[tuple[int, int]] = []
+        self.messages: list[RawMessage] = []
+
+    def singly(self, start: int = 0) -> Iterator[Delivery]:
+        """A delivery for each, from the one at `start` on."""
+        for (ledger, entry), message in islice(
+            zip(self.places, self.messages, strict=True), start, None
+        ):
+            yield Delivery(self.source, ledger, entry, 0, 0, _ALONE, (message,))
+
+
+Deliveries: TypeAlias = Sequence[Delivery | Run]
+"""What a link delivers at once, in order."""
+
+
+def singly(deliveries: Deliveries) -> Iterator[Delivery]:
+    """Each entry by itself, for a sink to whom runs are no use."""
+    for each in deliveries:
+        if isinstance(each, Run):
+            yield from each.singly()
+        else:
+            yield each
+
+
 @dataclass(slots=True)
 class AckPlan:
     """What one flush sends for one source.
@@ -120,9 +163,14 @@ class AckPlan:
 class Sink(Protocol):
     """What a `ConsumerLink` calls, on the event loop. None of these may raise or suspend."""
 
-    def on_deliveries(self, deliveries: Sequence[Delivery]) -> None: ...
+    def on_deliveries(self, deliveries: Deliveries) -> None: ...
     def on_connected(self, only: Container[int] | None = None) -> None:
         """Subscribed again after a loss: everything unacked will come again.
+
+        Before the link asks for anything on the new connection it calls this, and what is acked
+        within the call leaves before the first permit: so what was acked and may have been lost
+        with the old connection does not come again. (A link over a library that asks by itself, as
+        the stock one, cannot; then it comes, and the sink has to know it.)
 
         Args:
             only: The sources concerned, here and in the next two; None for all.
@@ -132,7 +180,7 @@ class Sink(Protocol):
         """Connection lost, with all that came from it and was not handed over: it comes again.
 
         Nothing of the old connection is delivered after this call, and acks sent in the last
-        moments may not have arrived.
+        moments may not have arrived, nor those whose receipt is still to come.
         """
 
     def on_doubtful(self, only: Container[int] | None = None) -> None:
@@ -155,6 +203,18 @@ class Sink(Protocol):
     def on_sought(self, only: Container[int] | None = None) -> None:
         """A seek took effect: all deliveries before this call are from before it, none after."""
 
+    def on_end_of_topic(self, source: int) -> None:
+        """The topic was terminated, and all of it is acked here."""
+
+    def on_active_changed(self, source: int, active: bool) -> None:
+        """Failover: this consumer gets the source's messages from now on, or stands by.
+
+        As the broker says it: to each newcomer, so after a reconnect, and perhaps repeatedly.
+        """
+
+    def on_new_source(self, source: int) -> None:
+        """A partition or topic that came into being is read too; before anything else of it."""
+
     def on_failed(self, error: Exception) -> None:
         """The link is dead for good; pending and later receives get this error."""
 
@@ -174,14 +234,27 @@ class ConsumerLink(Protocol):
     def topic_of(self, source: int) -> tuple[str, int]:
         """Full topic name and partition number (-1 without partitions) of a source."""
 
+    def sources(self) -> Collection[int]:
+        """All that it reads now, as far as it knows them."""
+
     def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         """The source that an id of `topic` ("" when unknown), `partition` and `ledger` is of."""
 
     def start(self, sink: Sink) -> None:
-        """Begin delivering; called once, on the loop that later receives."""
+        """Begin delivering; called once, on the loop that later receives.
+
+        Nothing from before the start, or a position that was sought, is delivered, be it of the
+        same batch.
+        """
 
     def consumed(self, source: int, messages: int) -> None:
         """The application took, or the consumer dropped, that many of a source: room for more."""
+
+    def wanted(self, messages: int) -> None:
+        """Somebody waits for so many messages, of a link whose `receiver_queue_size` is 0.
+
+        Such a link asks the broker for what is waited for, and for nothing else.
+        """
 
     def stop_flow(self) -> None:
         """Ask for nothing more, for good; what is under way still comes."""
@@ -189,8 +262,16 @@ class ConsumerLink(Protocol):
     def can_ack(self, source: int) -> bool:
         """Whether an ack of this source, handed over now, would be sent."""
 
-    def ack(self, plan: AckPlan) -> None:
+    def ack(self, plan: AckPlan) -> Awaitable[None] | None:
         """Hand over one flush.
+
+        Called from within `Sink.on_connected` too, with what may have been lost: that leaves before
+        any permit of the new connection does.
+
+        Returns:
+            The receipt, of a link that has them: done when the broker confirmed all of the flush,
+            a TransportError when that is not known, because the connection fell first or no answer
+            came in time; then its acks are handed over again. None: nobody confirms.
 
         Raises:
             TransportError: Not connected; nothing of the plan was taken, keep it.
@@ -222,6 +303,16 @@ class ConsumerLink(Protocol):
         """
 
     async def last_message_id(self) -> MessageId: ...
+    async def has_message_available(self) -> bool:
+        """Whether something is stored behind what was delivered last.
+
+        The link says it, and not its user by `last_message_id`, because only the link knows where
+        it stands in each of its topics before anything came, and behind what it never delivers.
+
+        Raises:
+            NotSupportedError: Of a durable subscription: it has acks, and no such place.
+        """
+
     async def unsubscribe(self) -> None: ...
     async def close(self) -> None:
         """Idempotent; never raises for a link that is already gone."""
@@ -244,29 +335,13 @@ class ProducerLink(Protocol):
     async def close(self) -> None: ...
 
 
-class ReaderLink(Protocol):
-    """One reader. `read_next` can be cancelled at any point without losing a message."""
-
-    @property
-    def topic(self) -> str: ...
-    def is_connected(self) -> bool: ...
-    def topic_of(self, source: int) -> str: ...
-    async def read_next(self, timeout_ms: int | None) -> Delivery | None:
-        """One message, or None when `timeout_ms` passed."""
-
-    async def has_message_available(self) -> bool: ...
-    async def seek(self, position: MessageId | int) -> None: ...
-    async def close(self) -> None: ...
-
-
 class Transport(Protocol):
     """One client's connection to a cluster."""
 
     capabilities: Capabilities
 
-    async def subscribe(self, options: ConsumerOptions) -> ConsumerLink: ...
+    async def subscribe(self, subscription: Subscription) -> ConsumerLink: ...
     async def create_producer(self, options: ProducerOptions) -> ProducerLink: ...
-    async def create_reader(self, options: ReaderOptions) -> ReaderLink: ...
     async def topic_partitions(self, topic: str) -> list[str]: ...
     async def schema_of(self, topic: str, version: int) -> Any:
         """The schema of a topic's version, 0 or more, as `ProducerOptions.schema` takes it.

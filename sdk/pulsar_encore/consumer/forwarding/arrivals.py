@@ -14,6 +14,7 @@ from ... import letters
 from ...core.entry import Entry
 from ...core.source_state import SourceState
 from ...core.verdicts import Verdicts
+from ...errors import UnreadableError
 from ...letters.counting import parked_attempts
 from ...message import Held, Message, RawMessage
 from ...options import ConsumerOptions
@@ -148,7 +149,7 @@ class Arrivals:
 def _properties(raw: RawMessage) -> dict[str, str]:
     try:
         return raw.properties()
-    except UnicodeDecodeError:
+    except UnreadableError:
         return {}  # a foreign letter with raw bytes; its delay cannot be read
 
 

@@ -17,7 +17,13 @@ SchemaOf = Callable[[str, int], Awaitable[Any]]
 
 
 async def producer_options(
-    form: Form, schema_of: SchemaOf, crypto_key_reader: Any, schema: Any = None, **options: Any
+    form: Form,
+    schema_of: SchemaOf,
+    crypto_key_reader: Any,
+    schema: Any = None,
+    *,
+    byte_keys: bool,
+    **options: Any,
 ) -> ProducerOptions:
     """Options of a producer that writes copies of a form: unbatched, chunked where they are large.
 
@@ -26,6 +32,7 @@ async def producer_options(
         schema_of: Finds the schema of a version.
         crypto_key_reader: Has the keys to encrypt with, or None.
         schema: For messages that were written without one.
+        byte_keys: The transport copies keys of bytes.
         options: Further `ProducerOptions`.
 
     Raises:
@@ -34,7 +41,7 @@ async def producer_options(
     """
     if form.version >= 0:
         schema = await schema_of(form.topic, form.version)
-    if form.keyed and getattr(schema, "key_value", False):
+    if form.keyed and not byte_keys and getattr(schema, "key_value", False):
         raise NotSupportedError(
             f"messages of {form.topic} are key-value pairs whose keys are bytes, and the transport "
             "cannot copy those: the copies' keys would be others"

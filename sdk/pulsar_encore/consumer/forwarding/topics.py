@@ -16,7 +16,7 @@ from ...errors import EncoreError
 from ...exceptions import ConsumerBusy
 from ...letters.form import Form
 from ...message import Message
-from ...options import ConsumerOptions, ConsumerType, InitialPosition
+from ...options import ConsumerOptions, ConsumerType, InitialPosition, Subscription
 from ...options.letters import DeadLetterPolicy
 from ...topic_names import dead_topic_of, dead_topic_of_one
 from ...transport.base import ProducerLink, Transport
@@ -100,6 +100,7 @@ class LetterTopics:
                 form,
                 self._schema,
                 self._options.crypto_key_reader,
+                byte_keys=self._transport.capabilities.binary_keys,
                 topic=topic,
                 producer_name=name,
                 # What is over the limit waits in the link, in order: it is never refused for that.
@@ -121,9 +122,8 @@ class LetterTopics:
             return
         try:
             link = await self._transport.subscribe(
-                ConsumerOptions(
+                Subscription(
                     topics=(topic,),
-                    pattern=None,
                     subscription_name=name,
                     consumer_type=ConsumerType.Shared,
                     initial_position=InitialPosition.Earliest,

@@ -24,6 +24,7 @@ from ...turn import Turn
 
 # Room goes back by so many messages of a delivery, and by all that were taken when someone waits.
 _GROUP: Final = 100
+_ALONE: Final = (0,)  # the index of a message that is its entry
 _NOTHING: Final[Iterator[Message]] = iter(())
 _TICKET: Final = attrgetter("ticket")
 
@@ -46,9 +47,26 @@ class _Cursor:
         self.end = len(messages)
         self.room = room
 
+    def place(self, at: int) -> tuple[Entry, int]:
+        """The entry of a message, and its index in there."""
+        return self.entry, self.indexes[at]
+
     def weigh(self) -> int:
         self.weights: list[int] = list(accumulate(message.length() for message in self.messages))
         return self.weights[-1]
+
+
+class _Run(_Cursor):
+    """Messages of one source that are entries of their own, one after the other."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self, entries: Sequence[Entry], messages: Sequence[RawMessage], room: int) -> None:
+        super().__init__(entries[0], _ALONE, messages, room)
+        self.entries = entries
+
+    def place(self, at: int) -> tuple[Entry, int]:
+        return self.entries[at], 0
 
 
 class _Waiter:
@@ -75,6 +93,7 @@ class ReceiveQueue:
         turn: When a receive that need not wait lets the loop run.
         failed: Called with the error when nothing will ever arrive any more.
         handed_over: Called with (entry, index) at each hand-over.
+        wanted: Called with the number of those who wait, where nothing comes unasked.
     """
 
     def __init__(
@@ -84,10 +103,12 @@ class ReceiveQueue:
         turn: Turn,
         failed: Callable[[Exception], None],
         handed_over: Callable[[Entry, int], None] | None = None,
+        wanted: Callable[[int], None] | None = None,
     ) -> None:
         self._schema = schema
         self._consumed = consumed
         self._handed_over = handed_over
+        self._wanted = wanted
         self._turn = turn
         self._failed = failed
         self._cursors: deque[_Cursor] = deque()
@@ -119,9 +140,18 @@ class ReceiveQueue:
                 part = slice(start, start + _GROUP)
                 self.push(entry, indexes[part], messages[part], room=room)
             return
-        cursor = _Cursor(entry, indexes, messages, total if room else 0)
+        self._append(_Cursor(entry, indexes, messages, total if room else 0))
+
+    def push_run(self, entries: Sequence[Entry], messages: Sequence[RawMessage]) -> None:
+        """Queue messages of one source that are entries of their own; as `push` for each."""
+        for start in range(0, len(entries), _GROUP):
+            part = slice(start, start + _GROUP)
+            run = entries[part]
+            self._append(_Run(run, messages[part], len(run)))
+
+    def _append(self, cursor: _Cursor) -> None:
         self._cursors.append(cursor)
-        self._count += total
+        self._count += cursor.end
         if self._bytes is not None:
             self._bytes += cursor.weigh()
         if self._collecting:
@@ -132,7 +162,8 @@ class ReceiveQueue:
         for message in self._head:
             return message
         while self._cursors:
-            self._head = self._walk(self._cursors[0])
+            head = self._cursors[0]
+            self._head = self._walk_run(head) if type(head) is _Run else self._walk(head)
             for message in self._head:
                 return message
         return None
@@ -157,13 +188,36 @@ class ReceiveQueue:
                 else:
                     failed, number = attempts.count(entry, index), entry.hand_over_number(index)
                     yield Message(raw, schema, entry, index, failed, number)
+        self._walked(cursor)
+
+    def _walk_run(self, cursor: _Run) -> Iterator[Message]:
+        """The same of messages that are entries of their own."""
+        schema, handed_over = self._schema, self._handed_over
+        attempts: Attempts = cursor.entry.source.attempts
+        failures = attempts.failures
+        for entry, raw in zip(cursor.entries, cursor.messages, strict=True):
+            cursor.at += 1
+            state = entry.state
+            if state[0] == QUEUED and entry.live:
+                state[0] = HELD
+                if handed_over is not None:
+                    handed_over(entry, 0)
+                if entry.failed is None and entry.hand_overs is None and not failures:
+                    yield Message(raw, schema, entry, 0, entry.redelivered)
+                else:
+                    failed, number = attempts.count(entry, 0), entry.hand_over_number(0)
+                    yield Message(raw, schema, entry, 0, failed, number)
+        self._walked(cursor)
+
+    def _walked(self, cursor: _Cursor) -> None:
+        """All of the first cursor was handed over."""
         self._cursors.popleft()
         self._count -= cursor.end
         self.taken += cursor.end
         if self._bytes is not None:
             self._bytes -= cursor.weights[-1]
         if cursor.room:
-            self._consumed(entry.source.number, cursor.room)
+            self._consumed(cursor.entry.source.number, cursor.room)
 
     def _give_back(self, cursor: _Cursor, still: int) -> None:
         """The room of a cursor's messages but for the last `still`."""
@@ -206,9 +260,9 @@ class ReceiveQueue:
     def _next_size(self) -> int:
         """Bytes of the message that `take` would return."""
         for cursor in self._cursors:
-            entry = cursor.entry
             for at in range(cursor.at, cursor.end):
-                if entry.state[cursor.indexes[at]] == QUEUED and entry.live:
+                entry, index = cursor.place(at)
+                if entry.state[index] == QUEUED and entry.live:
                     return cursor.messages[at].length()
         return 0
 
@@ -269,6 +323,8 @@ class ReceiveQueue:
         loop = asyncio.get_running_loop()
         waiter = _Waiter(ticket, loop.create_future(), takes)
         insort(self._waiters, waiter, key=_TICKET)
+        if self._wanted is not None:
+            self._wanted(len(self._waiters))
         timer = None if deadline is None else loop.call_at(deadline, _expire, waiter.future)
         try:
             return await waiter.future
@@ -283,6 +339,11 @@ class ReceiveQueue:
                 self._turn.release()
             else:
                 self._leave(waiter)
+
+    def want(self) -> None:
+        """What came was for nobody: where nothing comes unasked, ask for those who wait."""
+        if self._wanted is not None and self._waiters:
+            self._wanted(len(self._waiters))
 
     def _leave(self, waiter: _Waiter) -> None:
         at = bisect_left(self._waiters, waiter.ticket, key=_TICKET)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from ...core.acks import Unsent
@@ -20,6 +20,7 @@ from ...timer import now_ms
 from ...transport.base import AckPlan, ConsumerLink
 from ..receiving.queue import ReceiveQueue
 from ..sources import OVERTAKEN_S, SUSPECT_S, Sources
+from .receipts import Receipts
 
 # A flush is due when the messages acked and not sent reach this share of the broker's window.
 _WINDOW_SHARE: Final = 10
@@ -35,6 +36,9 @@ _CALM_MS: Final = 500  # nothing came for so long though there was room: nothing
 
 class AckSender:
     """Sends what the sources' `Acks` collected.
+
+    Attributes:
+        receipts: What the broker confirmed of it.
 
     Args:
         link: Where acks go.
@@ -58,7 +62,9 @@ class AckSender:
         self._group_s = options.ack_group_time_ms / 1000
         self._most_entries = options.ack_group_max_size
         self._most_messages = max(1, options.max_unacked_messages // _WINDOW_SHARE)
+        self._soonest = min(self._most_messages, self._most_entries) if self._group_s else 0
         self._queue = queue
+        self.receipts: Receipts = Receipts(loop, self._not_confirmed)
         self._behind = _BEHIND + 2 * options.receiver_queue_size
         self._came_ms = 0
         self._taken = 0  # messages taken when duplicates were last forgotten
@@ -73,12 +79,14 @@ class AckSender:
         """An ack of `messages` more waits in `state`."""
         if not messages:
             return
-        self._unsent += messages
-        if (
-            self._unsent >= self._most_messages
+        self._unsent = unsent = self._unsent + messages
+        # There are no more entries than messages, which are counted already.
+        due = unsent >= self._soonest and (
+            unsent >= self._most_messages
             or len(state.acks) >= self._most_entries
             or self._group_s == 0
-        ) and state.number not in self._refused:
+        )
+        if due and state.number not in self._refused:
             self._flush_ready(_SLICE)
         elif self._timer is None:
             self._timer = self._loop.call_later(self._group_s, self._flush_ready, _SLICE)
@@ -111,6 +119,9 @@ class AckSender:
         if left:
             self._timer = self._loop.call_soon(self._flush_ready, _SLICE)
         self.watch_duplicates()
+        self._retry_refused()
+
+    def _retry_refused(self) -> None:
         if self._refused and self._retry is None:
             self._retry = self._loop.call_later(max(_RETRY_S, self._group_s), self._try_again)
 
@@ -129,32 +140,41 @@ class AckSender:
             return False
         unsent = state.acks.take(now_ms(self._loop), most)
         try:
-            self._link.ack(_plan(state.number, unsent))
+            receipt = self._link.ack(_plan(state.number, unsent))
         except TransportError:
             state.acks.put_back(unsent)
             return False
         except BaseException:
             state.acks.put_back(unsent)
             raise
+        self.receipts.sent(state, unsent, receipt)
         state.sent(unsent.parts)
         return True
 
-    def disconnected(self, states: Iterable[SourceState]) -> None:
+    def _not_confirmed(self, state: SourceState, unsent: Unsent) -> None:
+        """Its receipt failed, and the connection did not: it is tried again in a while."""
+        state.not_confirmed(unsent)
+        self._refused.add(state.number)
+        self._retry_refused()
+
+    def disconnected(self, states: Collection[SourceState]) -> None:
         now = now_ms(self._loop)
         for state in states:
             state.acks.disconnected(now)
+        self.receipts.disconnected(states)
 
     def doubtful(self, states: Iterable[SourceState]) -> None:
         now = now_ms(self._loop)
         for state in states:
             state.acks.doubtful(now)
 
-    def connected(self, states: Iterable[SourceState]) -> None:
+    def connected(self, states: Collection[SourceState]) -> None:
         """Send again whatever may have been lost with the old connection."""
         for state in states:
             state.reconnected()
         self._refused.clear()
         self._flush_ready(_SLICE)
+        self.receipts.connected(states)
         if self._trust_timer is not None:
             self._trust_timer.cancel()
         self._trust_timer = self._loop.call_later(SUSPECT_S, self._trust)
@@ -174,8 +194,15 @@ class AckSender:
         for state in self._sources:
             state.duplicates.trust()
 
-    def close(self) -> None:
-        """Stop the timers; flush before if anything is to be sent."""
+    async def confirmed(self, longest_s: float) -> None:
+        """Wait until what somebody waits for is confirmed, or for so long."""
+        awaited = self.receipts.awaited
+        if awaited:
+            await asyncio.wait(awaited, timeout=longest_s)
+
+    def close(self, why: Exception) -> None:
+        """Stop the timers; flush before if anything is to be sent. Who waits gets the error."""
+        self.receipts.fail(why)
         for timer in (self._timer, self._retry, self._trust_timer, self._overtaken_timer):
             if timer is not None:
                 timer.cancel()

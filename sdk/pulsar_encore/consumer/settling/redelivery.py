@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from random import Random
 from typing import Final
 
@@ -106,6 +107,12 @@ class Redelivery:
         """(due ms, bucket bits) of what is to wait from now."""
         bits = precision_bits(delay_ms, self._options.negative_ack_precision_bit_cnt)
         return due_in_ms(self._loop, delay_ms), bits
+
+    def connected(self, states: Iterable[SourceState]) -> None:
+        """What could not be asked for while these were away is asked for now, without a pause."""
+        for state in states:
+            if self._refused.pop(state.number, None) is not None:
+                self._alarm.at(state.next_due())
 
     # What is due
 

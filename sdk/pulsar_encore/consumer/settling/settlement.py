@@ -37,8 +37,11 @@ class Settlement:
 
     # Acks
 
-    def ack(self, item: Settleable) -> None:
+    def ack(self, item: Settleable) -> SourceState:
         """One message is done.
+
+        Returns:
+            The source it is of.
 
         Raises:
             MessageNotHeldError: It is not this consumer's, or cannot be acked alone.
@@ -50,7 +53,7 @@ class Settlement:
                 self._acks.added(state, state.ack(entry, index))
             else:
                 self._ack_late(state, entry, index)
-            return
+            return state
         state, key, entry_here, message_id = self._ownership.named(item)
         index = message_id.batch_index()
         if entry_here is not None and entry_here.batched and index >= 0:
@@ -62,6 +65,7 @@ class Settlement:
             self._acks.added(state, state.ack_entry(key))
         elif not state.acks.covers(key):
             self._ack_part(state, Entry(state, key, message_id.batch_size, True), index)
+        return state
 
     def _ack_late(self, state: SourceState, entry: Entry, index: int) -> None:
         """Acked before, waiting for its nack, on its way back here, or from before a seek."""
@@ -102,8 +106,11 @@ class Settlement:
         state.adopt(entry)
         self._acks.added(state, state.ack(entry, index))
 
-    def ack_cumulative(self, item: Settleable) -> None:
+    def ack_cumulative(self, item: Settleable) -> SourceState:
         """A message and all before it, of its topic or partition, are done.
+
+        Returns:
+            The source they are of.
 
         Raises:
             ConfigurationError: Its topic is subscribed Shared.
@@ -125,6 +132,7 @@ class Settlement:
         settled = state.ack_cumulative(key, index, size)
         if len(state.acks):  # also where nothing of it is here any more
             self._acks.added(state, max(settled, 1))
+        return state
 
     # Copies
 

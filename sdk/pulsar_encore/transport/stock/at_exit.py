@@ -13,7 +13,6 @@ parent still uses. So in the child none of them ever is.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import threading
@@ -23,6 +22,7 @@ from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary, finalize
 
+from ...process import at_end
 from .calls import ignore
 
 #: Longest wait at exit for a broker that does not answer, all clients together.
@@ -105,7 +105,7 @@ def end(native: Any, done: Callable[..., None] = ignore) -> None:
     native.close_async(_Callback(native, done))
 
 
-@atexit.register
+@at_end
 def _end_all() -> None:
     for native in list(_open.values()):
         with contextlib.suppress(Exception):

@@ -1,6 +1,6 @@
 """From native callbacks to awaitables: nothing thrown, nothing lost, nothing left hanging.
 
-Owns the only functions handed to the native library as callbacks. They run on its threads, where an
+Owns the only functions handed to the C++ library as callbacks. They run on its threads, where an
 exception ends the process (stock-client notes, section 6), so they swallow everything and never
 block. An object that arrives after its caller was cancelled is closed, not orphaned. The library
 forgets some callbacks when it closes; `Calls.abandon` settles those.

@@ -20,15 +20,16 @@ import _pulsar
 import pulsar
 
 from ...closing import CloseOnce
-from ...errors import EncoreError
+from ...errors import EncoreError, NotSupportedError
 from ...exceptions import NotConnected, UnknownError
 from ...ids import MessageId
 from ...mailbox import Mailbox
-from ...options import ConsumerOptions, ConsumerType
+from ...options import ConsumerType, Subscription
 from ...timer import wall_now_ms
 from ..base import AckPlan, Capabilities, Delivery, Sink
 from .calls import Calls
 from .deliveries import Grouper, Sources, partition_name
+from .messages import dress
 from .native_ids import to_native
 from .originals import Original, Originals
 from .pump import Pump
@@ -60,10 +61,9 @@ STOCK: Final = Capabilities(
     redeliver_lead_ms=_LEAD_MS,
     rewind_lead_ms=int(_QUIET_S * 1000) - 10,
     ack_unseen_index=False,
-    ack_sets_delivered=False,
     rewind_one_source=False,
-    zero_queue=False,
     binary_keys=False,
+    receipts=False,
 )
 
 
@@ -72,7 +72,7 @@ class StockConsumer:
 
     Args:
         native: The native consumer.
-        options: The subscription.
+        subscription: Durable.
         several: It reads several topics or partitions. The library says of all of them together
             whether they are connected, so with one of them away the others go on.
     """
@@ -80,16 +80,16 @@ class StockConsumer:
     capabilities = STOCK
 
     def __init__(
-        self, native: _pulsar.Consumer, options: ConsumerOptions, *, several: bool = False
+        self, native: _pulsar.Consumer, subscription: Subscription, *, several: bool = False
     ) -> None:
         self._native = native
-        self._options = options
+        self._subscription = subscription
         self._loop = asyncio.get_running_loop()
         self._mailbox = Mailbox(self._loop)
         self._calls = Calls()
-        self._sources = Sources(options.topics)
-        self._several = several or options.pattern is not None or len(options.topics) > 1
-        self._grouper = Grouper(self._sources, one_queue=options.shared and not self._several)
+        self._sources = Sources(subscription.topics)
+        self._several = several or subscription.pattern is not None or len(subscription.topics) > 1
+        self._grouper = Grouper(self._sources, one_queue=subscription.shared and not self._several)
         self._originals = Originals()
         self._due: list[tuple[int, int, int]] = []
         self._last_burst = 0.0
@@ -113,7 +113,7 @@ class StockConsumer:
         self._pump = Pump(
             native,
             self._mailbox,
-            max(1, options.receiver_queue_size // 2),
+            max(1, subscription.receiver_queue_size // 2),
             self._grouper.group,
             _weakly(self._arrived),
             _weakly(self._connection),
@@ -129,12 +129,12 @@ class StockConsumer:
 
     @property
     def subscription_name(self) -> str:
-        return self._options.subscription_name
+        return self._subscription.subscription_name
 
     @property
     def consumer_name(self) -> str:
         # The library's, of a list of topics, is empty.
-        return self._options.consumer_name or str(self._native.consumer_name())
+        return self._subscription.consumer_name or str(self._native.consumer_name())
 
     def is_connected(self) -> bool:
         if self._closed:
@@ -144,6 +144,9 @@ class StockConsumer:
 
     def topic_of(self, source: int) -> tuple[str, int]:
         return self._sources.name(source)
+
+    def sources(self) -> range:
+        return range(len(self._sources))
 
     def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         return self._sources.find(topic, partition)
@@ -156,6 +159,9 @@ class StockConsumer:
 
     def consumed(self, source: int, messages: int) -> None:
         self._pump.taken(messages)
+
+    def wanted(self, messages: int) -> None:
+        """Never called: a queue of 0 is refused."""
 
     def stop_flow(self) -> None:
         self._flow_stopped = True
@@ -174,6 +180,7 @@ class StockConsumer:
             if not self._sources.volatile(delivery.source):
                 self._originals.keep(delivery, now)
             self._chunked = self._chunked or delivery.first_chunk is not None
+            dress(delivery)
         self._keep_tidy()
         self._sink.on_deliveries(deliveries)
 
@@ -207,7 +214,7 @@ class StockConsumer:
             if not self._several:
                 self._asked_all()  # by the reconnect
             self._sink.on_connected()
-            if self._chunked and self._options.shared:
+            if self._chunked and self._subscription.shared:
                 self._loop.call_later(_CHUNKS_AGAIN_S, self._ask_for_all)
         elif self._several:
             self._sink.on_doubtful()
@@ -330,7 +337,9 @@ class StockConsumer:
             return  # acked meanwhile, or it came again by a reconnect or a rewind
         delivery.redelivery_count += 1
         self._pump.taken(-1)  # it takes room again
-        self._sink.on_deliveries([copy(delivery)])
+        again = copy(delivery)
+        dress(again)
+        self._sink.on_deliveries([again])
 
     def _schedule_burst(self) -> None:
         if self._burst_timer is not None or not self._due:
@@ -364,7 +373,7 @@ class StockConsumer:
 
     def redeliver_all(self, source: int | None = None) -> None:
         self._due.clear()
-        if self._options.shared:
+        if self._subscription.shared:
             self._draining += 1
             self._asked_all()
             unsent_s = self._last_ack + _NATIVE_GROUP_S - self._loop.time()
@@ -379,7 +388,7 @@ class StockConsumer:
     def _drain_and_ask(self, unsent_s: float) -> None:
         """On the pump's thread: empty the native queue first, it all comes again; and let acks that
         the library still holds go before, or what they say comes again as well."""
-        unseen = self._pump.drain(self._options.receiver_queue_size)
+        unseen = self._pump.drain(self._subscription.receiver_queue_size)
         self._pump.rest(unsent_s)
         self._pump.ask_for_all()
         self._mailbox.post(self._drained, self._grouper.group(unseen))
@@ -409,7 +418,7 @@ class StockConsumer:
         await self._seek(target)
         # The latest is another place each time; and with others on the subscription, what came may
         # have come to them.
-        if not latest and self._options.consumer_type is ConsumerType.Exclusive:
+        if not latest and self._subscription.consumer_type is ConsumerType.Exclusive:
             again = _weakly(self._seek_again)
             self._loop.call_later(_SILENCE_S, again, target, self._sought, self._came)
 
@@ -451,9 +460,14 @@ class StockConsumer:
         native_id = await self._calls.run(
             self._native.get_last_message_id_async, "get_last_message_id"
         )
-        topics = self._options.topics
+        topics = self._subscription.topics
         topic = partition_name(topics[0], native_id.partition()) if len(topics) == 1 else ""
         return MessageId.wrap(native_id).with_topic(topic)
+
+    async def has_message_available(self) -> bool:
+        raise NotSupportedError(
+            "a durable subscription has acks, and no one place to look behind: ask a reader"
+        )
 
     async def unsubscribe(self) -> None:
         self._leaving = True

@@ -1,4 +1,4 @@
-"""A subscription's options as the stock library takes them.
+"""A subscription as the stock library takes it.
 
 Owns what the library is told, as against what the application asked for: negative acks, ack
 timeouts and dead letters are this package's, so the library's own stay out of the way
@@ -7,13 +7,13 @@ timeouts and dead letters are this package's, so the library's own stay out of t
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import _pulsar
 
-from ...errors import ConfigurationError, NotSupportedError
-from ...options import ConsumerOptions
-from ...options.producer import check_crypto_key_reader, check_schema
+from ...errors import NotSupportedError
+from ...options import Subscription
 from .schemas import schema_info
 
 #: The library's floor; what it is handed is due already (notes, 1.4).
@@ -22,6 +22,8 @@ NACK_DELAY_MS: Final = 1
 PUMP_MAX_MESSAGES: Final = 1000
 PUMP_MAX_BYTES: Final = 10 * 1024 * 1024
 PUMP_TIMEOUT_MS: Final = 2
+
+_READER_NAME: Final = re.compile(r"(?:(.*)-)?reader-[0-9a-f]+", re.DOTALL)
 
 
 def queue_share(asked: int) -> int:
@@ -32,74 +34,99 @@ def queue_share(asked: int) -> int:
     return max(2, asked - asked // 2)
 
 
-def consumer_configuration(options: ConsumerOptions) -> Any:
-    """The `_pulsar.ConsumerConfiguration` for `options`.
+def consumer_configuration(subscription: Subscription) -> Any:
+    """The `_pulsar.ConsumerConfiguration` for a durable `subscription`.
 
     Raises:
         NotSupportedError: A receiver queue of 0.
         ConfigurationError: The library refuses a value.
     """
-    if options.receiver_queue_size == 0:
+    if subscription.receiver_queue_size == 0:
         raise NotSupportedError(
             "receiver_queue_size=0 loses all but the first message of a batch in the stock "
             "library: use 1"
         )
-    check_schema(options.schema)
-    check_crypto_key_reader(options.crypto_key_reader)
     conf = _pulsar.ConsumerConfiguration()
-    conf.consumer_type(getattr(_pulsar.ConsumerType, options.consumer_type.name))
-    queue = queue_share(options.receiver_queue_size)
+    conf.consumer_type(getattr(_pulsar.ConsumerType, subscription.consumer_type.name))
+    queue = queue_share(subscription.receiver_queue_size)
     conf.receiver_queue_size(queue)
     conf.max_total_receiver_queue_size_across_partitions(
-        queue_share(options.max_total_receiver_queue_size_across_partitions)
+        queue_share(subscription.max_total_receiver_queue_size_across_partitions)
     )
-    if options.consumer_name:
-        conf.consumer_name(options.consumer_name)
+    if subscription.consumer_name:
+        conf.consumer_name(subscription.consumer_name)
     conf.negative_ack_redelivery_delay_ms(NACK_DELAY_MS)
     conf.batch_index_ack_enabled(True)
     conf.batch_receive_policy(
         # More than the queue holds makes the library warn and take the queue's size.
         _pulsar.BatchReceivePolicy(min(PUMP_MAX_MESSAGES, queue), PUMP_MAX_BYTES, PUMP_TIMEOUT_MS)
     )
-    conf.broker_consumer_stats_cache_time_ms(options.broker_consumer_stats_cache_time_ms)
-    conf.read_compacted(options.is_read_compacted)
-    for key, value in (options.properties or {}).items():
+    conf.broker_consumer_stats_cache_time_ms(subscription.broker_consumer_stats_cache_time_ms)
+    conf.read_compacted(subscription.read_compacted)
+    for key, value in (subscription.properties or {}).items():
         conf.property(key, value)
-    conf.pattern_auto_discovery_period(options.pattern_auto_discovery_period)
+    conf.pattern_auto_discovery_period(subscription.pattern_auto_discovery_period)
     conf.regex_subscription_mode(
-        getattr(_pulsar.RegexSubscriptionMode, options.regex_subscription_mode.name)
+        getattr(_pulsar.RegexSubscriptionMode, subscription.regex_subscription_mode.name)
     )
     conf.subscription_initial_position(
-        getattr(_pulsar.InitialPosition, options.initial_position.name)
+        getattr(_pulsar.InitialPosition, subscription.initial_position.name)
     )
-    conf.schema(schema_info(options.schema))
-    conf.replicate_subscription_state_enabled(options.replicate_subscription_state_enabled)
+    conf.schema(schema_info(subscription.schema))
+    conf.replicate_subscription_state_enabled(subscription.replicate_subscription_state_enabled)
     # The library forgets what it drops for the limit, and never asks for it again: without the
     # permission to ack it there is no limit.
-    acks_dropped = options.auto_ack_oldest_chunked_message_on_queue_full
-    conf.max_pending_chunked_message(options.max_pending_chunked_message if acks_dropped else 0)
+    acks_dropped = subscription.auto_ack_oldest_chunked_message_on_queue_full
+    conf.max_pending_chunked_message(
+        subscription.max_pending_chunked_message if acks_dropped else 0
+    )
     conf.auto_ack_oldest_chunked_message_on_queue_full(
-        options.auto_ack_oldest_chunked_message_on_queue_full
+        subscription.auto_ack_oldest_chunked_message_on_queue_full
     )
-    conf.start_message_id_inclusive(options.start_message_id_inclusive)
-    if options.crypto_key_reader is not None:
-        conf.crypto_key_reader(options.crypto_key_reader.cryptoKeyReader)
+    conf.start_message_id_inclusive(subscription.start_message_id_inclusive)
+    if subscription.crypto_key_reader is not None:
+        conf.crypto_key_reader(subscription.crypto_key_reader.cryptoKeyReader)
     conf.crypto_failure_action(
-        getattr(_pulsar.ConsumerCryptoFailureAction, options.crypto_failure_action.name)
+        getattr(_pulsar.ConsumerCryptoFailureAction, subscription.crypto_failure_action.name)
     )
-    if options.key_shared_policy is not None:
-        try:
-            conf.key_shared_policy(options.key_shared_policy.policy())
-        except (AttributeError, TypeError) as error:
-            raise ConfigurationError(
-                "key_shared_policy must be a ConsumerKeySharedPolicy, "
-                f"got {type(options.key_shared_policy).__name__}"
-            ) from error
+    if subscription.key_shared_policy is not None:
+        conf.key_shared_policy(subscription.key_shared_policy.policy())
     return conf
 
 
-def subscribed_topics(options: ConsumerOptions) -> Any:
+def reader_configuration(subscription: Subscription) -> Any:
+    """The `_pulsar.ReaderConfiguration` for a `subscription` that is not durable.
+
+    Raises:
+        NotSupportedError: Several topics, or a pattern.
+    """
+    if len(subscription.topics) != 1:
+        raise NotSupportedError("a reader of the stock library reads one topic: make one for each")
+    conf = _pulsar.ReaderConfiguration()
+    conf.receiver_queue_size(max(1, subscription.receiver_queue_size))
+    if subscription.consumer_name is not None:
+        conf.reader_name(subscription.consumer_name)
+    conf.subscription_role_prefix(_role_prefix(subscription.subscription_name))
+    conf.schema(schema_info(subscription.schema))
+    conf.read_compacted(subscription.read_compacted)
+    if subscription.crypto_key_reader is not None:
+        conf.crypto_key_reader(subscription.crypto_key_reader.cryptoKeyReader)
+    conf.start_message_id_inclusive(subscription.start_message_id_inclusive)
+    conf.crypto_failure_action(
+        getattr(_pulsar.ConsumerCryptoFailureAction, subscription.crypto_failure_action.name)
+    )
+    return conf
+
+
+def _role_prefix(name: str) -> str:
+    """The library gives its readers names of its own, `prefix-reader-random`: what of one of ours
+    comes before that, so that who may subscribe by the prefix still may; else all of it."""
+    match = _READER_NAME.fullmatch(name)
+    return name if match is None else match[1] or ""
+
+
+def subscribed_topics(subscription: Subscription) -> Any:
     """What `subscribe_async_v2` takes: a pattern, one topic, or a list."""
-    if options.pattern is not None:
-        return _pulsar.TopicRegex(options.pattern)
-    return options.topics[0] if len(options.topics) == 1 else list(options.topics)
+    if subscription.pattern is not None:
+        return _pulsar.TopicRegex(subscription.pattern)
+    return subscription.topics[0] if len(subscription.topics) == 1 else list(subscription.topics)

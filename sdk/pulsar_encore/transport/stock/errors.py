@@ -1,6 +1,6 @@
-"""The native library's result codes as this package's errors, each with what to change.
+"""The C++ library's result codes as this package's errors, each with what to change.
 
-Owns what each says about what to change; the classes are `exceptions`'.
+What each says about what to change is `advice`'s; the classes are `exceptions`'.
 """
 
 from __future__ import annotations
@@ -11,73 +11,8 @@ import _pulsar
 
 from ...errors import ClosedError, ConfigurationError, EncoreError, PulsarException
 from ...exceptions import named
+from ..advice import ADVICE
 
-# Result -> what to change.
-_ADVICE: Final[dict[str, str]] = {
-    "Timeout": (
-        "no answer in time: check that the broker is up and reachable at service_url, that the "
-        "port is the binary protocol's (6650, with TLS 6651) and not the web service's (8080), and "
-        "that pulsar+ssl:// is for a port with TLS; or raise operation_timeout_seconds "
-        "(send_timeout_millis when sending); a broker that refuses authentication= looks the same "
-        "to this engine"
-    ),
-    "ConnectError": "no connection: check service_url, the port and the network",
-    "LookupError": (
-        "nobody said who serves the topic: check its name; and with http:// that service_url has "
-        "the port of the web service (8080), not the binary protocol's"
-    ),
-    "ReadError": "the connection broke while reading",
-    "NotConnected": "not connected at the moment; it reconnects by itself",
-    "AuthenticationError": (
-        "authentication= failed, or the broker does not accept it: check its files, addresses and "
-        "credentials, and the certificates"
-    ),
-    "AuthorizationError": "the role lacks a permission: grant it on the topic",
-    "ErrorGettingAuthenticationData": "authentication= could not give its data",
-    "BrokerMetadataError": "the broker could not read or write its metadata",
-    "BrokerPersistenceError": "the broker could not store or read the topic",
-    "ChecksumError": "the message was damaged on its way",
-    "ConsumerBusy": (
-        "another consumer holds the subscription: close it, or use consumer_type=Shared, "
-        "KeyShared or Failover on both"
-    ),
-    "ProducerBusy": "another producer of this producer_name is connected: close it",
-    "ProducerFenced": "another producer took the topic over: see access_mode",
-    "ProducerQueueIsFull": (
-        "max_pending_messages are on their way (each chunk counts): await some sends first, raise "
-        "it, or use block_if_queue_full=True"
-    ),
-    "ProducerBlockedQuotaExceededError": "the topic's backlog quota is used up",
-    "ProducerBlockedQuotaExceededException": "the topic's backlog quota is used up",
-    "MemoryBufferIsFull": "the client's memory limit is used up: await some sends first",
-    "MessageTooBig": (
-        "the message is over the broker's limit (5 MiB unless changed): split it, or use "
-        "chunking_enabled=True with batching_enabled=False"
-    ),
-    "InvalidMessage": "the message cannot be sent as it is",
-    "InvalidConfiguration": "an option is not valid for the engine",
-    "InvalidTopicName": "write topic as name or persistent://tenant/namespace/name",
-    "InvalidUrl": "service_url is not valid",
-    "TopicNotFound": "the topic or its namespace does not exist: create it, or fix topic=",
-    "TopicTerminated": "the topic was terminated and takes no messages",
-    "SubscriptionNotFound": "the subscription does not exist: check its name",
-    "ConsumerNotFound": "the broker does not know the consumer any more",
-    "ConsumerAssignError": "no consumer could be assigned: check the key ranges",
-    "TooManyLookupRequestException": "too many lookups: lower concurrent_lookup_requests",
-    "ServiceUnitNotReady": "the broker is moving or loading the topic",
-    "OperationNotSupported": "the engine cannot do this with this kind of topic",
-    "NotAllowedError": "the broker does not allow this here",
-    "UnsupportedVersionError": "the broker is too old for this",
-    "IncompatibleSchema": (
-        "the topic has a schema that does not fit schema=: change one of them, or the "
-        "namespace's compatibility strategy"
-    ),
-    "CryptoError": "encryption or decryption failed: check crypto_key_reader",
-    "CumulativeAcknowledgementNotAllowedError": (
-        "cumulative acks need an Exclusive or Failover consumer"
-    ),
-    "Interrupted": "interrupted",
-}
 _UNKNOWN: Final = "the engine gives no reason; its log may"
 # How the library begins the detail when the client's own part of the authentication failed.
 _OWN_AUTHENTICATION: Final = "Failed to create Connect command"
@@ -87,7 +22,7 @@ def failure(native: Any, doing: str, detail: str = "") -> PulsarException:
     """The error for a `_pulsar.Result` other than Ok."""
     if native == _pulsar.Result.AlreadyClosed:
         return ClosedError(f"{doing}: it is closed")
-    advice = _ADVICE.get(native.name, _UNKNOWN)
+    advice = ADVICE.get(native.name, _UNKNOWN)
     if detail.startswith(_OWN_AUTHENTICATION):
         advice = (
             "authentication= failed here, and the broker was not asked: look at what it raised or "

@@ -1,4 +1,4 @@
-"""A file in memory that the native library logs into, and that this process reads behind it.
+"""A file in memory that the C++ library logs into, and that this process reads behind it.
 
 Owns `LogFile`. The library writes with plain blocking calls while it holds its locks, so what it
 writes into must never be full: a pipe would stop its network threads behind a slow handler, and

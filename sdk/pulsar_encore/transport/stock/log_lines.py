@@ -1,4 +1,4 @@
-"""The native library's log as text: its records, and the broker's reasons in them. Pure.
+"""The C++ library's log as text: its records, and the broker's reasons in them. Pure.
 
 Owns `Line`, `lines` and `Refusals`. The library hands most refusals over as a bare result code; the
 broker's own words are only in what it logs just before (ClientConnection.cc, at WARN and above).

@@ -1,4 +1,4 @@
-"""Message ids across the border to the native library.
+"""Message ids across the border to the C++ library.
 
 Owns both directions. Ids go over as bytes, which keeps the batch size and the first chunk.
 """

@@ -1,4 +1,4 @@
-"""The native library's log as records of Python's `logging`, under "pulsar_encore.engine".
+"""The C++ library's log as records of Python's `logging`, under "pulsar_encore.engine".
 
 Owns `EngineLog` and the one of this process. The library has one log for a process, of its first
 client, for ever; handing it a `logging.Logger` costs a lock and a formatted line for every message
@@ -10,7 +10,6 @@ its own.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import logging
 import os
@@ -25,6 +24,7 @@ from typing import Any, Final
 import pulsar
 
 from ...errors import ConfigurationError
+from ...process import at_end, forked
 from .log_file import LogFile
 from .log_lines import Line, Refusals, lines
 
@@ -48,7 +48,7 @@ class EngineLog:
         self._library_fd = -1  # by this descriptor
         self._offered: LogFile | None = None  # the library may have taken it
         self._making = threading.Lock()  # one client at a time
-        self._child = False  # of a fork
+        self._child = forked()
         self._reset()
 
     def _reset(self) -> None:
@@ -299,6 +299,6 @@ def _instant(local: str, now: float) -> float:
 #: Of this process.
 engine_log: Final = EngineLog()
 # `at_exit` registers after this, so the engine ends before its log does; `logging` ends last.
-atexit.register(engine_log.end)
+at_end(engine_log.end)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=engine_log.forked)

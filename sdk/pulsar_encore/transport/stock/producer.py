@@ -18,7 +18,7 @@ from typing import Any, Final
 import _pulsar
 
 from ...closing import CloseOnce
-from ...errors import ClosedError, ConfigurationError, TransportError
+from ...errors import ClosedError, ConfigurationError, NotSupportedError, TransportError
 from ...ids import MessageId
 from ...mailbox import Mailbox
 from ...options import ProducerOptions
@@ -175,7 +175,14 @@ def build(message: Outgoing) -> Any:
 
     Raises:
         ConfigurationError: The library refuses a value.
+        NotSupportedError: A key of bytes.
     """
+    for name in ("partition_key", "ordering_key"):
+        if isinstance(getattr(message, name), bytes):
+            raise NotSupportedError(
+                f"{name} is bytes, and the stock transport sends text keys only: give a str, such "
+                "as the base64 of the bytes"
+            )
     builder = _pulsar.MessageBuilder()
     try:
         if message.payload is None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import _pulsar
 
-from ...errors import ConfigurationError
+from ...errors import ConfigurationError, NotSupportedError
 from ...ids import MessageId
 from ...message import Message
 from ...options import ProducerOptions
@@ -52,7 +52,16 @@ def pending_limit(options: ProducerOptions) -> int:
 
 
 def producer_configuration(options: ProducerOptions) -> tuple[Any, Router | None]:
-    """The `_pulsar.ProducerConfiguration` for `options`, and the router in it."""
+    """The `_pulsar.ProducerConfiguration` for `options`, and the router in it.
+
+    Raises:
+        NotSupportedError: The library has no way to say what an option says.
+    """
+    if options.initial_subscription_name is not None:
+        raise NotSupportedError(
+            "initial_subscription_name: the stock client cannot ask for a subscription with a "
+            "producer; subscribe once before"
+        )
     conf = _pulsar.ProducerConfiguration()
     if options.producer_name is not None:
         conf.producer_name(options.producer_name)

@@ -1,57 +1,144 @@
-"""A reader over the stock library whose read can be cancelled.
+"""A subscription without acks on the stock library: its reader, read ahead into a sink.
 
-Owns `StockReader`. The library cannot take a pending read back, so there is at most one, and it
-outlives the caller that asked for it: what it brings is kept for the next. A seek outdates what
-came before it; the library calls back reads and seeks in order, so an epoch tells which is which.
+Owns `StockReader`. The library cannot take a pending read back, so there is one at most, under way
+while there is room: what it brings goes to the sink, whoever waits there. A seek outdates what came
+before it; the library calls back reads and seeks in order, so an epoch tells which is which, and
+what comes during a seek is held until it is known whether the seek took effect. The library keeps
+what it calls: so it is given nothing that keeps the reader.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable
+import time
+from collections.abc import Sequence
 from threading import get_ident
-from typing import Any
+from typing import Any, Final, Never
+from weakref import finalize, ref
 
 import _pulsar
 
 from ...closing import CloseOnce
-from ...errors import ClosedError, TransportError
+from ...errors import ClosedError, NotSupportedError, TransportError
 from ...ids import MessageId
-from ..base import Delivery
-from .calls import Calls
+from ...options import Subscription
+from ..base import AckPlan, Delivery, Sink
+from .calls import Calls, close_quietly
+from .consumer import STOCK
+from .deliveries import Grouper, Sources
 from .errors import failure, raised
-from .native_ids import from_native, to_native
+from .messages import dress
+from .native_ids import to_native
 from .seeking import seek
 
+_MOST_AHEAD: Final = 100  # messages read in one turn of the loop, 5 us each
+
+_CLOSE_S: Final = 5.0
+_LOOK_S: Final = 0.001
+
 # A native message and the epoch it came in.
-Read = tuple[int, Any]
+_Read = tuple[int, Any]
+
+
+class _Inbox:
+    """What the native reader calls back, on any thread; keeps nothing of the reader's or native.
+
+    Attributes:
+        epoch: Seeks so far.
+        within: The loop's thread is within `read_next_async`.
+        answered: No native read is under way.
+    """
+
+    __slots__ = ("_loop", "_reader", "_thread", "answered", "epoch", "within")
+
+    def __init__(self, reader: StockReader, loop: asyncio.AbstractEventLoop) -> None:
+        self._reader = ref(reader)
+        self._loop = loop
+        self._thread = get_ident()
+        self.epoch = 0
+        self.within = False
+        self.answered = threading.Event()
+        self.answered.set()
+
+    def sought(self) -> None:
+        """A seek is done: what was read before it is outdated."""
+        self.epoch += 1
+
+    def __call__(self, *outcome: Any) -> None:
+        try:
+            if self.within and get_ident() == self._thread:  # it was queued
+                self._read_ended(self.epoch, *outcome)
+            else:
+                self._loop.call_soon_threadsafe(self._read_ended_later, self.epoch, *outcome)
+        except BaseException:  # on a native thread nothing may pass
+            return
+        finally:
+            self.answered.set()
+
+    def _read_ended(self, *read: Any) -> None:
+        """`read_on` is under way, and goes on with what there is room for."""
+        reader = self._reader()
+        if reader is not None:
+            reader.read_ended(*read)
+
+    def _read_ended_later(self, *read: Any) -> None:
+        reader = self._reader()
+        if reader is not None:
+            reader.read_ended(*read)
+            reader.read_on()
 
 
 class StockReader:
-    """One reader (`ReaderLink`). All methods on the loop that created it."""
+    """`ConsumerLink` of a subscription that is not durable. All methods on the loop that made it.
 
-    def __init__(self, native: Any) -> None:
+    Args:
+        native: The native reader.
+        subscription: Of one topic.
+    """
+
+    capabilities = STOCK
+
+    def __init__(self, native: Any, subscription: Subscription) -> None:
         self._native = native
+        self._subscription = subscription
         self._topic: str = native.topic()
         self._loop = asyncio.get_running_loop()
-        self._topics: list[str] = []
-        self._sources: dict[str, int] = {}
-        self._kept: deque[Read] = deque()
-        self._waiters: OrderedDict[asyncio.Future[Read], None] = OrderedDict()  # in line
+        self._sources = Sources(subscription.topics)
+        self._inbox = _Inbox(self, self._loop)
+        self._grouper = Grouper(self._sources, one_queue=False)
+        self._room = min(max(1, subscription.receiver_queue_size // 2), _MOST_AHEAD)
+        self._ahead = 0  # messages read and not yet consumed
+        self._kept: list[_Read] = []
+        # The last message of each source that was handed over: ledger, entry, index.
+        self._last: dict[int, tuple[int, int, int]] = {}
         self._reading = False
-        self._epoch = 0
-        self._seeking = asyncio.Lock()  # the library refuses a second seek
+        self._flow_stopped = False
+        self._seeking = False
+        self._seeks = asyncio.Lock()  # the library refuses a second one
         self._asking = threading.Lock()  # as `Pump.asking`
+        self._sink: Sink | None = None
         self._calls = Calls()
         self._closed = False
         self._close_once = CloseOnce(self._close)
+        # Else a read under way would keep the native reader, and its subscription, for ever.
+        self._unclosed = finalize(self, _close_in, os.getpid(), native)
+        self._unclosed.atexit = False
 
     @property
     def topic(self) -> str:
         return self._topic
+
+    @property
+    def subscription_name(self) -> str:
+        # At the broker it has an end of the library's own.
+        return self._subscription.subscription_name
+
+    @property
+    def consumer_name(self) -> str:
+        return self._subscription.consumer_name or ""
 
     def is_connected(self) -> bool:
         if self._closed:
@@ -59,144 +146,186 @@ class StockReader:
         with self._asking:
             return bool(self._native.is_connected())
 
-    def topic_of(self, source: int) -> str:
-        return self._topics[source]
+    def topic_of(self, source: int) -> tuple[str, int]:
+        return self._sources.name(source)
 
-    async def read_next(self, timeout_ms: int | None) -> Delivery | None:
-        self._check_open()
-        self._serve()
-        if self._kept:  # what is left has nobody waiting before us
-            return self._delivery(self._kept.popleft())
-        future: asyncio.Future[Read] = self._loop.create_future()
-        self._waiters[future] = None
-        self._arm()
-        if not future.done():
-            try:
-                await asyncio.wait(
-                    (future,), timeout=None if timeout_ms is None else timeout_ms / 1000
-                )
-            except BaseException:
-                self._give_back(future)
-                raise
-        if not future.done():
-            del self._waiters[future]
-            return None
-        return self._delivery(future.result())
+    def sources(self) -> range:
+        return range(len(self._sources))
 
-    def _give_back(self, future: asyncio.Future[Read]) -> None:
-        """The caller is gone; what it got in the same turn goes to the next one."""
-        if not future.done():
-            del self._waiters[future]
-        elif future.exception() is None:
-            self._kept.appendleft(future.result())
-            self._serve()
+    def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
+        return self._sources.find(topic, partition)
 
-    def _serve(self) -> None:
-        while self._kept and self._kept[0][0] != self._epoch:
-            self._kept.popleft()
-        while self._kept and self._waiters:
-            future, _ = self._waiters.popitem(last=False)
-            future.set_result(self._kept.popleft())
+    # Reading
 
-    def _arm(self) -> None:
-        """Have a native read under way as long as somebody waits."""
-        while self._waiters and not self._reading and not self._closed:
+    def start(self, sink: Sink) -> None:
+        self._sink = sink
+        self.read_on()
+
+    def consumed(self, source: int, messages: int) -> None:
+        self._ahead -= messages
+        if self._ahead <= self._room // 2:  # many at once cost a fraction
+            self.read_on()
+
+    def wanted(self, messages: int) -> None:
+        """Never called: a reader's queue is of one message at least."""
+
+    def stop_flow(self) -> None:
+        self._flow_stopped = True
+
+    def read_on(self) -> None:
+        """Read what there is room for, and have a read under way where there is more."""
+        inbox = self._inbox
+        while not (self._reading or self._holds_back()):
             self._reading = True
+            inbox.answered.clear()
+            inbox.within = True
             try:
-                self._native.read_next_async(self._callback())
+                self._native.read_next_async(inbox)
             except Exception as error:
                 self._reading = False
+                inbox.answered.set()
                 self._fail(raised(error, f"read from {self._topic}"))
+            finally:
+                inbox.within = False
+        self._hand_over()
 
-    def _callback(self) -> Callable[..., None]:
-        loop_thread = get_ident()
+    def _holds_back(self) -> bool:
+        return (
+            self._ahead >= self._room
+            or self._closed
+            or self._seeking
+            or self._flow_stopped
+            or self._sink is None
+        )
 
-        def read(*outcome: Any) -> None:
-            try:
-                epoch = self._epoch
-                if get_ident() == loop_thread:  # from the queue, within `read_next_async`
-                    self._arrived(epoch, *outcome)
-                else:
-                    self._loop.call_soon_threadsafe(self._arrived_later, epoch, *outcome)
-            except BaseException:  # on a native thread nothing may pass
-                return
-
-        return read
-
-    def _arrived_later(self, epoch: int, result: Any, native: Any) -> None:
-        self._arrived(epoch, result, native)
-        self._arm()
-
-    def _arrived(self, epoch: int, result: Any, native: Any) -> None:
+    def read_ended(self, epoch: int, result: Any, native: Any) -> None:
+        """A native read brought a message, or failed."""
         self._reading = False
         if result == _pulsar.Result.Ok:
+            self._ahead += 1
             self._kept.append((epoch, native))
-            self._serve()
         else:
             self._fail(failure(result, f"read from {self._topic}"))
 
-    def _fail(self, error: Exception) -> None:
-        waiters, self._waiters = self._waiters, OrderedDict()
-        for future in waiters:
-            if not future.done():
-                future.set_exception(error)
+    def _hand_over(self) -> None:
+        if self._seeking or self._sink is None or not self._kept:
+            return
+        kept, self._kept = self._kept, []
+        came = self._grouper.group([native for _, native in kept])
+        fresh = [each for each in came if self._cut_repeat(each)]
+        for each in fresh:
+            dress(each)
+        if fresh:
+            self._sink.on_deliveries(fresh)
+        else:  # nobody gives the room back
+            self.read_on()
 
-    def _delivery(self, read: Read) -> Delivery:
-        native = read[1]
-        message_id = from_native(native.message_id())
-        topic = native.topic_name()
-        source = self._sources.get(topic)
-        if source is None:
-            source = self._sources[topic] = len(self._topics)
-            self._topics.append(topic)
-        first = message_id.first_chunk
-        return Delivery(
-            source,
-            message_id.ledger_id(),
-            message_id.entry_id(),
-            message_id.batch_size,
-            native.redelivery_count(),
-            (max(0, message_id.batch_index()),),
-            (native,),
-            first_chunk=None if first is None else (first.ledger_id(), first.entry_id()),
-        )
+    def _cut_repeat(self, delivery: Delivery) -> bool:
+        """Whether something is left of a delivery without the message that was the last one before:
+        after a reconnect the library begins with that again, where its start is inclusive."""
+        source, indexes = delivery.source, delivery.indexes
+        place = (delivery.ledger, delivery.entry)
+        if self._last.get(source) == (*place, indexes[0]) and not self._sources.volatile(source):
+            self._ahead -= 1
+            delivery.indexes = indexes = indexes[1:]
+            delivery.messages = delivery.messages[1:]
+        if indexes:
+            self._last[source] = (*place, indexes[-1])
+        return bool(indexes)
+
+    def _fail(self, error: Exception) -> None:
+        self._flow_stopped = True
+        if not self._closed and self._sink is not None:
+            self._sink.on_failed(error)
 
     async def has_message_available(self) -> bool:
         self._check_open()
-        self._serve()
-        if self._kept:
-            return True
-        available = await self._calls.run(
-            self._native.has_message_available_async, f"has_message_available of {self._topic}"
+        # The library counts what it took out for the read under way as read, a moment before that
+        # is here: a second answer is later than the moment.
+        return await self._available() or (self._reading and await self._available())
+
+    async def _available(self) -> bool:
+        return bool(
+            await self._calls.run(
+                self._native.has_message_available_async, f"has_message_available of {self._topic}"
+            )
         )
-        return bool(available) or bool(self._kept)
+
+    async def last_message_id(self) -> MessageId:
+        raise NotSupportedError(
+            "the stock library's readers cannot ask for the last message id: ask a consumer "
+            "(get_last_message_id), or read from MessageId.latest with start_message_id_inclusive"
+        )
+
+    # Position and life
 
     async def seek(self, position: MessageId | int) -> None:
         self._check_open()
         target = position if isinstance(position, int) else to_native(position)
-        async with self._seeking:
-            await seek(self._native, self._calls, target, self._sought, self._asking)
-
-    def _sought(self) -> None:
-        self._epoch += 1
+        async with self._seeks:
+            self._seeking = True
+            try:
+                await seek(self._native, self._calls, target, self._inbox.sought, self._asking)
+                void = [each for each in self._kept if each[0] != self._inbox.epoch]
+                self._kept = self._kept[len(void) :]
+                self._ahead -= len(void)
+                self._last.clear()
+                if self._sink is not None:
+                    self._sink.on_sought()
+            finally:
+                self._seeking = False
+                self.read_on()
 
     async def close(self) -> None:
         await self._close_once()
 
     async def _close(self) -> None:
-        self._closed = True
-        self._fail(ClosedError("the reader was closed"))
+        self._stop()
         with contextlib.suppress(ClosedError, TransportError):
             await self._calls.run(self._native.close_async, "close the reader")
+        # A native client that ends before it has answered a read keeps a thread for ever; and this
+        # may be another loop than the one that is called back.
+        deadline = time.monotonic() + _CLOSE_S
+        while not self._inbox.answered.is_set() and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
         self.abandon()
 
     def abandon(self) -> None:
         """The library's side is gone: nothing more will be called back."""
-        self._closed = True
+        self._stop()
+        self._unclosed.detach()
         self._calls.abandon()
-        self._fail(ClosedError("the reader was closed"))
+
+    def _stop(self) -> None:
+        self._closed = True
         self._kept.clear()
 
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the reader is closed: create another")
+
+    # What there is nothing of without acks
+
+    def can_ack(self, source: int) -> bool:
+        return False
+
+    def ack(self, plan: AckPlan) -> None:
+        _without_acks()
+
+    def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
+        _without_acks()
+
+    def redeliver_all(self, source: int | None = None) -> None:
+        _without_acks()
+
+    async def unsubscribe(self) -> None:
+        _without_acks()
+
+
+def _without_acks() -> Never:
+    raise NotSupportedError("a subscription that is not durable has no acks, and ends when closed")
+
+
+def _close_in(process: int, native: Any) -> None:
+    if os.getpid() == process:  # in a forked child it is the parent's
+        close_quietly(native)

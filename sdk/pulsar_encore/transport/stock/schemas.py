@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import _pulsar
 from pulsar.schema import (
     Array,
     AvroSchema,
@@ -34,28 +33,6 @@ from pulsar.schema import (
 def schema_info(schema: Any) -> Any:
     """The `_pulsar.SchemaInfo` of a schema object; that of bytes for None."""
     return BytesSchema().schema_info() if schema is None else schema.schema_info()
-
-
-class KnownSchema:
-    """A schema as the broker keeps it: for bytes that were encoded with it already.
-
-    Args:
-        info: The `_pulsar.SchemaInfo`.
-    """
-
-    def __init__(self, info: Any) -> None:
-        self._info = info
-        self.key_value: Any = info.schema_type() == _pulsar.SchemaType.KEY_VALUE
-
-    def schema_info(self) -> Any:
-        return self._info
-
-    def encode(self, data: bytes) -> bytes:
-        return data
-
-    def decode_message(self, message: Any) -> bytes:
-        data: bytes = message.data()
-        return data
 
 
 def attach(schema: Any, native_client: Any) -> None:

@@ -17,29 +17,31 @@ import _pulsar
 import pulsar
 
 from ...closing import CloseOnce
-from ...errors import ClosedError, ConfigurationError, TransportError
-from ...options import ClientOptions, ConsumerOptions, ProducerOptions, ReaderOptions
+from ...errors import ClosedError, ConfigurationError, EncoreError, TransportError
+from ...options import ClientOptions, ProducerOptions, Subscription
 from ...topic_names import full_name
-from ..base import ConsumerLink, ProducerLink, ReaderLink
+from ..base import ConsumerLink, ProducerLink
+from ..versioned.known import Definition, KnownSchema
+from ..versioned.link import VersionedLink
+from ..versioned.messages import SchemaVersions, has_versions
+from ..versioned.writers import WriterSchemas
 from .at_exit import end, end_open, keep_in_child, watch
 from .calls import Calls, Start, in_thread
 from .consumer import STOCK, StockConsumer
-from .consumer_config import consumer_configuration, subscribed_topics
+from .consumer_config import consumer_configuration, reader_configuration, subscribed_topics
 from .creations import Creations
 from .native_ids import to_native
 from .native_log import engine_log
 from .producer import StockProducer
 from .producer_config import producer_configuration
 from .reader import StockReader
-from .schema_versions import SchemaVersions, WriterSchemas, has_versions
-from .schemas import KnownSchema, attach, schema_info
-from .versioned import VersionedConsumer, VersionedReader
+from .schemas import attach
 
 # Longest wait, when closing, for what is just being created: a broker that is there needs less, and
 # one that is not would keep the caller for operation_timeout_seconds.
 _CREATIONS_WAIT_S: Final = 1.0
 
-_Link = StockConsumer | StockProducer | StockReader | VersionedReader
+_Link = StockConsumer | StockProducer | StockReader | VersionedLink
 
 
 class StockTransport:
@@ -59,7 +61,8 @@ class StockTransport:
         self._native = _native_client(options)
         self._calls = Calls()
         self._creations = Creations()
-        self._writers = WriterSchemas(self._native)
+        # Of the native client, not of this object: dropped, it goes at once, and closes that.
+        self._writers = WriterSchemas(partial(_definition, self._native))
         self._links: WeakSet[_Link] = WeakSet()
         self._adding = threading.Lock()  # the loops of several threads may
         self._closed = False
@@ -71,28 +74,44 @@ class StockTransport:
         """The `_pulsar.Client`, for what this package does not wrap."""
         return self._native
 
-    async def subscribe(self, options: ConsumerOptions) -> ConsumerLink:
-        conf = consumer_configuration(options)
-        topics = subscribed_topics(options)
-        name = options.subscription_name
-        attach(options.schema, self._native)
-        several = options.pattern is not None or len(options.topics) > 1
+    async def subscribe(self, subscription: Subscription) -> ConsumerLink:
+        link: StockConsumer | StockReader | VersionedLink
+        if subscription.durable:
+            link = await self._consumer(subscription)
+        else:
+            link = await self._reader(subscription)
+        if has_versions(subscription.schema):
+            versions = SchemaVersions(subscription.schema, self._writers)
+            link = VersionedLink(link, subscription, versions)
+        self._add(link)
+        return link
+
+    async def _consumer(self, subscription: Subscription) -> StockConsumer:
+        conf = consumer_configuration(subscription)
+        attach(subscription.schema, self._native)
+        topics = subscribed_topics(subscription)
+        name = subscription.subscription_name
+        several = subscription.pattern is not None or len(subscription.topics) > 1
         if not several:
-            partitions = await self.topic_partitions(options.topics[0])
-            several = partitions != [full_name(options.topics[0])]
+            partitions = await self.topic_partitions(subscription.topics[0])
+            several = partitions != [full_name(subscription.topics[0])]
         native = await self._create(
             lambda done: self._native.subscribe_async_v2(topics, name, conf, done),
-            f"subscribe {name!r} to {options.pattern or ', '.join(options.topics)}",
+            f"subscribe {name!r} to {subscription.pattern or ', '.join(subscription.topics)}",
         )
-        consumer = (
-            VersionedConsumer(
-                native, options, SchemaVersions(options.schema, self._writers), several=several
-            )
-            if has_versions(options.schema)
-            else StockConsumer(native, options, several=several)
+        return StockConsumer(native, subscription, several=several)
+
+    async def _reader(self, subscription: Subscription) -> StockReader:
+        conf = reader_configuration(subscription)
+        attach(subscription.schema, self._native)
+        [topic] = subscription.topics
+        assert subscription.start_message_id is not None
+        start = to_native(subscription.start_message_id)
+        native = await self._create(
+            lambda done: self._native.create_reader_async_v2(topic, start, conf, done),
+            f"create a reader on {topic}",
         )
-        self._add(consumer)
-        return consumer
+        return StockReader(native, subscription)
 
     async def create_producer(self, options: ProducerOptions) -> ProducerLink:
         conf, router = producer_configuration(options)
@@ -105,36 +124,6 @@ class StockTransport:
         self._add(producer)
         return producer
 
-    async def create_reader(self, options: ReaderOptions) -> ReaderLink:
-        conf = _pulsar.ReaderConfiguration()
-        conf.receiver_queue_size(max(1, options.receiver_queue_size))
-        if options.reader_name is not None:
-            conf.reader_name(options.reader_name)
-        if options.subscription_role_prefix is not None:
-            conf.subscription_role_prefix(options.subscription_role_prefix)
-        conf.schema(schema_info(options.schema))
-        conf.read_compacted(options.is_read_compacted)
-        if options.crypto_key_reader is not None:
-            conf.crypto_key_reader(options.crypto_key_reader.cryptoKeyReader)
-        conf.start_message_id_inclusive(options.start_message_id_inclusive)
-        conf.crypto_failure_action(
-            getattr(_pulsar.ConsumerCryptoFailureAction, options.crypto_failure_action.name)
-        )
-        start = to_native(options.start_message_id)
-        attach(options.schema, self._native)
-        native = await self._create(
-            lambda done: self._native.create_reader_async_v2(options.topic, start, conf, done),
-            f"create a reader on {options.topic}",
-        )
-        plain = StockReader(native)
-        reader = (
-            VersionedReader(plain, SchemaVersions(options.schema, self._writers))
-            if has_versions(options.schema)
-            else plain
-        )
-        self._add(reader)
-        return reader
-
     async def topic_partitions(self, topic: str) -> list[str]:
         partitions = await self._calls.run(
             partial(self._native.get_topic_partitions_async, topic), f"partitions of {topic}"
@@ -142,11 +131,8 @@ class StockTransport:
         return [str(each) for each in partitions]
 
     async def schema_of(self, topic: str, version: int) -> KnownSchema:
-        info = await in_thread(
-            partial(self._native.get_schema_info, topic, version),
-            f"get schema version {version} of {topic}",
-        )
-        return KnownSchema(info)
+        info = await _schema_info(self._native, topic, version)
+        return KnownSchema(info, key_value=info.schema_type() == _pulsar.SchemaType.KEY_VALUE)
 
     async def _create(self, start: Start, doing: str) -> Any:
         return keep_in_child(await self._creations.make(self._calls, start, doing))
@@ -196,6 +182,18 @@ class StockTransport:
         self._creations.then(partial(end_open, self._native))
 
 
+async def _definition(native: Any, topic: str, version: int) -> Definition:
+    info = await _schema_info(native, topic, version)
+    return Definition(info.schema_type().name, info.schema())
+
+
+async def _schema_info(native: Any, topic: str, version: int) -> Any:
+    return await in_thread(
+        partial(native.get_schema_info, topic, version),
+        f"get schema version {version} of {topic}",
+    )
+
+
 def _native_client(options: ClientOptions) -> Any:
     try:
         with engine_log.offered(options.logger) as logger:
@@ -218,6 +216,8 @@ def _native_client(options: ClientOptions) -> Any:
                 tls_private_key_file_path=options.tls_private_key_file_path,
                 tls_certificate_file_path=options.tls_certificate_file_path,
             )
+    except EncoreError:
+        raise  # of an authentication of ours: it says what to change
     except (ValueError, TypeError, RuntimeError) as error:
         raise ConfigurationError(f"the client cannot be created: {error}") from error
     return client._client

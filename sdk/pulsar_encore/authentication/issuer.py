@@ -1,0 +1,128 @@
+"""The HTTP side of OAuth2: an issuer is asked where tokens are given, and for one.
+
+Owns `grant`. An issuer that is away can be tried again, one that refuses cannot. Refuses: more
+than `_MOST` bytes of answer, redirects, and to send a secret in the clear where the issuer is
+reached by https. Needs `httpx`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from ..errors import NotSupportedError
+from .base import failed
+from .credentials import Parameters, is_web_address
+
+_CONNECT_S: Final = 10.0
+_ANSWER_S: Final = 30.0
+_MOST: Final = 1 << 20  # bytes of an answer
+_LONGEST: Final = 300  # characters of an issuer's own words in an error
+_AWAY: Final = 500  # from this status on it is the issuer's own trouble
+_BUSY: Final = 429
+
+
+class Grant(NamedTuple):
+    """A token, and for how many seconds from now it is good; 0 when the issuer did not say."""
+
+    token: str
+    lifetime_s: float
+
+
+async def grant(parameters: Parameters) -> Grant:
+    """Ask for a token by client credentials (wire-protocol notes 3.2).
+
+    Raises:
+        AuthenticationError: There is none; the text says why.
+        ConfigurationError: The key file cannot be used.
+        NotSupportedError: `httpx` is not installed.
+    """
+    httpx = _httpx()
+    client = await asyncio.to_thread(parameters.client)
+    fields = {
+        "grant_type": "client_credentials",
+        "client_id": client.client_id,
+        "client_secret": client.client_secret,
+        "audience": parameters.audience,
+        "scope": parameters.scope,
+    }
+    form = {name: value for name, value in fields.items() if value is not None}
+    discovery = parameters.issuer_url.rstrip("/") + "/.well-known/openid-configuration"
+    try:
+        timeout = httpx.Timeout(_ANSWER_S, connect=_CONNECT_S)
+        async with httpx.AsyncClient(timeout=timeout) as http:
+            found = await _ask(http, "GET", discovery, None)
+            endpoint = _endpoint(found.get("token_endpoint"), discovery)
+            answer = await _ask(http, "POST", endpoint, form)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        # Its text may hold an address with a secret in it; its type does not.
+        why = f"{parameters.issuer_url}: {type(error).__name__}"
+        raise failed(why, retryable=isinstance(error, httpx.TransportError)) from error
+    token = answer.get("access_token")
+    if not isinstance(token, str) or not token:
+        raise failed(f"{endpoint} answered without an access_token")
+    return Grant(token, _lifetime(answer.get("expires_in")))
+
+
+async def _ask(
+    http: Any, method: str, url: str, form: Mapping[str, str] | None
+) -> Mapping[str, Any]:
+    """The JSON object that is the answer."""
+    # As it is sent: unpacked, a small answer could become a large one.
+    headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+    body = bytearray()
+    async with http.stream(method, url, data=form, headers=headers) as response:
+        async for part in response.aiter_raw():
+            body += part
+            if len(body) > _MOST:
+                raise failed(f"{url} answered with more than {_MOST} bytes")
+        status = response.status_code
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        answer = None
+    if status != 200:
+        raise failed(
+            f"{url} answered {status}{_reason(answer, form)}",
+            retryable=status >= _AWAY or status == _BUSY,
+        )
+    if not isinstance(answer, dict):
+        raise failed(f"{url} answered with something else than a JSON object")
+    return answer
+
+
+def _reason(answer: object, form: Mapping[str, str] | None) -> str:
+    """What an issuer says of its refusal, without the secret if it repeats that."""
+    if not isinstance(answer, dict):
+        return ""
+    said = [answer.get(name) for name in ("error", "error_description")]
+    text = "".join(f": {each}" for each in said if isinstance(each, str))
+    secret = (form or {}).get("client_secret")
+    return (text.replace(secret, "...") if secret else text)[:_LONGEST]
+
+
+def _endpoint(endpoint: object, discovery: str) -> str:
+    if not isinstance(endpoint, str) or not is_web_address(endpoint):
+        raise failed(f"{discovery} names no token_endpoint")
+    if endpoint.startswith("http:") and discovery.startswith("https:"):
+        raise failed(f"{discovery} names a token_endpoint without TLS, which gets no secret")
+    return endpoint
+
+
+def _lifetime(expires_in: object) -> float:
+    try:
+        return max(0.0, float(expires_in))  # type: ignore[arg-type]  # some issuers write a str
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def _httpx() -> Any:
+    try:
+        return importlib.import_module("httpx")
+    except ImportError as error:
+        raise NotSupportedError(
+            "AuthenticationOauth2 needs httpx: pip install 'pulsar-encore[oauth2]'"
+        ) from error

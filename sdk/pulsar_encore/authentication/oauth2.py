@@ -1,0 +1,103 @@
+"""OAuth2 client credentials: a token from an issuer, kept while it is good.
+
+Owns `AuthenticationOauth2` and its kept token. On one event loop one request is under way at most,
+whoever waits for it; being cancelled ends it for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from .. import stock
+from ..errors import PulsarException
+from . import credentials
+from .base import Authentication, text
+from .issuer import grant
+
+_EARLY_SHARE: Final = 0.1  # a token is renewed before this last part of its life,
+_EARLY_S: Final = 60.0  # or this long before its end, if that is later
+
+
+class _Kept(NamedTuple):
+    """A token, until when it is used, and until when it is good (monotonic s)."""
+
+    token: str
+    renewed: float
+    good: float
+
+
+@stock.twin("pulsar.AuthenticationOauth2")
+class AuthenticationOauth2(Authentication):
+    """OAuth2 client credentials.
+
+    Needs `pip install "pulsar-encore[oauth2]"` (the stock transport does not).
+
+    Args:
+        auth_params_string: JSON with `issuer_url`; `private_key`, a path, ``file:///path`` or
+            ``data:application/json;base64,...`` of JSON with `client_id` and `client_secret` (or
+            these two themselves); and, if need be, `audience` and `scope`.
+
+    Raises:
+        ConfigurationError: One is missing or wrong, or the file cannot be read; no value is shown.
+    """
+
+    method_name: str = "token"
+
+    def __init__(self, auth_params_string: str) -> None:
+        self._text = text(auth_params_string, "auth_params_string")
+        self._parameters = credentials.read(auth_params_string)
+        self._kept: _Kept | None = None
+        self._asking: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[str]] = (
+            WeakKeyDictionary()
+        )
+
+    async def data(self) -> bytes:
+        """The access token, asked for when the last one is near its end.
+
+        Raises:
+            AuthenticationError: The issuer gave none; `retryable` where it is only away.
+            ConfigurationError: The key file cannot be used any more.
+            NotSupportedError: `httpx` is not installed.
+        """
+        kept = self._kept
+        if kept is not None and time.monotonic() < kept.renewed:
+            return kept.token.encode()
+        loop = asyncio.get_running_loop()
+        asking = self._asking.get(loop)
+        if asking is None or asking.done():
+            asking = self._asking[loop] = loop.create_task(self._renew())
+            asking.add_done_callback(_seen)
+        return (await asyncio.shield(asking)).encode()
+
+    async def _renew(self) -> str:
+        begun = time.monotonic()  # the token's life begins after that: never too long
+        try:
+            granted = await grant(self._parameters)
+        except PulsarException as error:
+            kept = self._kept
+            if error.retryable and kept is not None and begun < kept.good:
+                return kept.token
+            raise
+        self._kept = _Kept(
+            granted.token,
+            begun + use_for_s(granted.lifetime_s),
+            begun + granted.lifetime_s,
+        )
+        return granted.token
+
+    def _native(self, library: Any) -> Any:
+        return library.AuthenticationOauth2.create(self._text)
+
+
+def use_for_s(lifetime_s: float) -> float:
+    """How long a token is used that is good for `lifetime_s`."""
+    return lifetime_s - min(_EARLY_S, _EARLY_SHARE * lifetime_s)
+
+
+def _seen(task: asyncio.Task[str]) -> None:
+    """What failed is told to those who wait; when they are gone, to nobody."""
+    if not task.cancelled():
+        task.exception()

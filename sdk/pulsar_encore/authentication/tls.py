@@ -1,0 +1,37 @@
+"""A client certificate: the handshake of the connection proves who the client is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import stock
+from ..options.checks import readable_file
+from .base import Authentication, text
+
+
+@stock.twin("pulsar.AuthenticationTLS")
+class AuthenticationTLS(Authentication):
+    """The certificate that the TLS handshake shows; needs a `pulsar+ssl://` address.
+
+    Args:
+        certificate_path: The client's certificate, PEM.
+        private_key_path: Its key, PEM.
+
+    Raises:
+        ConfigurationError: A file cannot be read.
+    """
+
+    method_name: str = "tls"
+
+    def __init__(self, certificate_path: str, private_key_path: str) -> None:
+        self.certificate_path: str = text(certificate_path, "certificate_path")
+        self.private_key_path: str = text(private_key_path, "private_key_path")
+        readable_file(certificate_path, "AuthenticationTLS's certificate_path")
+        readable_file(private_key_path, "AuthenticationTLS's private_key_path")
+
+    async def data(self) -> bytes:
+        """Nothing: the handshake has told it."""
+        return b""
+
+    def _native(self, library: Any) -> Any:
+        return library.AuthenticationTLS.create(self.certificate_path, self.private_key_path)

@@ -1,0 +1,97 @@
+"""A token, such as a JWT: given, read from a file, or asked of the application."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from .. import stock
+from ..errors import ConfigurationError
+from ..options.checks import readable_file
+from .base import Authentication, failed
+
+_TOKEN: Final = "token:"
+_FILE: Final = "file:"
+
+Supplier = Callable[[], str | Awaitable[str]]
+
+
+@stock.twin("pulsar.AuthenticationToken")
+class AuthenticationToken(Authentication):
+    """A token, as it is or from where it is had each time.
+
+    Args:
+        token: The token. As in Java, with ``token:`` before it if you like, or ``file:///path``
+            (``file:path``) of a file that is read each time, without the white space around it. Or
+            a function that returns it, called each time: a plain one in a thread, as it may
+            block, one that returns an awaitable on the event loop (with the stock transport on one
+            of its own).
+
+    Raises:
+        ConfigurationError: It is none of these, or the file cannot be read.
+    """
+
+    method_name: str = "token"
+
+    def __init__(self, token: str | Supplier) -> None:
+        if not (isinstance(token, str) or callable(token)):
+            raise ConfigurationError(
+                f"token must be a str or a function that returns one, got {type(token).__name__}"
+            )
+        if isinstance(token, str) and token.startswith(_FILE):
+            token = _TokenFile(token.removeprefix(_FILE))
+        elif isinstance(token, str):
+            token = token.removeprefix(_TOKEN)
+        self._token = token
+
+    async def data(self) -> bytes:
+        """The token of this moment."""
+        if isinstance(self._token, str):
+            return self._token.encode()
+        try:
+            token = await _ask(self._token)
+        except Exception as error:
+            # Its text may hold the secret; its type does not.
+            raise failed(f"the token's supplier raised {type(error).__name__}") from error
+        if not isinstance(token, str):
+            raise failed(f"the token's supplier gave {type(token).__name__} (a token is a str)")
+        return token.encode()
+
+    def _native(self, library: Any) -> Any:
+        token = self._token if isinstance(self._token, str) else for_library(self._token)
+        return library.AuthenticationToken.create(token)
+
+
+class _TokenFile:
+    """What is in a file now."""
+
+    def __init__(self, path: str) -> None:
+        self._path = f"/{path.lstrip('/')}" if path.startswith("/") else path
+        readable_file(self._path, "AuthenticationToken's token file")
+
+    def __call__(self) -> str:
+        with open(self._path, encoding="utf-8") as file:
+            return file.read().strip()
+
+
+def for_library(supplier: Supplier) -> Callable[[], object]:
+    """A supplier that the C++ library can call, on a thread of its own: it cannot await."""
+
+    def supply() -> object:
+        given = supplier()
+        return asyncio.run(_wait(given)) if inspect.isawaitable(given) else given
+
+    return supply
+
+
+async def _ask(supplier: Supplier) -> object:
+    if inspect.iscoroutinefunction(supplier):
+        return await _wait(supplier())
+    given = await asyncio.to_thread(supplier)
+    return await _wait(given) if inspect.isawaitable(given) else given
+
+
+async def _wait(given: Awaitable[object]) -> object:
+    return await given

@@ -1,0 +1,112 @@
+"""A native message as the seam has it: what the library cannot read is an error by name.
+
+Owns `StockMessage`. The library has every text as bytes and decodes it on access: raw bytes fail
+there, and only there. Of a partition key it keeps the text of the wire and drops the flag that says
+whether that is the base64 of bytes, so a key's bytes are known of no key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from ...errors import UnreadableError
+from ..base import Delivery
+
+_T = TypeVar("_T")
+
+
+class Native(Protocol):
+    """What is read of a `_pulsar.Message`."""
+
+    def data(self) -> bytes: ...
+    def length(self) -> int: ...
+    def properties(self) -> dict[str, str]: ...
+    def partition_key(self) -> str: ...
+    def ordering_key(self) -> str: ...
+    def publish_timestamp(self) -> int: ...
+    def event_timestamp(self) -> int: ...
+    def topic_name(self) -> str: ...
+    def schema_version(self) -> str: ...
+    def int_schema_version(self) -> int: ...
+    def producer_name(self) -> str: ...
+    def has_null_value(self) -> bool: ...
+    def encryption_context(self) -> Any: ...
+
+
+class StockMessage:
+    """A received message (`RawMessage`).
+
+    Attributes:
+        native: The `_pulsar.Message`.
+    """
+
+    __slots__ = ("native",)
+
+    def __init__(self, native: Native) -> None:
+        self.native: Native = native
+
+    def data(self) -> bytes:
+        return self.native.data()
+
+    def length(self) -> int:
+        return self.native.length()
+
+    def properties(self) -> dict[str, str]:
+        return _read(self.native.properties, "a property")
+
+    def partition_key(self) -> str:
+        return _read(self.native.partition_key, "a partition key")
+
+    def partition_key_bytes(self) -> bytes | None:
+        if not self.partition_key():
+            return None
+        raise UnreadableError(
+            "the stock transport does not tell partition keys of bytes from text, and has no bytes "
+            "of them: partition_key() is the text, or the base64 of bytes"
+        )
+
+    def ordering_key(self) -> str:
+        return _read(self.native.ordering_key, "an ordering key")
+
+    def ordering_key_bytes(self) -> bytes | None:
+        return self.ordering_key().encode() or None
+
+    def publish_timestamp(self) -> int:
+        return self.native.publish_timestamp()
+
+    def event_timestamp(self) -> int:
+        return self.native.event_timestamp()
+
+    def topic_name(self) -> str:
+        return self.native.topic_name()
+
+    def schema_version(self) -> str:
+        return self.native.schema_version()
+
+    def int_schema_version(self) -> int:
+        return self.native.int_schema_version()
+
+    def producer_name(self) -> str:
+        return self.native.producer_name()
+
+    def has_null_value(self) -> bool:
+        return self.native.has_null_value()
+
+    def encryption_context(self) -> Any:
+        return self.native.encryption_context()
+
+
+def dress(delivery: Delivery) -> None:
+    """Put the seam's messages in the place of native ones."""
+    delivery.messages = list(map(StockMessage, delivery.messages))
+
+
+def _read(text: Callable[[], _T], what: str) -> _T:
+    try:
+        return text()
+    except UnicodeDecodeError as error:
+        raise UnreadableError(
+            f"the message has {what} of raw bytes, which the stock transport cannot read: a copy "
+            "would mangle it. Settle it another way, or use text keys"
+        ) from error

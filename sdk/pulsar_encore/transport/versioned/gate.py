@@ -1,0 +1,116 @@
+"""Where deliveries wait for the schema they were written with, before the sink.
+
+Owns `Gate`: the waiting in order, before anything is queued, so that an ordered subscription stays
+ordered; bounded, because what waits was not consumed. A version that cannot be fetched stops
+nothing: its messages are handed out, and only their values are errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Container, Sequence
+
+from ..base import ConsumerLink, Deliveries, Delivery, Sink, singly
+from .messages import SchemaVersions
+from .writers import Version
+
+
+class Gate:
+    """A `Sink` before the consumer's.
+
+    Args:
+        link: Whose deliveries these are.
+        versions: Of its subscription.
+        sink: The consumer's, or the reader's.
+        durable: What is lost with a connection comes again; of a reader it does not, and stays.
+    """
+
+    def __init__(
+        self, link: ConsumerLink, versions: SchemaVersions, sink: Sink, *, durable: bool
+    ) -> None:
+        self._link = link
+        self._versions = versions
+        self._sink = sink
+        self._durable = durable
+        self._held: deque[tuple[Version | None, Delivery]] = deque()
+        self._fetching: asyncio.Task[None] | None = None
+
+    def on_deliveries(self, deliveries: Deliveries) -> None:
+        for each in singly(deliveries):
+            topic, _ = self._link.topic_of(each.source)
+            version, each.messages = self._versions.view(topic, each.messages)
+            self._held.append((version, each))
+        if self._fetching is None:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Hand over up to the first whose version is to be fetched, and fetch that."""
+        held, ready = self._held, []
+        while held and not self._versions.lacks(held[0][0]):
+            ready.append(held.popleft()[1])
+        version = held[0][0] if held else None
+        if version is not None:
+            self._fetching = asyncio.create_task(self._fetch(version))
+        if ready:
+            self._sink.on_deliveries(ready)
+
+    async def _fetch(self, version: Version) -> None:
+        await self._versions.fetch(version)
+        self._fetching = None
+        self._pass_on()
+
+    @property
+    def holds(self) -> bool:
+        """Whether something waits."""
+        return bool(self._held)
+
+    def drop(self, only: Container[int] | None = None) -> list[Delivery]:
+        """Forget what waits of some sources, or of all; it comes again, or is void."""
+        kept: deque[tuple[Version | None, Delivery]] = deque()
+        dropped = []
+        for version, delivery in self._held:
+            if only is None or delivery.source in only:
+                dropped.append(delivery)
+            else:
+                kept.append((version, delivery))
+        self._held = kept
+        for delivery in dropped:
+            self._link.consumed(delivery.source, len(delivery.messages))
+        return dropped
+
+    def close(self) -> None:
+        """Forget what waits, and wait for nothing."""
+        if self._fetching is not None:
+            self._fetching.cancel()
+        self._held.clear()
+
+    def on_connected(self, only: Container[int] | None = None) -> None:
+        self._sink.on_connected(only)
+
+    def on_disconnected(self, only: Container[int] | None = None) -> None:
+        if self._durable:
+            self.drop(only)
+        self._sink.on_disconnected(only)
+
+    def on_doubtful(self, only: Container[int] | None = None) -> None:
+        self._sink.on_doubtful(only)
+
+    def on_asked_all(self, unseen: Sequence[Delivery], only: Container[int] | None = None) -> None:
+        self._sink.on_asked_all(unseen, only)
+
+    def on_sought(self, only: Container[int] | None = None) -> None:
+        self.drop(only)
+        self._sink.on_sought(only)
+
+    def on_end_of_topic(self, source: int) -> None:
+        self._sink.on_end_of_topic(source)
+
+    def on_active_changed(self, source: int, active: bool) -> None:
+        self._sink.on_active_changed(source, active)
+
+    def on_new_source(self, source: int) -> None:
+        self._sink.on_new_source(source)
+
+    def on_failed(self, error: Exception) -> None:
+        self._sink.on_failed(error)

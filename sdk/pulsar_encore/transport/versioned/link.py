@@ -1,0 +1,129 @@
+"""A subscription whose messages wait for the schema they were written with, over any link.
+
+Owns `VersionedLink`: of what the link is asked, all that concerns those that wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Collection, Sequence
+from typing import Protocol
+
+from ...ids import MessageId
+from ...options import Subscription
+from ..base import AckPlan, Capabilities, ConsumerLink, Sink
+from .gate import Gate
+from .messages import SchemaVersions
+
+
+class Abandonable(ConsumerLink, Protocol):
+    """A link that can be dropped at once."""
+
+    def abandon(self) -> None:
+        """Drop everything, without waiting."""
+
+
+class VersionedLink:
+    """A `ConsumerLink` of a schema with versions.
+
+    Args:
+        link: What it is over; its `start` was not called.
+        subscription: What was asked for.
+        versions: Of its schema.
+    """
+
+    def __init__(
+        self, link: Abandonable, subscription: Subscription, versions: SchemaVersions
+    ) -> None:
+        self._link = link
+        self._subscription = subscription
+        self._versions = versions
+        self._gate: Gate | None = None
+        self.capabilities: Capabilities = link.capabilities
+
+    @property
+    def topic(self) -> str:
+        return self._link.topic
+
+    @property
+    def subscription_name(self) -> str:
+        return self._link.subscription_name
+
+    @property
+    def consumer_name(self) -> str:
+        return self._link.consumer_name
+
+    def is_connected(self) -> bool:
+        return self._link.is_connected()
+
+    def topic_of(self, source: int) -> tuple[str, int]:
+        return self._link.topic_of(source)
+
+    def sources(self) -> Collection[int]:
+        return self._link.sources()
+
+    def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
+        return self._link.source_of(topic, partition, ledger)
+
+    def start(self, sink: Sink) -> None:
+        durable = self._subscription.durable
+        self._gate = Gate(self._link, self._versions, sink, durable=durable)
+        self._link.start(self._gate)
+
+    def consumed(self, source: int, messages: int) -> None:
+        self._link.consumed(source, messages)
+
+    def wanted(self, messages: int) -> None:
+        self._link.wanted(messages)
+
+    def stop_flow(self) -> None:
+        self._link.stop_flow()
+
+    def can_ack(self, source: int) -> bool:
+        return self._link.can_ack(source)
+
+    def ack(self, plan: AckPlan) -> Awaitable[None] | None:
+        return self._link.ack(plan)
+
+    def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
+        self._link.redeliver(source, groups)
+
+    def redeliver_all(self, source: int | None = None) -> None:
+        self._link.redeliver_all(source)
+        if self._gate is None:
+            return
+        only = (source,) if source is not None and self.capabilities.rewind_one_source else None
+        unseen = self._gate.drop(only)  # from before the rewind, which brings it again, in order
+        if self._subscription.shared:
+            self._gate.on_asked_all(unseen, only)
+
+    async def seek(self, position: MessageId | int) -> None:
+        await self._link.seek(position)
+
+    async def last_message_id(self) -> MessageId:
+        return await self._link.last_message_id()
+
+    async def has_message_available(self) -> bool:
+        if self._holds():
+            return True
+        # Something may come while the broker is asked, behind which it says that there is nothing.
+        return await self._link.has_message_available() or self._holds()
+
+    def _holds(self) -> bool:
+        return self._gate is not None and self._gate.holds
+
+    async def unsubscribe(self) -> None:
+        await self._link.unsubscribe()
+        self._stop()
+
+    async def close(self) -> None:
+        self._stop()
+        await self._link.close()
+
+    def abandon(self) -> None:
+        """Drop everything at once."""
+        self._stop()
+        self._link.abandon()
+
+    def _stop(self) -> None:
+        if self._gate is not None:
+            self._gate.close()

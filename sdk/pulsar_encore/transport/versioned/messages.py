@@ -1,0 +1,140 @@
+"""Messages that decode their value with the schema they were written with.
+
+Owns `SchemaVersions`, of one subscription. To the stock package's Avro schemas a version can be
+told; nothing is imported for them: who has one has loaded it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from ... import stock
+from ...encryption import ContextFields
+from ...message import RawMessage
+from ...topic_names import base_name
+from .writers import Version, WriterSchemas
+
+
+def has_versions(schema: Any) -> bool:
+    """Whether values of `schema` can only be decoded with the version they were written with.
+
+    Of a subclass that decodes messages its own way they can not: it knows what it needs.
+    """
+    return (
+        stock.is_one(schema, "pulsar.schema.AvroSchema")
+        and type(schema).decode_message.__qualname__ == "AvroSchema.decode_message"
+    )
+
+
+class SchemaVersions:
+    """Decodes with one reader's schema what was written with any version.
+
+    Args:
+        schema: The reader's, that `has_versions`.
+        writers: The versions of its client.
+    """
+
+    def __init__(self, schema: Any, writers: WriterSchemas) -> None:
+        self._schema = schema
+        self._writers = writers
+        self._parsed: dict[Version, dict[str, Any]] = {}
+        self.lacks: Callable[[Version | None], bool] = writers.lacks
+        self.fetch: Callable[[Version], Coroutine[Any, Any, None]] = writers.fetch
+
+    def view(
+        self, topic: str, messages: Sequence[RawMessage]
+    ) -> tuple[Version | None, list[RawMessage]]:
+        """The version of an entry's messages, None without one; and the messages, decoding by it.
+
+        Args:
+            topic: Or a partition of it.
+            messages: Of one entry, which has one version.
+        """
+        number = messages[0].int_schema_version()
+        version = (base_name(topic), number) if number >= 0 else None
+        return version, [VersionedMessage(each, self, version) for each in messages]
+
+    def decode(self, message: RawMessage, version: Version | None) -> Any:
+        """The value of a message.
+
+        Raises:
+            SchemaVersionError: Its version is not known.
+        """
+        if version is None:  # written as bytes: there is no other schema than the reader's
+            return self._schema.decode(message.data())
+        writer = self._parsed.get(version)
+        if writer is None:
+            writer = self._parsed[version] = json.loads(self._writers.definition(version))
+        return self._schema._decode_bytes(message.data(), writer)
+
+
+class VersionedMessage:
+    """A message that decodes its value by its own schema version (`RawMessage`).
+
+    Args:
+        raw: As it came.
+        versions: Of its subscription.
+        version: Its own, or None.
+    """
+
+    __slots__ = ("_raw", "_version", "_versions")
+
+    def __init__(self, raw: RawMessage, versions: SchemaVersions, version: Version | None) -> None:
+        self._raw = raw
+        self._versions = versions
+        self._version = version
+
+    def value(self) -> Any:
+        """The payload decoded.
+
+        Raises:
+            SchemaVersionError: The version it was written with is not known.
+        """
+        return self._versions.decode(self._raw, self._version)
+
+    def data(self) -> bytes:
+        return self._raw.data()
+
+    def length(self) -> int:
+        return self._raw.length()
+
+    def properties(self) -> dict[str, str]:
+        return self._raw.properties()
+
+    def partition_key(self) -> str:
+        return self._raw.partition_key()
+
+    def partition_key_bytes(self) -> bytes | None:
+        return self._raw.partition_key_bytes()
+
+    def ordering_key(self) -> str:
+        return self._raw.ordering_key()
+
+    def ordering_key_bytes(self) -> bytes | None:
+        return self._raw.ordering_key_bytes()
+
+    def publish_timestamp(self) -> int:
+        return self._raw.publish_timestamp()
+
+    def event_timestamp(self) -> int:
+        return self._raw.event_timestamp()
+
+    def topic_name(self) -> str:
+        return self._raw.topic_name()
+
+    def schema_version(self) -> str:
+        return self._raw.schema_version()
+
+    def int_schema_version(self) -> int:
+        return self._raw.int_schema_version()
+
+    def producer_name(self) -> str:
+        return self._raw.producer_name()
+
+    def has_null_value(self) -> bool:
+        return self._raw.has_null_value()
+
+    def encryption_context(self) -> ContextFields | None:
+        return self._raw.encryption_context()

@@ -1,0 +1,297 @@
+"""What a consumer hears besides messages: connections, turns of a Failover, ends, new topics."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from consumer_kit import TOPIC, Subscribe, logged, put_numbers, receive_n
+
+from pulsar_encore import (
+    BecameActive,
+    BecameInactive,
+    Client,
+    ClosedError,
+    ConfigurationError,
+    Connected,
+    ConsumerEvent,
+    ConsumerType,
+    Disconnected,
+    EndOfTopic,
+    InitialPosition,
+    TopicAdded,
+    TopicTerminated,
+)
+from pulsar_encore.testing import BrokerSettings, Fault, FaultPlan, MemoryTransport
+
+PARTS = "persistent://public/default/parts"
+
+
+def part(number: int) -> str:
+    return f"{PARTS}-partition-{number}"
+
+
+async def heard(events: list[ConsumerEvent], after_s: float = 0.01) -> list[ConsumerEvent]:
+    """What was heard since the last time, once all that is under way has come."""
+    await asyncio.sleep(after_s)
+    found, events[:] = list(events), []
+    return found
+
+
+# Connections
+
+
+async def test_connections_lost_and_back(transport: MemoryTransport, subscribe: Subscribe) -> None:
+    transport.catalogue.create_partitioned(PARTS, 2)
+    events: list[ConsumerEvent] = []
+    await subscribe(TOPIC, PARTS, event_listener=events.append)
+    assert await heard(events) == [], "it was connected from the start"
+    transport.disconnect()
+    topics = (TOPIC, part(0), part(1))
+    assert await heard(events) == [Disconnected((each,)) for each in topics]
+    transport.reconnect()
+    assert await heard(events) == [Connected((each,)) for each in topics]
+
+
+async def test_the_retry_topic_is_one_of_them(transport: MemoryTransport) -> None:
+    events: list[ConsumerEvent] = []
+    async with Client("pulsar://nowhere:6650", transport=transport) as client:
+        await client.subscribe(
+            TOPIC, "s", ConsumerType.Shared, retry_enable=True, event_listener=events.append
+        )
+        transport.disconnect()
+        assert await heard(events) == [Disconnected((TOPIC,)), Disconnected((f"{TOPIC}-s-RETRY",))]
+
+
+# Failover
+
+
+async def test_turns_of_a_failover(transport: MemoryTransport, subscribe: Subscribe) -> None:
+    transport.catalogue.create_partitioned(PARTS, 2)
+    options: dict[str, Any] = {"consumer_type": ConsumerType.Failover}
+    ours: list[ConsumerEvent] = []
+    theirs: list[ConsumerEvent] = []
+    first = await subscribe(PARTS, consumer_name="a", event_listener=ours.append, **options)
+    assert await heard(ours) == [BecameActive(part(0)), BecameActive(part(1))]
+    assert first.statistics().inactive_topics == ()
+    second = await subscribe(PARTS, consumer_name="b", event_listener=theirs.append, **options)
+    assert await heard(ours) == [BecameInactive(part(1))]
+    assert await heard(theirs) == [BecameInactive(part(0)), BecameActive(part(1))]
+    assert first.statistics().inactive_topics == (part(1),)
+    assert second.statistics().inactive_topics == (part(0),)
+    await second.close()
+    assert await heard(ours) == [BecameActive(part(1))]
+    assert await heard(theirs) == []
+
+
+async def test_whose_turn_it_is_is_told_anew_after_a_loss(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    events: list[ConsumerEvent] = []
+    consumer = await subscribe(consumer_type=ConsumerType.Failover, event_listener=events.append)
+    assert await heard(events) == [BecameActive(TOPIC)]
+    transport.disconnect()
+    await asyncio.sleep(1)
+    transport.reconnect()
+    lost, back = Disconnected((TOPIC,)), Connected((TOPIC,))
+    assert await heard(events) == [lost, back, BecameActive(TOPIC)]
+    await consumer.seek(0)
+    assert await heard(events) == [], "what is repeated is no news"
+
+
+async def test_a_standby_hears_of_the_connection_it_has_alone(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    """A notice that was under way when the connection fell does not arrive."""
+    events: list[ConsumerEvent] = []
+    first = await subscribe(consumer_type=ConsumerType.Failover, consumer_name="a")
+    await subscribe(
+        consumer_type=ConsumerType.Failover, consumer_name="b", event_listener=events.append
+    )
+    told = await heard(events)
+    assert told in ([BecameInactive(TOPIC)], [BecameActive(TOPIC)])
+    await first.close()
+    transport.disconnect()
+    assert await heard(events) == [Disconnected((TOPIC,))]
+
+
+async def test_exclusive_and_shared_have_no_turns(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    events: list[ConsumerEvent] = []
+    await subscribe(consumer_type=ConsumerType.Exclusive, event_listener=events.append)
+    await subscribe(subscription_name="t", event_listener=events.append)
+    assert await heard(events) == []
+
+
+# End of topic
+
+
+async def test_the_end_of_a_topic_is_told_when_all_is_acked(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 2)
+    events: list[ConsumerEvent] = []
+    consumer = await subscribe(event_listener=events.append, ack_group_time_ms=0)
+    one, two = await receive_n(consumer, 2)
+    await consumer.acknowledge(one)
+    transport.terminate(TOPIC)
+    assert await heard(events) == []
+    assert not consumer.has_reached_end_of_topic()
+    await consumer.acknowledge(two)
+    assert await heard(events) == [EndOfTopic(TOPIC)]
+    assert consumer.has_reached_end_of_topic()
+    assert consumer.statistics().ended_topics == (TOPIC,)
+    transport.disconnect()
+    transport.reconnect()
+    assert EndOfTopic(TOPIC) not in await heard(events), "told once"
+    late: list[ConsumerEvent] = []
+    newcomer = await subscribe(event_listener=late.append)
+    assert await heard(late) == [EndOfTopic(TOPIC)]
+    assert newcomer.has_reached_end_of_topic()
+
+
+async def test_after_a_seek_the_end_is_reached_again(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 1)
+    transport.terminate(TOPIC)
+    events: list[ConsumerEvent] = []
+    consumer = await subscribe(event_listener=events.append, ack_group_time_ms=0)
+    await consumer.acknowledge(await consumer.receive())
+    assert await heard(events) == [EndOfTopic(TOPIC)]
+    await consumer.seek(0)
+    assert not consumer.has_reached_end_of_topic()
+    await consumer.acknowledge(await consumer.receive())
+    assert await heard(events) == [EndOfTopic(TOPIC)]
+    assert consumer.has_reached_end_of_topic()
+
+
+async def test_the_end_is_that_of_all_topics(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    transport.catalogue.create_partitioned(PARTS, 2)
+    events: list[ConsumerEvent] = []
+    consumer = await subscribe(PARTS, event_listener=events.append)
+    transport.terminate(part(0))
+    assert await heard(events) == [EndOfTopic(part(0))]
+    assert not consumer.has_reached_end_of_topic()
+    transport.terminate(PARTS)
+    assert await heard(events) == [EndOfTopic(part(1))]
+    assert consumer.has_reached_end_of_topic()
+    transport.catalogue.create_partitioned(PARTS, 3)
+    assert await heard(events, 61) == [TopicAdded(part(2))]
+    assert not consumer.has_reached_end_of_topic(), "there is more to come"
+
+
+async def test_a_terminated_topic_takes_no_messages(transport: MemoryTransport) -> None:
+    async with Client("pulsar://nowhere:6650", transport=transport) as client:
+        producer = await client.create_producer(TOPIC)
+        transport.faults = FaultPlan([Fault(kind="delay", command="SEND", delay_ms=1_000)])
+        under_way = asyncio.ensure_future(producer.send(b"late"))
+        await asyncio.sleep(0.1)
+        transport.terminate(TOPIC)
+        for sending in (under_way, producer.send(b"x"), client.create_producer(TOPIC)):
+            with pytest.raises(TopicTerminated):
+                await sending
+    with pytest.raises(ConfigurationError, match="nowhere"):
+        transport.terminate("nowhere")
+
+
+# New topics
+
+
+async def test_new_topics_of_a_pattern() -> None:
+    transport = MemoryTransport(BrokerSettings(topic_watchers=False))
+    events: list[ConsumerEvent] = []
+    async with Client("pulsar://nowhere:6650", transport=transport) as client:
+        consumer = await client.subscribe(
+            "persistent://public/default/new-.*",
+            "s",
+            is_pattern_topic=True,
+            initial_position=InitialPosition.Earliest,
+            event_listener=events.append,
+        )
+        transport.put("persistent://public/default/new-1", b"x")
+        assert await heard(events, 59) == []
+        assert await heard(events, 2) == [TopicAdded("persistent://public/default/new-1")]
+        assert (await consumer.receive()).data() == b"x"
+
+
+# The listener
+
+
+async def test_what_a_listener_raises_is_logged_and_breaks_nothing(
+    transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_numbers(transport, 3)
+    heard_of: list[ConsumerEvent] = []
+
+    def listen(event: ConsumerEvent) -> None:
+        heard_of.append(event)
+        raise ValueError("of the application")
+
+    consumer = await subscribe(event_listener=listen)
+    messages = await receive_n(consumer, 3)
+    transport.disconnect()
+    await consumer.acknowledge(messages)
+    await asyncio.sleep(1)
+    transport.reconnect()
+    await asyncio.sleep(1)
+    assert transport.backlog(TOPIC, "s") == 0
+    assert heard_of == [Disconnected((TOPIC,)), Connected((TOPIC,))]
+    assert [each.getMessage() for each in logged(caplog)] == [
+        f"the event_listener failed at {event!r}" for event in heard_of
+    ]
+
+
+async def test_a_listener_may_use_the_consumer(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    """It is told when all that it means is done."""
+    put_numbers(transport, 2)
+    seen: list[bool] = []
+
+    def listen(event: ConsumerEvent) -> None:
+        seen.append(consumer.is_connected())
+        if isinstance(event, Connected):
+            consumer.acknowledge(messages)
+            closing.append(asyncio.ensure_future(consumer.close()))
+
+    closing: list[asyncio.Future[None]] = []
+    consumer = await subscribe(event_listener=listen)
+    messages = await receive_n(consumer, 2)
+    transport.disconnect()
+    await asyncio.sleep(1)
+    transport.reconnect()
+    await asyncio.sleep(1)
+    await closing[0]
+    assert seen == [False, True]
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+async def test_a_closed_consumer_says_nothing_more(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    events: list[ConsumerEvent] = []
+    consumer = await subscribe(event_listener=events.append)
+    await consumer.close()
+    transport.disconnect()
+    transport.reconnect()
+    assert await heard(events) == []
+    with pytest.raises(ClosedError):
+        await consumer.receive()
+
+
+async def coroutine_function(event: ConsumerEvent) -> None: ...
+
+
+class WithAsyncCall:
+    async def __call__(self, event: ConsumerEvent) -> None: ...
+
+
+@pytest.mark.parametrize("wrong", [coroutine_function, WithAsyncCall(), 5])
+async def test_a_listener_is_a_plain_function(subscribe: Subscribe, wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="event_listener must be a plain function"):
+        await subscribe(event_listener=wrong)

@@ -1,0 +1,150 @@
+"""What an engine is told of a consumer's options, and of a reader's."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from pulsar_encore import (
+    BytesSchema,
+    ConsumerCryptoFailureAction,
+    ConsumerKeySharedPolicy,
+    ConsumerType,
+    CryptoKeyReader,
+    DeadLetterPolicy,
+    InitialPosition,
+    MessageId,
+)
+from pulsar_encore.consumer.opening import open_link
+from pulsar_encore.options import (
+    ConsumerOptions,
+    ReaderOptions,
+    RegexSubscriptionMode,
+    Subscription,
+)
+from pulsar_encore.reader import subscription_of
+from pulsar_encore.testing import MemoryTransport
+from pulsar_encore.transport.base import ConsumerLink
+
+# Other than the default, each.
+CHOSEN: dict[str, Any] = {
+    "consumer_type": ConsumerType.Failover,
+    "schema": BytesSchema(),
+    "receiver_queue_size": 77,
+    "max_total_receiver_queue_size_across_partitions": 7777,
+    "consumer_name": "me",
+    "broker_consumer_stats_cache_time_ms": 1,
+    "is_read_compacted": True,
+    "properties": {"a": "b"},
+    "pattern_auto_discovery_period": 7,
+    "initial_position": InitialPosition.Earliest,
+    "crypto_key_reader": CryptoKeyReader("public.pem", "private.pem"),
+    "replicate_subscription_state_enabled": True,
+    "max_pending_chunked_message": 3,
+    "auto_ack_oldest_chunked_message_on_queue_full": True,
+    "start_message_id_inclusive": True,
+    "regex_subscription_mode": RegexSubscriptionMode.AllTopics,
+    "crypto_failure_action": ConsumerCryptoFailureAction.CONSUME,
+}
+OF_ENGINES = {"durable", "start_message_id", "priority_level", "force_topic_creation"}
+
+
+def differing(subscription: Subscription) -> set[str]:
+    """Fields that have another value than where nothing was chosen."""
+    plain = Subscription(topics=("x",), subscription_name="x")
+    return {
+        each.name
+        for each in fields(Subscription)
+        if getattr(subscription, each.name) != getattr(plain, each.name)
+    }
+
+
+class Listening(MemoryTransport):
+    """Takes any choice, and obeys none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[Subscription] = []
+
+    async def subscribe(self, subscription: Subscription) -> ConsumerLink:
+        self.told.append(subscription)
+        plain = Subscription(
+            topics=subscription.topics,
+            pattern=subscription.pattern,
+            subscription_name=subscription.subscription_name,
+        )
+        return await super().subscribe(plain)
+
+
+async def subscribed(**options: Any) -> list[Subscription]:
+    checked = ConsumerOptions(**{"topics": ("t",), "pattern": None, **options})
+    transport = Listening()
+    await open_link(transport, checked)
+    return transport.told
+
+
+async def test_every_choice_reaches_the_engine() -> None:
+    [told] = await subscribed(subscription_name="s", **CHOSEN)
+    for name, value in CHOSEN.items():
+        assert getattr(told, name.removeprefix("is_")) == value
+    assert (told.topics, told.pattern, told.subscription_name) == (("t",), None, "s")
+    all_fields = {each.name for each in fields(Subscription)}
+    assert differing(told) == all_fields - OF_ENGINES - {"pattern", "key_shared_policy"}
+
+
+async def test_a_pattern_and_a_policy_reach_the_engine() -> None:
+    policy = ConsumerKeySharedPolicy()
+    [told] = await subscribed(
+        topics=(),
+        pattern="public/default/.*",
+        subscription_name="s",
+        consumer_type=ConsumerType.KeyShared,
+        key_shared_policy=policy,
+    )
+    assert (told.topics, told.pattern) == ((), "public/default/.*")
+    assert told.key_shared_policy is policy
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_letters_are_read_shared_and_as_the_consumer_otherwise(named: bool) -> None:
+    chosen = CHOSEN if named else CHOSEN | {"consumer_name": None}
+    policy = DeadLetterPolicy(3, retry_letter_topic="again")
+    main, letters = await subscribed(
+        subscription_name="s", retry_enable=True, dead_letter_policy=policy, **chosen
+    )
+    different = {
+        each.name
+        for each in fields(Subscription)
+        if getattr(main, each.name) != getattr(letters, each.name)
+    }
+    assert different == {"topics", "consumer_type", "read_compacted"}
+    assert letters.topics == ("persistent://public/default/again",)
+    assert letters.consumer_type is ConsumerType.Shared
+    assert not letters.read_compacted
+    assert main.consumer_name == letters.consumer_name
+    assert main.consumer_name == "me" or (not named and main.consumer_name)
+
+
+def test_a_reader_is_a_subscription_that_is_not_durable() -> None:
+    options = ReaderOptions(
+        topic="t",
+        start_message_id=MessageId(-1, 4, 2),
+        receiver_queue_size=0,
+        reader_name="me",
+        subscription_role_prefix="role",
+        is_read_compacted=True,
+        start_message_id_inclusive=True,
+    )
+    told = subscription_of(options)
+    assert (told.durable, told.topics, told.start_message_id) == (
+        False,
+        ("t",),
+        MessageId(-1, 4, 2),
+    )
+    assert told.subscription_name.startswith("role-reader-")
+    assert (told.consumer_name, told.receiver_queue_size) == ("me", 1)
+    assert told.read_compacted and told.start_message_id_inclusive
+    another = subscription_of(options)
+    assert another.subscription_name != told.subscription_name

@@ -1,0 +1,110 @@
+"""Plain messages that arrive together, against the same ones that arrive one by one."""
+
+from __future__ import annotations
+
+from core_kit import source_state
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pulsar_encore.core.entry import HELD, QUEUED, Entry, EntryKey
+from pulsar_encore.core.rewind import Admission
+from pulsar_encore.core.source_state import SourceState
+
+steps = st.lists(
+    st.tuples(st.just("come"), st.integers(0, 30), st.integers(1, 8))
+    | st.tuples(st.sampled_from(["ack", "nack", "up to"]), st.integers(0, 40), st.just(0))
+    | st.tuples(st.sampled_from(["sent", "give back", "lost"]), st.just(0), st.just(0)),
+    max_size=30,
+)
+
+
+class Twin:
+    """One of two that live through the same."""
+
+    def __init__(self, *, shared: bool, together: bool) -> None:
+        self.state: SourceState = source_state(shared=shared)
+        self._together = together
+        self._entries: dict[EntryKey, Entry] = {}
+
+    def come(self, keys: list[EntryKey]) -> list[tuple[EntryKey, Admission]]:
+        """What became of each."""
+        arrived = self.state.arrive_first(keys) if self._together else []
+        self._entries.update((entry.key, entry) for entry in arrived)
+        return [
+            *((entry.key, Admission.ADMIT) for entry in arrived),
+            *(found for key in keys[len(arrived) :] if (found := self._comes(key))),
+        ]
+
+    def _comes(self, key: EntryKey) -> tuple[EntryKey, Admission] | None:
+        rewind = self.state.rewind
+        if rewind is not None:
+            admission = rewind.judge(key, 0)
+            if admission is not Admission.ADMIT:
+                if admission is Admission.REWIND:
+                    self.state.rewound_beside()
+                return key, admission
+        entry, wanted = self.state.arrive(key, 0, 0, (0,))
+        if entry is None or not wanted:
+            return None
+        self._entries[key] = entry
+        return key, Admission.ADMIT
+
+    def settle(self, what: str, at: int) -> None:
+        """What the application does with one that it has."""
+        here = [
+            e for _, e in sorted(self._entries.items()) if e.live and e.state[0] in (QUEUED, HELD)
+        ]
+        if not here:
+            return
+        entry = here[at % len(here)]
+        if what == "up to":
+            if not self.state.shared:
+                self.state.ack_cumulative(entry.key, -1, 0)
+            return
+        if entry.state[0] == QUEUED:
+            entry.state[0] = HELD
+        if what == "ack":
+            self.state.ack(entry, 0)
+        else:
+            self.state.nack(entry, 0, 1_000, 0)
+
+    def happens(self, what: str) -> None:
+        if what == "sent":
+            self.state.sent(self.state.acks.take(0).parts)
+        elif what == "give back":
+            self.state.release_all()
+        else:
+            self.state.disconnected()
+            self.state.reconnected()
+
+    @property
+    def told(self) -> tuple[object, ...]:
+        rewind = self.state.rewind
+        follows = None if rewind is None else (rewind._at, rewind._edge, list(rewind._owed.items()))
+        here = sorted((key, e.state[0], e.again) for key, e in self._entries.items() if e.live)
+        return self.state.unacked, here, len(self.state.acks), follows
+
+
+@settings(max_examples=400)
+@given(steps, st.booleans())
+def test_the_same_becomes_of_them(script: list[tuple[str, int, int]], shared: bool) -> None:
+    together, singly = (Twin(shared=shared, together=each) for each in (True, False))
+    for what, first, second in script:
+        if what == "come":
+            keys = [(1, number) for number in range(first, first + second)]
+            assert together.come(keys) == singly.come(keys)
+        elif what in ("ack", "nack", "up to"):
+            for twin in (together, singly):
+                twin.settle(what, first)
+        else:
+            for twin in (together, singly):
+                twin.happens(what)
+        assert together.told == singly.told
+
+
+def test_on_an_ordered_subscription_they_arrive_together_while_nothing_is_owed() -> None:
+    state = source_state(shared=False)
+    keys = [(1, number) for number in range(5)]
+    assert [entry.key for entry in state.arrive_first(keys)] == keys
+    state.release_all()
+    assert state.arrive_first(keys) == []

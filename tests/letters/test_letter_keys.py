@@ -1,0 +1,75 @@
+"""Keys of text and of bytes: read as either, and copied as what they were sent as."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from forwarding_kit import DEAD, TOPIC, Act, look, nack, open_consumer, read_out, reconsume
+
+import pulsar_encore as encore
+from pulsar_encore.consumer.forwarding.copying import producer_options
+from pulsar_encore.letters.form import Form
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "raw"),
+    [
+        ("k", "k", b"k"),
+        (b"k", "aw==", b"k"),
+        (b"\xff\x00", "/wA=", b"\xff\x00"),
+        (None, "", None),
+    ],
+)
+async def test_keys_are_there_as_text_and_as_bytes(
+    client: encore.Client, key: str | bytes | None, text: str, raw: bytes | None
+) -> None:
+    producer = await client.create_producer(TOPIC)
+    await producer.send(b"x", partition_key=key)
+    (got,) = await read_out(client, TOPIC)
+    assert (got.partition_key(), got.partition_key_bytes()) == (text, raw)
+    assert (got.ordering_key(), got.ordering_key_bytes()) == ("", None)
+
+
+async def test_ordering_keys_that_are_no_text_read_as_base64(client: encore.Client) -> None:
+    producer = await client.create_producer(TOPIC)
+    for key in ("o", b"o", b"\xff"):
+        await producer.send(b"x", ordering_key=key)
+    got = await read_out(client, TOPIC)
+    assert [each.ordering_key() for each in got] == ["o", "o", "/w=="]
+    assert [each.ordering_key_bytes() for each in got] == [b"o", b"o", b"\xff"]
+
+
+@pytest.mark.parametrize("act", [nack, reconsume])
+@pytest.mark.parametrize("key", ["AAEC/w==", b"\x00\x01\x02\xff", b"abc"])
+async def test_keys_are_copied_as_what_they_were_sent_as(
+    client: encore.Client, act: Act, key: str | bytes
+) -> None:
+    """Text that reads as base64 stays text, and bytes stay bytes; no need to say which they are."""
+    producer = await client.create_producer(TOPIC)
+    await producer.send(b"x", partition_key=key, ordering_key=b"\xff")
+    (sent,) = await read_out(client, TOPIC)
+    async with await open_consumer(client, most=1) as consumer:
+        await look(consumer, act, quiet_s=5)
+    (letter,) = await read_out(client, DEAD)
+    assert letter.partition_key() == sent.partition_key()
+    assert letter.partition_key_bytes() == sent.partition_key_bytes()
+    assert letter.ordering_key_bytes() == b"\xff"
+
+
+@pytest.mark.parametrize("byte_keys", [True, False])
+async def test_key_value_pairs_are_copied_where_keys_of_bytes_are(byte_keys: bool) -> None:
+    """Their keys are bytes, with the schema that gives them a meaning."""
+    pairs: Any = encore.schema.BytesSchema()
+    pairs.key_value = True
+
+    async def schema_of(topic: str, version: int) -> Any:
+        return pairs
+
+    form = Form(TOPIC, 0, keyed=True)
+    if byte_keys:
+        options = await producer_options(form, schema_of, None, byte_keys=True, topic=DEAD)
+        assert options.schema is pairs
+    else:
+        with pytest.raises(encore.NotSupportedError, match="key-value pairs"):
+            await producer_options(form, schema_of, None, byte_keys=False, topic=DEAD)
