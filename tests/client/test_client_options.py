@@ -201,7 +201,6 @@ async def test_a_wrong_reader_option_is_named(name: str, value: Any) -> None:
         ("topic", 3),
         ("is_pattern_topic", "yes"),
         ("subscription_name", ""),
-        ("receiver_queue_size", 0),
         ("schema", encore.schema.BytesSchema),
         ("crypto_key_reader", "file"),
         ("consumer_type", "Shared"),

@@ -13,6 +13,7 @@ import pytest
 
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerThread, Fault, FaultPlan
+from pulsar_encore.options import ProducerOptions
 from pulsar_encore.schema import (
     AvroSchema,
     BytesSchema,
@@ -22,6 +23,7 @@ from pulsar_encore.schema import (
     String,
     StringSchema,
 )
+from pulsar_encore.transport.stock.producer_config import producer_configuration
 
 EARLIEST = encore.MessageId.earliest
 
@@ -43,8 +45,8 @@ async def read_all(client: encore.Client, topic: str, count: int, **options: Any
         ("content", 5),
         ("properties", {"a": 1}),
         ("properties", "a=1"),
-        ("partition_key", b"key"),
-        ("ordering_key", 3),
+        ("partition_key", 3),
+        ("ordering_key", bytearray(b"key")),
         ("sequence_id", -1),
         ("sequence_id", "1"),
         ("replication_clusters", "west"),
@@ -64,6 +66,22 @@ async def test_a_wrong_argument_is_named_and_nothing_is_sent(
         with pytest.raises(encore.ConfigurationError, match=name):
             await producer.send(**{"content": b"x", name: value})
         assert producer.last_sequence_id() == -1
+
+
+@pytest.mark.parametrize("name", ["partition_key", "ordering_key"])
+async def test_keys_of_bytes_are_refused_by_name(
+    client: encore.Client, topic: str, name: str
+) -> None:
+    async with await client.create_producer(topic) as producer:
+        with pytest.raises(encore.NotSupportedError, match=f"{name} is bytes"):
+            await producer.send(b"x", **{name: b"key"})
+        await producer.send(b"x", **{name: "key"})
+        (got,) = await read_all(client, topic, 1)
+        if name == "ordering_key":
+            assert got.ordering_key_bytes() == b"key"
+        else:
+            with pytest.raises(encore.UnreadableError, match="bytes"):
+                got.partition_key_bytes()
 
 
 async def test_deliver_at_and_deliver_after_exclude_each_other(
@@ -170,7 +188,7 @@ async def test_a_full_queue_can_be_waited_for_without_blocking_the_loop(
 ) -> None:
     broker.faults = FaultPlan([Fault(kind="delay", command="SEND", delay_ms=40)])
     async with await client.create_producer(
-        topic, max_pending_messages=5, block_if_queue_full=True, batching_max_publish_delay_ms=1
+        topic, max_pending_messages=5, block_if_queue_full=True, batching_max_publish_delay_ms=20
     ) as producer:
         sends = [asyncio.create_task(producer.send(b"%d" % each)) for each in range(23)]
         turns = 0
@@ -371,3 +389,9 @@ async def test_send_async_says_what_failed(
         assert len(told) == 1
         with pytest.raises(encore.ClosedError):
             producer.send_async(b"6", None)
+
+
+def test_the_stock_client_cannot_make_a_subscription_with_a_producer() -> None:
+    options = ProducerOptions(topic="t", initial_subscription_name="first")
+    with pytest.raises(encore.NotSupportedError, match="initial_subscription_name"):
+        producer_configuration(options)

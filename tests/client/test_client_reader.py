@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_encore as encore
-from pulsar_encore.transport.base import Delivery
+from pulsar_encore.options import ReaderOptions
+from pulsar_encore.reader import subscription_of
 from pulsar_encore.transport.stock.reader import StockReader
 
 EARLIEST = encore.MessageId.earliest
@@ -81,16 +83,29 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+def over(native: NativeReader) -> encore.Reader:
+    """A reader of ours over the library's."""
+    options = ReaderOptions(topic="t", start_message_id=EARLIEST)
+    return encore.Reader(StockReader(native, subscription_of(options)), options)
+
+
+async def next_entry(reader: encore.Reader, timeout_ms: int = 0) -> int | None:
+    try:
+        return (await reader.read_next(timeout_ms)).message_id().entry_id()
+    except encore.ReceiveTimeout:
+        return None
+
+
 @given(st.lists(st.sampled_from(["read", "cancel", "deliver", "timeout", "turn"]), max_size=40))
 def test_any_order_of_reads_cancels_and_deliveries_loses_nothing(steps: list[str]) -> None:
     async def main() -> None:
         native = NativeReader()
-        reader = StockReader(native)
+        reader = over(native)
         tasks: list[asyncio.Task[Any]] = []
         sent = 0
         for step in steps:
             if step == "read":
-                tasks.append(asyncio.create_task(reader.read_next(None)))
+                tasks.append(asyncio.create_task(reader.read_next()))
             elif step == "timeout":
                 tasks.append(asyncio.create_task(reader.read_next(0)))
             elif step == "cancel" and tasks:
@@ -104,10 +119,11 @@ def test_any_order_of_reads_cancels_and_deliveries_loses_nothing(steps: list[str
         for task in tasks:
             task.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
-        got = [each.entry for each in results if isinstance(each, Delivery)]
-        while (delivery := await reader.read_next(0)) is not None:
-            got.append(delivery.entry)
-        assert sorted(got) == list(range(sent))
+        got = [each.message_id().entry_id() for each in results if isinstance(each, encore.Message)]
+        while (entry := await next_entry(reader)) is not None:
+            got.append(entry)
+        # In order also over who read them: what a read gave up is the next one's.
+        assert got == list(range(sent))
         assert native.most_pending <= 1
 
     asyncio.run(main())
@@ -115,20 +131,21 @@ def test_any_order_of_reads_cancels_and_deliveries_loses_nothing(steps: list[str
 
 async def test_what_a_timed_out_read_brings_is_there_for_the_next() -> None:
     native = NativeReader()
-    reader = StockReader(native)
-    assert await reader.read_next(1) is None
+    reader = over(native)
+    assert await next_entry(reader, 1) is None
     native.deliver(7)
     await settle()
     assert await reader.has_message_available()
-    delivery = await reader.read_next(None)
-    assert delivery is not None and delivery.entry == 7
+    assert await next_entry(reader) == 7
     assert not await reader.has_message_available()
 
 
 async def test_a_seek_outdates_what_came_before_it_and_nothing_after() -> None:
     native = NativeReader()
-    reader = StockReader(native)
-    assert await reader.read_next(0) is None  # leaves a native read pending
+    reader = over(native)
+    native.deliver(80)
+    native.deliver(81)
+    await settle()  # read ahead, and a native read is pending
     seeking = asyncio.create_task(reader.seek(EARLIEST))
     await settle()
     native.deliver(90)  # still of the old position
@@ -136,17 +153,16 @@ async def test_a_seek_outdates_what_came_before_it_and_nothing_after() -> None:
     native.sought(OK)
     await seeking
     assert not await reader.has_message_available()
-    assert await reader.read_next(0) is None
+    assert await next_entry(reader) is None
     native.deliver(0)  # the pending native read brings the first of the new position
     native.deliver(1)
-    got = [await reader.read_next(5), await reader.read_next(5)]
-    assert [each.entry for each in got if each is not None] == [0, 1]
+    assert [await next_entry(reader, 5), await next_entry(reader, 5)] == [0, 1]
 
 
 async def test_a_failed_seek_outdates_nothing() -> None:
     native = NativeReader()
-    reader = StockReader(native)
-    assert await reader.read_next(0) is None
+    reader = over(native)
+    native.deliver(2)
     seeking = asyncio.create_task(reader.seek(5))
     await settle()
     native.deliver(3)
@@ -154,20 +170,60 @@ async def test_a_failed_seek_outdates_nothing() -> None:
     native.sought(_pulsar.Result.NotConnected)
     with pytest.raises(encore.TransportError, match="NotConnected"):
         await seeking
-    delivery = await reader.read_next(0)
-    assert delivery is not None and delivery.entry == 3
+    assert [await next_entry(reader) for _ in range(3)] == [2, 3, None]
 
 
 async def test_closing_fails_every_read_that_waits() -> None:
-    reader = StockReader(NativeReader())
-    reads = [asyncio.create_task(reader.read_next(None)) for _ in range(3)]
+    reader = over(NativeReader())
+    reads = [asyncio.create_task(reader.read_next()) for _ in range(3)]
     await settle()
     await asyncio.gather(reader.close(), reader.close())
     for read in reads:
         with pytest.raises(encore.ClosedError):
             await read
     with pytest.raises(encore.ClosedError):
-        await reader.read_next(None)
+        await reader.read_next()
+
+
+async def test_a_read_that_the_library_fails_ends_the_reader_by_name() -> None:
+    native = NativeReader()
+    reader = over(native)
+    await settle()
+    native.deliver(1)
+    reads = [asyncio.create_task(reader.read_next()) for _ in range(3)]
+    await settle()
+    native.pending.popleft()(_pulsar.Result.AlreadyClosed, None)
+    first, *others = await asyncio.gather(*reads, return_exceptions=True)
+    assert isinstance(first, encore.Message)
+    for _ in range(2):
+        others += await asyncio.gather(reader.read_next(), return_exceptions=True)
+    assert len(others) == 4
+    assert all(isinstance(each, encore.PulsarException) for each in others)
+
+
+async def test_reading_ahead_is_bounded() -> None:
+    native = NativeReader()
+    for entry in range(2000):
+        native.deliver(entry)
+    reader = over(native)
+    await settle()
+    ahead = 2000 - len(native.queue)
+    assert 0 < ahead <= 500  # half of the receiver queue at most: the library has the other half
+    for entry in range(2000):
+        assert await next_entry(reader) == entry
+        assert 2000 - len(native.queue) <= entry + 1 + ahead
+    assert not native.queue
+
+
+async def test_a_reader_that_is_dropped_closes_the_librarys() -> None:
+    native = NativeReader()
+    reader = over(native)
+    await settle()
+    assert native.pending  # which keeps whatever the callback keeps
+    del reader
+    gc.collect()
+    await settle()
+    assert not native.pending
 
 
 async def fill(client: encore.Client, topic: str, count: int) -> list[encore.MessageId]:

@@ -54,8 +54,10 @@ MODULES = (
 REWRITTEN = {
     *("Client", "Consumer", "Message", "Producer", "Reader"),
     *("BatchReceivePolicy", "ConsumerBatchReceivePolicy"),
-    *("BatchingType", "CompressionType", "ConsumerType", "InitialPosition"),
-    *("PartitionsRoutingMode", "ProducerAccessMode", "RegexSubscriptionMode"),
+    *("KeySharedPolicy", "DeadLetterPolicyBuilder"),
+    *("BatchingType", "CompressionType", "ConsumerCryptoFailureAction", "ConsumerType"),
+    *("InitialPosition", "KeySharedMode", "LoggerLevel", "PartitionsRoutingMode"),
+    *("ProducerAccessMode", "RegexSubscriptionMode", "Result"),
     *("asyncio", "exceptions", "schema"),
 }
 
@@ -66,10 +68,38 @@ ENUMS = (
     "ConsumerCryptoFailureAction",
     "ConsumerType",
     "InitialPosition",
+    "KeySharedMode",
+    "LoggerLevel",
     "PartitionsRoutingMode",
     "ProducerAccessMode",
     "RegexSubscriptionMode",
+    "Result",
 )
+# Their members say "not equal" to whatever is not of their own class: ours has to be on the left.
+ONE_SIDED = {"ConsumerCryptoFailureAction"}
+# Plain values, whose constructors and public methods are compared.
+VALUES = (
+    "Authentication",
+    "AuthenticationAthenz",
+    "AuthenticationBasic",
+    "AuthenticationOauth2",
+    "AuthenticationTLS",
+    "AuthenticationToken",
+    "AutoClusterFailover",
+    "ConsoleLogger",
+    "ConsumerDeadLetterPolicy",
+    "ConsumerKeySharedPolicy",
+    "CryptoKeyReader",
+    "EncryptionContext",
+    "EncryptionKey",
+    "FileLogger",
+    "MessageBatch",
+    "MessageId",
+    "ServiceInfo",
+    "ServiceInfoProvider",
+)
+# Made of the C++ library's functions, which have no signature: names are compared.
+NATIVE_VALUES = ("DeadLetterPolicyBuilder", "KeySharedPolicy")
 
 
 def comparable(default: Any) -> Any:
@@ -142,15 +172,25 @@ def differences() -> Iterator[str]:
                 yield f"{label}: not a coroutine function"
             if awaited(own) and not awaited(member):
                 yield f"{label}: a coroutine function"
-    for kind, own_kind in ((pulsar.Message, encore.Message), (pulsar.MessageId, encore.MessageId)):
+    for name in ("Message", *VALUES):
+        kind, own_kind = getattr(pulsar, name), getattr(encore, name)
         for method, member in public_methods(kind).items():
-            label = f"pulsar.{kind.__name__}.{method}"
-            own = getattr(own_kind, method, None)
+            label = f"pulsar.{name}.{method}"
+            own = vars(own_kind).get(method)
+            own = getattr(own_kind, method) if own is not None else None
             if own is None:
                 yield f"{label}: missing"
             elif inspect.isroutine(member):
                 yield from compare(label, member, own, positions=True)
-    yield from compare("pulsar.MessageId", pulsar.MessageId, encore.MessageId, positions=True)
+        for each, member in vars(kind).items():
+            if isinstance(member, property) and not isinstance(vars(own_kind).get(each), property):
+                yield f"pulsar.{name}.{each}: no property"
+        if name != "Message":  # nobody makes those
+            yield from compare(f"pulsar.{name}", kind.__init__, own_kind.__init__, positions=True)
+    for name in NATIVE_VALUES:
+        for method in public_methods(getattr(pulsar, name)):
+            if not hasattr(getattr(encore, name), method):
+                yield f"pulsar.{name}.{method}: missing"
     yield from compare("pulsar.Client", pulsar.Client.__init__, encore.Client, positions=True)
     yield from compare(
         "pulsar.Client.subscribe",
@@ -235,14 +275,16 @@ def test_enums_have_stocks_members_and_values(name: str) -> None:
 def test_choices_equal_stocks_either_way_round_and_hash_alike(name: str) -> None:
     for label, theirs in getattr(pulsar, name).__members__.items():
         ours = getattr(getattr(encore, name), label)
-        assert ours == theirs and theirs == ours
-        assert not (ours != theirs or theirs != ours)
-        assert {theirs: 1}[ours] == 1 == {ours: 1}[theirs]
+        assert ours == theirs and not ours != theirs
+        assert {ours: 1}[theirs] == 1
+        if name not in ONE_SIDED:
+            assert theirs == ours and not theirs != ours
+            assert {theirs: 1}[ours] == 1
         assert bool(ours) is bool(theirs) is True
         assert (str(ours), f"{ours}", repr(ours)) == (str(theirs), f"{theirs}", repr(theirs))
         for again in (pickle.loads(pickle.dumps(ours)), copy.deepcopy(ours)):
             assert again == ours and type(again) is type(ours)
-        others = [each for each in getattr(pulsar, name).__members__.values() if each == ours]
+        others = [each for each in getattr(pulsar, name).__members__.values() if ours == each]
         assert others == [theirs]
 
 

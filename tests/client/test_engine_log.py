@@ -56,6 +56,7 @@ def start(program: str, broker: BrokerThread, port: int) -> subprocess.Popen[str
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env=os.environ | {"PULSAR_ENCORE_TRANSPORT": "stock"},
     )
 
 

@@ -16,9 +16,25 @@ import pytest
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerThread, Fault, FaultPlan
 from pulsar_encore.schema import AvroSchema, Integer, Record, StringSchema
-from pulsar_encore.transport.stock import schema_versions
+from pulsar_encore.transport.versioned import writers
 
 EARLIEST = encore.MessageId.earliest
+
+# The engine's log is global: the first logger made decides, and tests provoke errors.
+_LOGGERS = {"stock": encore.ConsoleLogger(encore.LoggerLevel.Error), "native": None}
+
+
+@pytest.fixture(params=_LOGGERS)
+def make_client(
+    broker: BrokerThread, request: pytest.FixtureRequest
+) -> Callable[..., encore.Client]:
+    """Of each transport in turn."""
+    name = request.param
+
+    def make(**options: Any) -> encore.Client:
+        return encore.Client(broker.url, transport=name, logger=_LOGGERS[name], **options)
+
+    return make
 
 
 class Box(Record):  # type: ignore[misc]
@@ -142,9 +158,9 @@ async def test_a_version_that_cannot_be_fetched_is_an_error_of_the_value_alone(
     monkeypatch: pytest.MonkeyPatch,
     how: str,
 ) -> None:
-    monkeypatch.setattr(schema_versions, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(writers, "_AGAIN_S", 0.05)
     if how == "no answer":
-        monkeypatch.setattr(schema_versions, "WAIT_S", 0.1)
+        monkeypatch.setattr(writers, "WAIT_S", 0.1)
     async with make_client(operation_timeout_seconds=1) as client:
         await publish(client, topic, range(1, 3))
         broker.faults = answers("drop")
@@ -222,6 +238,27 @@ async def test_a_read_given_up_while_the_schema_is_fetched_loses_nothing(
         assert await source.has_message_available()
         assert [sizes(await source.read_next()) for _ in range(3)] == [(1, -1), (2, -2), (3, -3)]
         assert not await source.has_message_available()
+
+
+@pytest.mark.parametrize("kind", ["consumer", "reader"])
+async def test_what_waits_for_its_schema_outlives_its_connection_once(
+    client: encore.Client, topic: str, broker: BrokerThread, kind: str
+) -> None:
+    """A consumer's comes again, a reader's does not."""
+    await publish(client, topic, range(1, 4))
+    broker.faults = answers("delay", delay_ms=400)
+    if kind == "consumer":
+        source = await subscribe(client, topic)
+        take = source.receive
+    else:
+        source = await client.create_reader(topic, EARLIEST, schema=reader())
+        take = source.read_next
+    async with source, asyncio.timeout(8):
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(broker.unload, topic)
+        assert [sizes(await take()) for _ in range(3)] == [(1, -1), (2, -2), (3, -3)]
+        await publish(client, topic, range(4, 5))
+        assert sizes(await take()) == (4, -4)
 
 
 async def test_closing_while_a_schema_is_fetched_ends_at_once(

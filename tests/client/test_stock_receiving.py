@@ -9,6 +9,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -162,7 +163,9 @@ async def test_a_payload_that_waits_for_its_ack_is_let_go_though_nothing_more_co
     await fill(client, topic, 4, 2)
     async with await subscribe(client, topic) as consumer:
         got = [await consumer.receive(timeout=5) for _ in range(4)]
-        payloads = [weakref.ref(each._raw) for each in got[:2]]
+        natives: list[Any] = [each._raw for each in got[:2]]
+        payloads = [weakref.ref(each.native) for each in natives]
+        del natives
         await consumer.acknowledge(got[0])
         stored = got[1].message_id()
         await consumer.acknowledge(got[2:])
@@ -227,7 +230,7 @@ async def test_a_late_pump_drops_nothing_of_the_next_connection(
             await consumer.acknowledge(message)
 
 
-#: Seeks while the thread that looks at connections does nothing else: a lock of the native library
+#: Seeks while the thread that looks at connections does nothing else: a lock of the C++ library
 #: that either waits for is held by the other.
 SEEKS = """
 import asyncio

@@ -8,12 +8,12 @@ of all parts so that the consumer sees one link. The first part is the main one:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Container, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from ..ids import MessageId
-from .base import AckPlan, Capabilities, ConsumerLink, Delivery, Sink
+from .base import AckPlan, Capabilities, ConsumerLink, Deliveries, Delivery, Run, Sink
 
 _MOST_LEDGERS: Final = 10_000  # 50,000 entries each; the longest unused is forgotten first
 
@@ -42,16 +42,23 @@ class _PartSink:
         self._ledgers = ledgers
         self._last = -1
 
-    def on_deliveries(self, deliveries: Sequence[Delivery]) -> None:
+    def on_deliveries(self, deliveries: Deliveries) -> None:
         for delivery in deliveries:
             delivery.source = delivery.source * self._parts + self._part
-            if delivery.ledger != self._last:
-                self._last = delivery.ledger
-                self._ledgers.pop(delivery.ledger, None)
-                self._ledgers[delivery.ledger] = delivery.source
-                if len(self._ledgers) > _MOST_LEDGERS:
-                    del self._ledgers[next(iter(self._ledgers))]
+            if isinstance(delivery, Run):
+                for ledger, _ in delivery.places:
+                    self._note(ledger, delivery.source)
+            else:
+                self._note(delivery.ledger, delivery.source)
         self._sink.on_deliveries(deliveries)
+
+    def _note(self, ledger: int, source: int) -> None:
+        if ledger != self._last:
+            self._last = ledger
+            self._ledgers.pop(ledger, None)
+            self._ledgers[ledger] = source
+            if len(self._ledgers) > _MOST_LEDGERS:
+                del self._ledgers[next(iter(self._ledgers))]
 
     def on_connected(self, only: Container[int] | None = None) -> None:
         self._sink.on_connected(_Sources(self._part, self._parts, only))
@@ -69,6 +76,15 @@ class _PartSink:
 
     def on_sought(self, only: Container[int] | None = None) -> None:
         self._sink.on_sought(_Sources(self._part, self._parts, only))
+
+    def on_end_of_topic(self, source: int) -> None:
+        self._sink.on_end_of_topic(source * self._parts + self._part)
+
+    def on_active_changed(self, source: int, active: bool) -> None:
+        self._sink.on_active_changed(source * self._parts + self._part, active)
+
+    def on_new_source(self, source: int) -> None:
+        self._sink.on_new_source(source * self._parts + self._part)
 
     def on_failed(self, error: Exception) -> None:
         self._sink.on_failed(error)
@@ -105,6 +121,13 @@ class MergedLink:
         part, number = self._part(source)
         return part.topic_of(number)
 
+    def sources(self) -> list[int]:
+        return [
+            source * len(self._parts) + at
+            for at, part in enumerate(self._parts)
+            for source in part.sources()
+        ]
+
     def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
         if not topic:
             # It may be of any part; only what delivered it knows.
@@ -123,6 +146,9 @@ class MergedLink:
         part, number = self._part(source)
         part.consumed(number, messages)
 
+    def wanted(self, messages: int) -> None:
+        self._parts[0].wanted(messages)  # a queue of 0 has no letters beside it
+
     def stop_flow(self) -> None:
         for part in self._parts:
             part.stop_flow()
@@ -131,9 +157,9 @@ class MergedLink:
         part, number = self._part(source)
         return part.can_ack(number)
 
-    def ack(self, plan: AckPlan) -> None:
+    def ack(self, plan: AckPlan) -> Awaitable[None] | None:
         part, number = self._part(plan.source)
-        part.ack(replace(plan, source=number))
+        return part.ack(replace(plan, source=number))
 
     def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
         part, number = self._part(source)
@@ -156,6 +182,9 @@ class MergedLink:
 
     async def last_message_id(self) -> MessageId:
         return await self._parts[0].last_message_id()
+
+    async def has_message_available(self) -> bool:
+        return await self._parts[0].has_message_available()  # says by name that it cannot
 
     async def unsubscribe(self) -> None:
         await self._each(part.unsubscribe() for part in self._parts)

@@ -1,0 +1,1 @@
+"""Pulsar's binary protocol spoken in asyncio: a `Transport` without threads and without C++."""

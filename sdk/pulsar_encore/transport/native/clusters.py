@@ -1,0 +1,152 @@
+"""Which cluster a client is on, and when it moves to another.
+
+Owns the three ways: `OneCluster`, `Failover` that tries whether the clusters answer, and `Provided`
+where the application says it. A connection that is let in is an answer; one that is accepted and
+then silent is none. A move ends the connections to the former cluster: what was attached there
+attaches on the other, and its acks and messages are in doubt as after any loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+from weakref import WeakSet
+
+from .connection.pool import Pool
+from .connection.service import Service
+
+log: Final = logging.getLogger("pulsar_encore.connection")
+
+
+class Clusters(Protocol):
+    """Where the connections of a client go."""
+
+    def now(self) -> Service:
+        """The cluster that a new set of connections begins with."""
+
+    def guide(self, pool: Pool) -> None:
+        """Move a set of connections from now on, until `close`; on its event loop."""
+
+    def close(self) -> None:
+        """The client was closed."""
+
+
+class OneCluster:
+    """Always the same (`Clusters`)."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def now(self) -> Service:
+        return self._service
+
+    def guide(self, pool: Pool) -> None:
+        """There is nowhere else to go."""
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+class Failover:
+    """The first of several that answers, and the very first again when it does (`Clusters`).
+
+    Each event loop of a client looks for itself: what one cannot reach, another may.
+
+    Args:
+        services: In the order of preference; two at least.
+        check_s: From look to look, in s.
+        failures: So many looks in a row without an answer, and the client leaves.
+        successes: So many looks in a row with an answer of the first, and it returns.
+    """
+
+    def __init__(
+        self, services: list[Service], *, check_s: float, failures: int, successes: int
+    ) -> None:
+        self.services = services
+        self.check_s = check_s
+        self.failures = failures
+        self.successes = successes
+        self._guiding: dict[asyncio.Task[None], Pool] = {}
+
+    def now(self) -> Service:
+        return self.services[0]
+
+    def guide(self, pool: Pool) -> None:
+        task = pool.loop.create_task(self._guide(pool))
+        self._guiding[task] = pool
+        task.add_done_callback(lambda done: self._guiding.pop(done, None))
+
+    def close(self) -> None:
+        for task, pool in list(self._guiding.items()):
+            _on(pool, task.cancel)
+
+    async def _guide(self, pool: Pool) -> None:
+        at, failed, answered = 0, 0, 0
+        while True:
+            await asyncio.sleep(self.check_s)
+            to = at
+            failed = 0 if await pool.probe(self.services[at]) else failed + 1
+            if failed >= self.failures:
+                to = await self._other(pool, at)
+            elif at:
+                answered = answered + 1 if await pool.probe(self.services[0]) else 0
+                if answered >= self.successes:
+                    to = 0
+            if to != at:
+                log.warning("from %s to %s", self.services[at], self.services[to])
+                at, failed, answered = to, 0, 0
+                pool.move(self.services[at])
+
+    async def _other(self, pool: Pool, at: int) -> int:
+        """The first of the others that answers; this one where none does."""
+        for number, service in enumerate(self.services):
+            if number != at and await pool.probe(service):
+                return number
+        return at
+
+
+class Provided:
+    """What a `ServiceInfoProvider` says (`Clusters`).
+
+    Args:
+        provider: Stock's or ours, or what has its methods.
+        understand: Makes a cluster of a `ServiceInfo`.
+
+    Raises:
+        EncoreError: The first one cannot be understood; or what the provider raises.
+    """
+
+    def __init__(self, provider: Any, understand: Callable[[Any], Service]) -> None:
+        self._provider = provider
+        self._understand = understand
+        self._pools: WeakSet[Pool] = WeakSet()
+        self._service = understand(provider.initial_service_info())
+        provider.initialize(self._told)
+
+    def now(self) -> Service:
+        return self._service
+
+    def guide(self, pool: Pool) -> None:
+        self._pools.add(pool)
+        if pool.service is not self._service:  # told meanwhile
+            pool.move(self._service)
+
+    def close(self) -> None:
+        self._provider.close()
+
+    def _told(self, info: Any) -> None:
+        """Go there; called by the provider, on any thread. What is wrong with it is raised there,
+        and the client stays."""
+        service = self._understand(info)
+        log.warning("from %s to %s", self._service, service)
+        self._service = service
+        for pool in list(self._pools):
+            _on(pool, pool.move, service)
+
+
+def _on(pool: Pool, call: Callable[..., object], *values: Any) -> None:
+    """Call it on the event loop of a pool, which may be closed by now."""
+    if not pool.loop.is_closed():
+        pool.loop.call_soon_threadsafe(call, *values)

@@ -1,0 +1,1 @@
+"""Connections to brokers, and what keeps a consumer or producer attached to one."""

@@ -1,0 +1,273 @@
+"""Keeps something attached to the broker that serves its topic, through every loss.
+
+Owns `Attachment`: find, connect, attach; when it is lost, after a backoff once more, until it is
+stopped or an error says that trying again is useless. The first time has an end (the operation
+timeout), and its error is the caller's; later ones go to `failed`, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from ....errors import (
+    ClosedError,
+    EncoreError,
+    NotSupportedError,
+    PulsarException,
+    TransportError,
+    TransportTimeout,
+)
+from ....exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    ConnectError,
+    ConsumerAssignError,
+    ConsumerBusy,
+    ErrorGettingAuthenticationData,
+    IncompatibleSchema,
+    InvalidTopicName,
+    InvalidUrl,
+    NotAllowedError,
+    NotConnected,
+    ProducerBusy,
+    ProducerFenced,
+    SubscriptionNotFound,
+    TopicNotFound,
+    TopicTerminated,
+    UnsupportedVersionError,
+)
+from ..lookup.lookup import Lookup
+from .addresses import Address, parse
+from .backoff import LONGEST_WAITED_FOR_S, Delays
+from .session import Session
+
+log: Final = logging.getLogger("pulsar_encore.connection")
+
+# Trying again does not help (wire-protocol notes 2.2).
+_FINAL: Final = (
+    AuthenticationError,
+    AuthorizationError,
+    ClosedError,
+    ConsumerAssignError,
+    IncompatibleSchema,
+    InvalidTopicName,
+    NotAllowedError,
+    NotSupportedError,
+    ProducerFenced,
+    SubscriptionNotFound,
+    TopicNotFound,
+    TopicTerminated,
+    UnsupportedVersionError,
+)
+# Wrong from the start, somebody has to change something; later on a certificate or a secret that
+# is being replaced does that, and the next attempt finds the new one.
+_FINAL_AT_FIRST: Final = (ConnectError, ErrorGettingAuthenticationData)
+_NEVER_S: Final = float("inf")
+# Somebody else holds the name: right away final, after a loss perhaps our own dead connection.
+_BUSY: Final = (ConsumerBusy, ProducerBusy)
+
+
+class Attachment:
+    """Attaches to the owner of a topic, again and again.
+
+    `again` is for what was attached: a loss while `attach` runs is an error that `attach` raises.
+
+    Args:
+        lookup: Where topics are.
+        topic: Full name; of the partition, if any.
+        attach: Attaches to a broker; raises the broker's refusal. It may be cancelled.
+        failed: Called once with the error after which it is not tried any more.
+        find: Finds the broker, where that is not the topic's owner.
+    """
+
+    def __init__(
+        self,
+        lookup: Lookup,
+        topic: str,
+        attach: Callable[[Session], Awaitable[None]],
+        failed: Callable[[Exception], None],
+        *,
+        find: Callable[[], Awaitable[Session]] | None = None,
+    ) -> None:
+        self.topic: str = topic
+        self._pool = lookup.pool
+        self._attach = attach
+        self._failed = failed
+        self._find = find or (lambda: lookup.owner(topic))
+        self._settings = settings = lookup.pool.settings
+        self._loop = lookup.pool.loop
+        self._delays = Delays(settings.backoff_s, settings.max_backoff_s, lookup.pool.rng)
+        self._task: asyncio.Task[None] | None = None  # that attaches, now or before
+        self._through: Address | None = None  # a proxy's, by which it was attached last
+        self._lost = False  # since it was attached
+        self._attached_s = _NEVER_S  # when it was
+        self._stopped = False
+        self._limit: asyncio.Timeout | None = None
+
+    def take_time(self) -> None:
+        """What `attach` asks for now may take as long as it takes, the first time too."""
+        if self._limit is not None:
+            self._limit.reschedule(None)
+
+    async def first(self, *, ours_may_be_there: bool = False) -> None:
+        """Attach for the first time.
+
+        Args:
+            ours_may_be_there: The name may be taken by a former connection of our own, which its
+                broker has not given up yet: ask again.
+
+        Raises:
+            PulsarException: The broker refused, or it did not come about within the operation
+                timeout; the last attempt's error.
+            ClosedError: It was stopped meanwhile.
+        """
+        if self._stopped:
+            raise self._closed()
+        self._task = task = self._loop.create_task(self._first(ours_may_be_there))
+        try:
+            await task
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if self._stopped and (caller is None or not caller.cancelling()):
+                raise self._closed() from None
+            raise
+
+    def _closed(self) -> ClosedError:
+        return ClosedError(f"{self.topic}: closed before it was attached")
+
+    async def _first(self, ours_may_be_there: bool) -> None:
+        timeout_s = self._settings.operation_timeout_s
+        deadline = self._loop.time() + timeout_s
+        failure: PulsarException | None = None
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline) as self._limit:
+                    await self._once(None)
+                if not self._lost:
+                    return
+                failure = NotConnected(f"{self.topic}: attached, and lost at once")
+            except TimeoutError as error:
+                text = f"{self.topic}: not attached within {timeout_s:g} s"
+                if failure is not None:
+                    text += f", of which this came before: {failure}"
+                raise TransportTimeout(text) from (failure or error)
+            except PulsarException as error:
+                failure = error
+            finally:
+                self._limit = None
+            delay = min(self._delays.next(), LONGEST_WAITED_FOR_S)
+            ours = ours_may_be_there and isinstance(failure, _BUSY)
+            final = _is_final_at_first(failure) and not ours
+            if final or self._loop.time() + delay >= deadline:
+                raise failure
+            await self._rest(delay)
+
+    def begin(self) -> None:
+        """Attach, and go on until it is; nobody waits for it."""
+        self._start(None, at_once=True)
+
+    async def _rest(self, delay: float) -> None:
+        """Wait before the next attempt; what did not work on one cluster may at once on another."""
+        if await self._pool.rest(delay):
+            self._delays.reset()
+            await asyncio.sleep(self._delays.next())
+
+    def again(self, address: str | None = None) -> None:
+        """It was lost: attach once more, after a backoff.
+
+        Args:
+            address: Where the broker said that the topic is now, if it did: there at once.
+        """
+        if not self._lost:
+            self._delays.worked(self._loop.time() - self._attached_s)
+        self._lost = True
+        where = _parsed(address)
+        self._start(where, at_once=where is not None)
+
+    def _start(self, address: Address | None, *, at_once: bool) -> None:
+        if self._stopped or (self._task is not None and not self._task.done()):
+            return
+        self._task = self._loop.create_task(self._until_attached(address, at_once))
+
+    async def _until_attached(self, address: Address | None, at_once: bool) -> None:
+        busy_until: float | None = None  # from when on the name is somebody else's
+        while True:
+            if not at_once:
+                await self._rest(self._delays.next())
+            try:
+                await self._once(address)
+                if not self._lost:
+                    return
+                busy_until = None
+            except _BUSY as error:
+                now = self._loop.time()
+                if busy_until is None:
+                    busy_until = now + self._settings.busy_s
+                elif now >= busy_until:
+                    self._give_up(error)
+                    return
+            except TransportError as error:
+                if _is_final(error):
+                    self._give_up(error)
+                    return
+                busy_until = None  # who has the name is to be seen anew
+                log.info("%s: not attached, tried again: %s", self.topic, error)
+            except Exception as error:
+                if not isinstance(error, EncoreError):
+                    log.exception("%s: attaching failed for no reason of the network", self.topic)
+                self._give_up(error)
+                return
+            address, at_once = None, False
+
+    async def _once(self, address: Address | None) -> None:
+        if address is None:
+            session = await self._find()
+        else:
+            session = await self._pool.broker(address, through=self._through)
+        way = self._pool.way_of(session)
+        self._through = way.address if way is not None and way.proxy_to is not None else None
+        self._lost, self._attached_s = False, _NEVER_S
+        await self._attach(session)
+        if not self._lost:
+            self._attached_s = self._loop.time()
+
+    def _give_up(self, error: Exception) -> None:
+        if not self._stopped:
+            self._stopped = True
+            self._failed(error)
+
+    async def stop(self) -> None:
+        """Try no more; what is under way is cancelled, and has ended when this returns."""
+        self._stopped = True
+        task = self._task
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def abandon(self) -> None:
+        """Try no more, without waiting."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _parsed(address: str | None) -> Address | None:
+    """What a broker said, where it makes sense: else a lookup says where to go."""
+    try:
+        return None if address is None else parse(address)[0]
+    except InvalidUrl as error:
+        log.warning("a broker referred to no address: %s", error)
+        return None
+
+
+def _is_final(error: PulsarException) -> bool:
+    return isinstance(error, _FINAL) and not error.retryable
+
+
+def _is_final_at_first(error: PulsarException) -> bool:
+    if isinstance(error, _BUSY):
+        return True
+    return isinstance(error, (*_FINAL, *_FINAL_AT_FIRST)) and not error.retryable

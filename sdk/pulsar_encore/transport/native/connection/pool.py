@@ -1,0 +1,382 @@
+"""One connection per broker, shared by all that need it.
+
+Owns `Pool`. Who asks for a broker that is being connected to waits for the same attempt, and being
+cancelled does not end it for the others. A connection is accepted by the broker, or it is none; one
+that nobody has used for a while is closed. The client may move to another cluster: connections to
+the one before end, and who was attached by them attaches again there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from itertools import count
+from random import Random
+from typing import Final, NamedTuple
+
+from ....errors import (
+    ClosedError,
+    EncoreError,
+    NotSupportedError,
+    ProtocolError,
+    PulsarException,
+    TransportTimeout,
+)
+from ....exceptions import ConnectError, ErrorGettingAuthenticationData, NotConnected
+from ....timer import now_ms
+from ..settings import CLIENT_VERSION, Settings
+from .addresses import Address, Addresses
+from .requests import RequestIds
+from .service import Credentials, Service
+from .session import ByteTransport, Session
+
+_GOODBYE_S: Final = 1.0
+
+
+class Way(NamedTuple):
+    """How a broker is reached.
+
+    Attributes:
+        address: Who is connected to.
+        proxy_to: ``host:port`` of the broker, where that is a proxy; else None.
+    """
+
+    address: Address
+    proxy_to: str | None = None
+
+
+class Pool:
+    """The connections of one client on one event loop.
+
+    Args:
+        service: The cluster.
+        settings: Waits and limits.
+        rng: Spreads attempts; draws the first request id.
+
+    Attributes:
+        service: The cluster it is on now.
+    """
+
+    def __init__(self, service: Service, settings: Settings, rng: Random) -> None:
+        self.settings: Settings = settings
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.rng: Random = rng
+        self.service: Service = service
+        self._addresses = Addresses(list(service.addresses), rng)
+        self._request_ids: Iterator[int] = RequestIds(rng)
+        self._watcher_ids: Iterator[int] = count(1)
+        # By logical and physical broker: behind a proxy they differ.
+        self._sessions: dict[Way, asyncio.Task[Session]] = {}
+        self._at: Address | None = None  # of the service, the one that worked
+        self._going = asyncio.Event()  # set once, for those that rest
+        self._leaving: set[asyncio.Future[None]] = set()
+        self._renewing: set[asyncio.Task[None]] = set()
+        self._idle: dict[Session, int] = {}  # at the last look, with what had been asked by then
+        self._sweep: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    # Where
+
+    async def any_broker(self) -> Session:
+        """A connection to any broker of the service: for lookups.
+
+        Raises:
+            PulsarException: None of the addresses could be connected to; the last one's error.
+        """
+        failure: PulsarException | None = None
+        service = self.service
+        for address in self.to_ask():
+            try:
+                session = await self.broker(address)
+            except PulsarException as error:
+                failure = error
+                self.did_not_answer(address, service)
+                if self._closed or service is not self.service:
+                    break
+                continue
+            self.answered(address, service)
+            return session
+        assert failure is not None, "a service has addresses"
+        raise failure.with_traceback(None)
+
+    def to_ask(self) -> Iterator[Address]:
+        """Addresses of the service, beginning with the one that answered last."""
+        addresses = self._addresses
+        for number in range(len(addresses)):
+            at_first = self._at if number == 0 else None
+            yield at_first or addresses.next(now_ms(self.loop))
+
+    def answered(self, address: Address, service: Service) -> None:
+        """An address of `service` is good."""
+        if service is self.service:
+            self._addresses.worked(address)
+            self._at = address
+
+    def did_not_answer(self, address: Address, service: Service) -> None:
+        """An address of `service` is to be left alone for a while."""
+        if service is self.service:
+            self._addresses.failed(address, now_ms(self.loop))
+            if self._at == address:
+                self._at = None
+
+    async def broker(self, address: Address, *, through: Address | None = None) -> Session:
+        """A connection to one broker.
+
+        Args:
+            address: The broker's.
+            through: A proxy's, which connects to it for us.
+
+        Raises:
+            ConnectError: It could not be reached.
+            TransportTimeout: It did not answer in time.
+            AuthenticationError: It does not accept us.
+            ClosedError: The client was closed.
+        """
+        if self._closed:
+            raise ClosedError("the client is closed: create another")
+        if through is None or through == address:
+            way = Way(address)
+        else:
+            way = Way(through, address.host_port)
+        task = self._sessions.get(way)
+        if task is None or (task.done() and not _is_usable(task)):
+            task = self.loop.create_task(self._open(way, self.service))
+            self._sessions[way] = task
+            task.add_done_callback(partial(self._opened, way))
+        return await asyncio.shield(task)
+
+    def way_of(self, session: Session) -> Way | None:
+        """How a session's broker is reached; None once the session is lost."""
+        for way, task in self._sessions.items():
+            if _is_usable(task) and task.result() is session:
+                return way
+        return None
+
+    def new_watcher_id(self) -> int:
+        """A number for a watcher of topics, unique in the client."""
+        return next(self._watcher_ids)
+
+    # Connecting
+
+    async def probe(self, service: Service) -> bool:
+        """Whether a cluster lets us in, by one of its addresses; leaves no connection."""
+        for address in service.addresses:
+            try:
+                session = await self._connect(Way(address), service)
+            except EncoreError:
+                continue
+            session.close()
+            return True
+        return False
+
+    async def _open(self, way: Way, service: Service) -> Session:
+        try:
+            session = await self._connect(way, service)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise ClosedError("the client was closed while it connected") from None
+            if service is not self.service:
+                raise NotConnected("the client moves to another cluster") from None
+            raise
+        return session
+
+    async def _connect(self, way: Way, service: Service) -> Session:
+        settings, address = self.settings, way.address
+        credentials = service.credentials
+        peer = f"{address} for {way.proxy_to}" if way.proxy_to else str(address)
+        began = self.loop.time()
+        data = await data_of(credentials)
+
+        def make(transport: ByteTransport) -> Session:
+            return Session(
+                transport,
+                loop=self.loop,
+                request_ids=self._request_ids,
+                keep_alive_s=settings.keep_alive_s,
+                peer=peer,
+                tls=address.tls,
+                renew=partial(self._renew, credentials),
+                on_end=self._ended,
+            )
+
+        timeout_s = settings.connection_timeout_s
+        session = await service.dialer.dial(address, make, timeout_s)
+        try:
+            session.connect(
+                client_version=CLIENT_VERSION,
+                method=credentials.method_name,
+                data=data,
+                proxy_to=way.proxy_to,
+            )
+            left = max(0.0, began + timeout_s - self.loop.time())
+            async with asyncio.timeout(left):
+                await session.ready
+        except TimeoutError as error:
+            failure = TransportTimeout(
+                f"{peer} did not answer the handshake within {timeout_s:g} s"
+            )
+            session.fail(failure)
+            raise failure from error
+        except asyncio.CancelledError:
+            session.close()
+            raise
+        except NotConnected as error:
+            raise _hung_up(peer, address, session, error) from error
+        except ProtocolError as error:
+            raise _stranger(peer, address, error) from error
+        return session
+
+    def _renew(self, credentials: Credentials, session: Session) -> None:
+        """The broker wants to be shown new credentials."""
+        task = self.loop.create_task(_answer_challenge(credentials, session))
+        self._renewing.add(task)
+        task.add_done_callback(self._renewing.discard)
+
+    def _opened(self, way: Way, task: asyncio.Task[Session]) -> None:
+        if not _is_usable(task):
+            if self._sessions.get(way) is task:
+                del self._sessions[way]
+        elif self._sweep is None and self.settings.idle_s:
+            self._sweep = self.loop.call_later(self.settings.idle_s, self._close_idle)
+
+    def _ended(self, session: Session) -> None:
+        self._idle.pop(session, None)
+        for way, task in list(self._sessions.items()):
+            if task.done() and not _is_usable(task):
+                del self._sessions[way]
+
+    def _close_idle(self) -> None:
+        """Close what had nothing to do, at this look and at the one before."""
+        self._sweep = None
+        for session, asked in list(self._idle.items()):
+            if session.idle and session.requests.begun == asked:
+                session.close()
+        left = self.sessions
+        self._idle = {each: each.requests.begun for each in left if each.idle}
+        if left:
+            self._sweep = self.loop.call_later(self.settings.idle_s, self._close_idle)
+
+    # The whole
+
+    @property
+    def sessions(self) -> list[Session]:
+        """Those that are connected."""
+        return [task.result() for task in self._sessions.values() if _is_usable(task)]
+
+    def move(self, service: Service) -> None:
+        """Go to another cluster; connections to this one end."""
+        if self._closed:
+            return
+        self.service = service
+        self._addresses = Addresses(list(service.addresses), self.rng)
+        self._at = None
+        self._end_all()
+        self.hurry()
+
+    async def rest(self, seconds: float) -> bool:
+        """Wait so long, or until it may be worth while; True when the client moved to another
+        cluster meanwhile."""
+        service = self.service
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._going.wait()
+        return service is not self.service
+
+    def hurry(self) -> None:
+        """What could not be reached may be there again: who rests tries at once."""
+        self._going.set()
+        self._going = asyncio.Event()
+
+    def shutdown(self) -> None:
+        """End all connections, at once."""
+        self._closed = True
+        if self.loop.is_closed():
+            return  # nothing of it can be called any more; its sockets go with it
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._end_all()
+        for renewing in self._renewing:
+            renewing.cancel()
+
+    async def gone(self) -> None:
+        """Wait until the connections that were ended are no more, and not long: a loop that is
+        closed before leaves them half closed, and TLS without its goodbye."""
+        if self._leaving:
+            await asyncio.wait(self._leaving, timeout=_GOODBYE_S)
+
+    def _end_all(self) -> None:
+        ending, self._sessions = self._sessions, {}
+        for task in ending.values():
+            if _is_usable(task):
+                session = task.result()
+                self._leaving.add(session.gone)
+                session.gone.add_done_callback(self._leaving.discard)
+                session.close()
+            else:
+                task.cancel()
+
+
+async def data_of(credentials: Credentials) -> bytes:
+    """What proves who the client is, now.
+
+    Raises:
+        ErrorGettingAuthenticationData: The application's own code failed, which error is told; or a
+            file cannot be read now.
+        PulsarException, NotSupportedError: As the credentials say.
+    """
+    try:
+        return await credentials.data()
+    except (PulsarException, NotSupportedError):
+        raise
+    except EncoreError as error:
+        raise ErrorGettingAuthenticationData(f"{credentials.method_name}: {error}") from error
+    except Exception as error:
+        # Its text may hold a secret; its type does not.
+        kind = type(error).__name__
+        text = f"{credentials.method_name}: no authentication data, {kind}"
+        raise ErrorGettingAuthenticationData(text) from None
+
+
+async def _answer_challenge(credentials: Credentials, session: Session) -> None:
+    try:
+        data = await data_of(credentials)
+    except PulsarException as error:
+        session.fail(error)
+    except EncoreError as error:
+        session.fail(ErrorGettingAuthenticationData(str(error)))
+    else:
+        session.authenticate(
+            client_version=CLIENT_VERSION, method=credentials.method_name, data=data
+        )
+
+
+def _hung_up(peer: str, address: Address, session: Session, error: NotConnected) -> PulsarException:
+    """It let us connect and ended that without a word."""
+    if session.heard_of:
+        return error
+    if address.tls:
+        perhaps = (
+            "it may want a client's certificate, or not take ours (AuthenticationTLS, or "
+            "tls_certificate_file_path and tls_private_key_file_path)"
+        )
+    else:
+        perhaps = "if that is its port for TLS, use pulsar+ssl://"
+    return ConnectError(f"{peer} ended the connection without an answer: {perhaps}")
+
+
+def _stranger(peer: str, address: Address, error: ProtocolError) -> ConnectError:
+    """Something else than a broker answered."""
+    change = "" if address.tls else ", and pulsar+ssl:// for TLS"
+    return ConnectError(
+        f"{peer} does not speak Pulsar's binary protocol ({error}): check the port (6650, or 6651 "
+        f"with TLS){change}"
+    )
+
+
+def _is_usable(task: asyncio.Task[Session]) -> bool:
+    """Connected, and not lost since."""
+    if not task.done() or task.cancelled() or task.exception() is not None:
+        return False
+    return not task.result().closed

@@ -1,0 +1,185 @@
+"""Requests under way on one connection, and which answer is whose.
+
+Owns `Requests`. A request has one answer, an error by name, or ends with its time or its
+connection; an answer that nobody waits for (any more) is ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from itertools import count
+from random import Random
+from typing import Any, Final
+
+from ....errors import PulsarException, TransportTimeout
+from ....exceptions import named
+from ....wire import pulsar_pb2 as pb
+from ...advice import ADVICE
+
+_Type = pb.BaseCommand
+
+#: What answers a request, and where its body is.
+ANSWERS: Final[dict[int, str]] = {
+    _Type.SUCCESS: "success",
+    _Type.ERROR: "error",
+    _Type.PRODUCER_SUCCESS: "producer_success",
+    _Type.PARTITIONED_METADATA_RESPONSE: "partitionMetadataResponse",
+    _Type.LOOKUP_RESPONSE: "lookupTopicResponse",
+    _Type.CONSUMER_STATS_RESPONSE: "consumerStatsResponse",
+    _Type.GET_LAST_MESSAGE_ID_RESPONSE: "getLastMessageIdResponse",
+    _Type.GET_TOPICS_OF_NAMESPACE_RESPONSE: "getTopicsOfNamespaceResponse",
+    _Type.GET_SCHEMA_RESPONSE: "getSchemaResponse",
+    _Type.GET_OR_CREATE_SCHEMA_RESPONSE: "getOrCreateSchemaResponse",
+    _Type.ACK_RESPONSE: "ackResponse",
+    _Type.WATCH_TOPIC_LIST_SUCCESS: "watchTopicListSuccess",
+}
+
+
+class _Request:
+    """One under way."""
+
+    __slots__ = ("doing", "future", "timer")
+
+    def __init__(
+        self, future: asyncio.Future[Any], timer: asyncio.TimerHandle | None, doing: str
+    ) -> None:
+        self.future = future
+        self.timer = timer
+        self.doing = doing
+
+    def end(self) -> asyncio.Future[Any]:
+        if self.timer is not None:
+            self.timer.cancel()
+        return self.future
+
+
+class RequestIds(Iterator[int]):
+    """Ids of requests, unique in a client: an answer that comes late is nobody else's.
+
+    Args:
+        rng: Draws the first.
+    """
+
+    def __init__(self, rng: Random) -> None:
+        self._ids = count(rng.randrange(1 << 31))
+
+    def __next__(self) -> int:
+        return next(self._ids)
+
+
+class Requests:
+    """Requests of one connection.
+
+    Args:
+        loop: Where answers are awaited.
+        ids: Of the client.
+
+    Attributes:
+        begun: How many there were.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ids: Iterator[int]) -> None:
+        self._loop = loop
+        self._ids = ids
+        self._waiting: dict[int, _Request] = {}
+        self.begun: int = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def new_id(self) -> int:
+        return next(self._ids)
+
+    def begin(self, request_id: int, doing: str, timeout_s: float | None) -> asyncio.Future[Any]:
+        """The future of an answer's body.
+
+        Args:
+            request_id: From `new_id`.
+            doing: For the text of errors, such as "subscribe to persistent://...".
+            timeout_s: Longest wait in s; None waits for as long as the connection lives.
+        """
+        self.begun += 1
+        future: asyncio.Future[Any] = self._loop.create_future()
+        timer = None
+        if timeout_s is not None:
+            timer = self._loop.call_later(timeout_s, self._expire, request_id, timeout_s)
+        self._waiting[request_id] = _Request(future, timer, doing)
+        future.add_done_callback(lambda _: self._forget(request_id))
+        return future
+
+    def _forget(self, request_id: int) -> None:
+        """It is answered, or nobody waits any more."""
+        request = self._waiting.pop(request_id, None)
+        if request is not None:
+            request.end()
+
+    def _expire(self, request_id: int, timeout_s: float) -> None:
+        request = self._waiting.pop(request_id, None)
+        if request is not None and not request.future.done():
+            text = f"{request.doing}: no answer of the broker within {timeout_s:g} s"
+            request.future.set_exception(TransportTimeout(text))
+
+    def answered(self, kind: int, body: Any) -> None:
+        """An answer came, of the type `kind`."""
+        request_id = body.request_id
+        request = self._waiting.get(request_id)
+        if request is None:
+            return
+        if kind == _Type.PRODUCER_SUCCESS and not body.producer_ready:
+            # It waits in line for the topic, as long as that takes; the same id is answered again.
+            if request.timer is not None:
+                request.timer.cancel()
+            return
+        del self._waiting[request_id]
+        future = request.end()
+        if future.done():
+            return
+        error = _error_in(kind, body, request.doing)
+        if error is None:
+            future.set_result(body)
+        else:
+            future.set_exception(error)
+
+    def fail(self, make: Callable[[str], Exception]) -> None:
+        """The connection has ended: every request gets an error of its own."""
+        waiting, self._waiting = self._waiting, {}
+        for request in waiting.values():
+            future = request.end()
+            if not future.done():
+                future.set_exception(make(request.doing))
+                future.exception()  # who no longer waits needs no warning
+
+
+def _error_in(kind: int, body: Any, doing: str) -> PulsarException | None:
+    """The refusal that an answer is, if it is one."""
+    if kind == _Type.ERROR:
+        return refusal(body.error, body.message, doing)
+    if kind == _Type.LOOKUP_RESPONSE:
+        if body.response != pb.CommandLookupTopicResponse.Failed:
+            return None
+        return refusal(body.error, body.message, doing)
+    if kind == _Type.PARTITIONED_METADATA_RESPONSE:
+        if body.response != pb.CommandPartitionedTopicMetadataResponse.Failed:
+            return None
+        return refusal(body.error, body.message, doing)
+    if kind == _Type.ACK_RESPONSE:
+        return refusal(body.error, body.message, doing) if body.HasField("error") else None
+    if kind in (
+        _Type.GET_SCHEMA_RESPONSE,
+        _Type.GET_OR_CREATE_SCHEMA_RESPONSE,
+        _Type.CONSUMER_STATS_RESPONSE,
+    ):
+        if not body.HasField("error_code"):
+            return None
+        return refusal(body.error_code, body.error_message, doing)
+    return None
+
+
+def refusal(error: int, message: str, doing: str) -> PulsarException:
+    """The named error of a broker's `ServerError`, with what to change and what the broker said."""
+    value = pb.ServerError.DESCRIPTOR.values_by_number.get(error)
+    made = named("UnknownError" if value is None else str(value.name), doing)
+    advice = ADVICE.get(made.result)
+    text = f"{doing}: {made.result}" + (f": {advice}" if advice else "")
+    return named(made.result, f"{text} (broker: {message})" if message else text)

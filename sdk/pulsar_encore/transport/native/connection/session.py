@@ -1,0 +1,612 @@
+"""The client's side of one connection without a socket: handshake, keep-alive, requests, dispatch.
+
+Owns `Session`. Bytes come in by `receive` and go out by the writer that is handed in; whoever hands
+it in calls `lost` when the connection has ended. What breaks the protocol ends the connection by
+name, and a broken entry does not (`consumer.entries`). Output is collected and written once per
+turn of the loop, or when it is much. Everything attached is told of the end exactly once, after its
+requests failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import Any, Final, Protocol
+
+from ....errors import PulsarException, TransportTimeout
+from ....exceptions import ConnectError, NotConnected
+from ....wire import commands
+from ....wire import pulsar_pb2 as pb
+from ....wire.ack_sets import from_words
+from ....wire.frames import (
+    DEFAULT_MAX_MESSAGE_SIZE,
+    FRAME_OVERHEAD,
+    FrameError,
+    decode_command,
+    encode,
+)
+from .fast_path import Template
+from .handlers import ConsumerHandler, ProducerHandler, WatchHandler
+from .requests import ANSWERS, Requests, refusal
+
+log: Final = logging.getLogger("pulsar_encore.connection")
+
+_U32: Final = Struct(">I")
+_SIZES: Final = Struct(">II")
+_ENTRY_METADATA_MAGIC: Final = b"\x0e\x02"
+_PATIENCE: Final = 64  # frames
+_Type = pb.BaseCommand
+_MUCH: Final = 65_536  # bytes between two ticks that show a broker which is sending
+_AT_ONCE: Final = 64 * 1024  # bytes that do not wait for the end of the turn: others may be busy
+_NEVER: Final = Template(b"\xff\xff\xff\xff", 0, b"")  # no command is so large
+
+
+class ByteTransport(Protocol):
+    """Where a session's bytes go; `asyncio.Transport` is one."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the broker, in order."""
+
+    def close(self) -> None:
+        """End the connection once what was written is sent."""
+
+    def abort(self) -> None:
+        """End the connection at once."""
+
+
+class Session:
+    """The client's side of one connection.
+
+    Args:
+        transport: Where bytes go.
+        loop: Whose timers and futures it uses.
+        request_ids: Of the client.
+        keep_alive_s: How often the broker is asked whether it lives; infinite for never.
+        peer: The broker's address, for messages.
+        renew: Called at an AUTH_CHALLENGE; sees to it that `authenticate` is called.
+        on_end: Called once with the session when it has ended.
+        tls: Whether the client uses TLS: where the broker names addresses, it names two.
+
+    Attributes:
+        ready: Done with None when the broker accepted the connection; its error otherwise.
+        gone: Done with None when the connection is no more: a moment after `close`.
+        max_message_size: Largest payload that the broker takes, in bytes.
+        features: What the broker can do.
+        writable: False while the socket's buffer is full.
+        heard_of: Whether anything came yet.
+        closed: Whether it has ended.
+    """
+
+    def __init__(
+        self,
+        transport: ByteTransport,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        request_ids: Iterator[int],
+        keep_alive_s: float,
+        peer: str,
+        renew: Callable[[Session], None],
+        on_end: Callable[[Session], None],
+        tls: bool = False,
+    ) -> None:
+        self.peer: str = peer
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self.gone: asyncio.Future[None] = loop.create_future()
+        self.max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE
+        self.features: pb.FeatureFlags = pb.FeatureFlags()
+        self.writable: bool = True
+        self.closed: bool = False
+        self.heard_of: bool = False
+        self.requests: Requests = Requests(loop, request_ids)
+        self._transport = transport
+        self._loop = loop
+        self._keep_alive_s = keep_alive_s
+        self._renew = renew
+        self._on_end = on_end
+        self._tls = tls
+        self._most = DEFAULT_MAX_MESSAGE_SIZE + FRAME_OVERHEAD - 4  # of a frame, without its size
+        self._rest = b""
+        # A frame that is not complete, and what it lacks. Not a list of what was read: read byte
+        # by byte, that would be fifty times as large.
+        self._partial = bytearray()
+        self._missing = 0
+        self._consumers: dict[int, ConsumerHandler] = {}
+        self._producers: dict[int, ProducerHandler] = {}
+        self._given: dict[ConsumerHandler, None] = {}  # who got entries of this read
+        self._template = _NEVER
+        self._template_for: tuple[ConsumerHandler, int, int, int] | None = None
+        self._out: list[bytes] = []
+        self._unwritten = 0
+        self._flushing = False
+        self._answered = True  # since the last tick the broker answered a PING
+        self._came = 0  # bytes since the last tick
+        self._had_room = True  # since the last tick there was room to write
+        self._tick: asyncio.TimerHandle | None = None
+        self._await_tick()
+        self._watchers: dict[int, WatchHandler] = {}
+        self._steps: dict[int, Callable[[pb.BaseCommand], None]] = {
+            _Type.CONNECTED: self._connected,
+            _Type.PING: self._ping,
+            _Type.PONG: self._pong,
+            _Type.SEND_ERROR: self._send_error,
+            _Type.CLOSE_PRODUCER: self._close_producer,
+            _Type.CLOSE_CONSUMER: self._close_consumer,
+            _Type.REACHED_END_OF_TOPIC: self._end_of_topic,
+            _Type.ACTIVE_CONSUMER_CHANGE: self._active_change,
+            _Type.AUTH_CHALLENGE: self._challenge,
+            _Type.WATCH_TOPIC_UPDATE: self._topics_changed,
+            _Type.TOPIC_MIGRATED: self._migrated,
+        }
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "ready" if self.ready.done() else "connecting"
+        return f"<Session with {self.peer}, {state}>"
+
+    # Attaching
+
+    def attach_consumer(self, consumer_id: int, handler: ConsumerHandler) -> None:
+        """Give what comes for a consumer to `handler`, from before its SUBSCRIBE on."""
+        self._check_open()
+        self._consumers[consumer_id] = handler
+
+    def detach_consumer(self, consumer_id: int) -> None:
+        """Nothing of it is handed over any more; the session forgets it."""
+        self._consumers.pop(consumer_id, None)
+        self.forget_template()
+
+    def attach_producer(self, producer_id: int, handler: ProducerHandler) -> None:
+        """Give what comes for a producer to `handler`, from before its PRODUCER on."""
+        self._check_open()
+        self._producers[producer_id] = handler
+
+    def detach_producer(self, producer_id: int) -> None:
+        """Nothing of it is handed over any more; the session forgets it."""
+        self._producers.pop(producer_id, None)
+
+    def attach_watcher(self, watcher_id: int, handler: WatchHandler) -> None:
+        """Give what comes for a watcher of topics to `handler`, from before its WATCH on."""
+        self._check_open()
+        self._watchers[watcher_id] = handler
+
+    def detach_watcher(self, watcher_id: int) -> None:
+        """Nothing of it is handed over any more; the session forgets it."""
+        self._watchers.pop(watcher_id, None)
+
+    def holds_consumer(self, consumer_id: int) -> bool:
+        """Whether it is attached still: not detached, not closed by the broker, not lost."""
+        return consumer_id in self._consumers
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is attached, and nothing is asked."""
+        return not (self._consumers or self._producers or self._watchers or self.requests)
+
+    def forget_template(self) -> None:
+        """What was learned of MESSAGE commands may not be right any more."""
+        self._template, self._template_for = _NEVER, None
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise NotConnected(f"the connection to {self.peer} has ended")
+
+    # Sending
+
+    def write(self, data: bytes) -> None:
+        """Queue encoded frames; ignored when the connection has ended."""
+        self._out.append(data)
+        self._unwritten += len(data)
+        if self._unwritten >= _AT_ONCE:
+            self._write_out()
+        elif not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def send(self, command: pb.BaseCommand) -> None:
+        """Queue a command without a body."""
+        self.write(encode(command))
+
+    def _flush(self) -> None:
+        self._flushing = False
+        self._write_out()
+
+    def _write_out(self) -> None:
+        out, self._out = self._out, []
+        self._unwritten = 0
+        if out and not self.closed:
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def ask(
+        self, make: Callable[[int], pb.BaseCommand], doing: str, timeout_s: float | None
+    ) -> asyncio.Future[Any]:
+        """Send a request.
+
+        Args:
+            make: Makes the command of a request id.
+            doing: What is asked, for the text of errors.
+            timeout_s: Longest wait in s; None waits for as long as the connection lives.
+
+        Returns:
+            A future of the body of the answer. It fails with the named error of the broker's
+            refusal, `TransportTimeout`, or `NotConnected` when the connection ends.
+        """
+        self._check_open()
+        request_id = self.requests.new_id()
+        self.send(make(request_id))
+        return self.requests.begin(request_id, doing, timeout_s)
+
+    def connect(
+        self, *, client_version: str, method: str, data: bytes, proxy_to: str | None
+    ) -> None:
+        """CONNECT; `ready` says how it ended.
+
+        Args:
+            client_version: Shown in the broker's statistics.
+            method: Name of the authentication method; "none" without.
+            data: What it proves itself by.
+            proxy_to: ``host:port`` of the broker behind a proxy.
+        """
+        flags = pb.FeatureFlags(
+            supports_auth_refresh=True,
+            supports_broker_entry_metadata=True,
+            supports_topic_watchers=True,
+            supports_get_partitioned_metadata_without_auto_creation=True,
+        )
+        plain = method == "none"
+        self.send(
+            commands.connect(
+                client_version=client_version,
+                auth_method_name=None if plain else method,
+                auth_data=None if plain else data,
+                proxy_to_broker_url=proxy_to,
+                feature_flags=flags,
+            )
+        )
+
+    def authenticate(self, *, client_version: str, method: str, data: bytes) -> None:
+        """AUTH_RESPONSE, to a challenge; success is silent."""
+        if not self.closed:
+            self.send(
+                commands.auth_response(client_version=client_version, method=method, data=data)
+            )
+
+    def _await_tick(self) -> None:
+        if math.isfinite(self._keep_alive_s):
+            self._tick = self._loop.call_later(self._keep_alive_s, self._keep_alive)
+
+    def _keep_alive(self) -> None:
+        # Bytes alone prove nothing: behind a damaged size they are never looked at, and what we
+        # send may be lost. While much comes, the answer may still be behind it.
+        if not self._answered and self._came < _MUCH:
+            silent = f"{self.peer} has not answered for {2 * self._keep_alive_s:g} s"
+            self.fail(TransportTimeout(silent))
+            return
+        if not (self.writable or self._had_room):
+            # What waits to be written would grow without end: acks go on, whoever else pauses.
+            self.fail(TransportTimeout(f"{self.peer} reads nothing"))
+            return
+        self._answered, self._came, self._had_room = False, 0, self.writable
+        self.send(commands.ping())
+        self._await_tick()
+
+    # The end
+
+    def close(self) -> None:
+        """Write what is queued, then end the connection."""
+        if not self.closed:
+            if self._out:
+                self._flush()
+            self._end(NotConnected(f"the connection to {self.peer} was closed"))
+            self._transport.close()
+
+    def fail(self, error: PulsarException) -> None:
+        """End the connection at once because of `error`."""
+        if not self.closed:
+            log.warning("the connection to %s ends: %s", self.peer, error)
+            self._end(error)
+            self._transport.abort()
+
+    def lost(self, error: Exception | None) -> None:
+        """The connection has ended, whoever ended it."""
+        if not self.closed:
+            log.warning("the connection to %s was lost%s", self.peer, f": {error}" if error else "")
+        self._end(error)
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+    def _end(self, error: Exception | None) -> None:
+        """Nothing comes or goes any more; once."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._tick is not None:
+            self._tick.cancel()
+        self._out.clear()
+        self._rest = b""
+        self._partial = bytearray()
+        self.forget_template()
+        cause = f"the connection to {self.peer} was lost" + (f": {error}" if error else "")
+        refused = error if isinstance(error, PulsarException) else None
+        if not self.ready.done():
+            self.ready.set_exception(refused or NotConnected(cause))
+            self.ready.exception()  # perhaps nobody waits any more
+
+        def ended(doing: str) -> Exception:
+            return NotConnected(f"{doing}: {cause}")
+
+        self.requests.fail(ended)
+        reason = refused or NotConnected(cause)
+        consumers, self._consumers = self._consumers, {}
+        producers, self._producers = self._producers, {}
+        watchers, self._watchers = self._watchers, {}
+        for consumer in consumers.values():
+            consumer.on_lost(reason)
+        for producer in producers.values():
+            producer.on_lost(reason)
+        for watcher in watchers.values():
+            watcher.on_lost(reason)
+        self._on_end(self)
+
+    def pause_writing(self) -> None:
+        """The socket's buffer is full."""
+        self._set_writable(False)
+
+    def resume_writing(self) -> None:
+        """The socket's buffer has room again."""
+        self._set_writable(True)
+
+    def _set_writable(self, writable: bool) -> None:
+        self.writable = writable
+        self._had_room = True
+        for handler in list(self._producers.values()):
+            handler.on_writable(writable)
+
+    # Receiving
+
+    def receive(self, data: bytes) -> None:
+        """Handle what the broker sent, cut anywhere."""
+        if self.closed:
+            return
+        self.heard_of = True
+        self._came += len(data)
+        if self._missing:
+            self._partial += data
+            self._missing -= len(data)
+            if self._missing > 0:
+                return  # looked at once, when the frame is complete
+            data = bytes(self._partial)
+            self._partial = bytearray()
+        elif self._rest:
+            data = self._rest + data
+        self._missing, self._rest = 0, b""
+        try:
+            at = self._frames(data)
+        except FrameError as error:
+            self._hand_over()
+            self.fail(error if self.ready.done() else _unexpected(self.peer, data, error))
+            return
+        self._hand_over()
+        if at < len(data) and not self.closed:
+            self._keep(data, at)
+
+    def _keep(self, data: bytes, at: int) -> None:
+        """Keep the beginning of a frame."""
+        left = len(data) - at
+        rest = data[at:]
+        if left < 4:
+            self._rest = rest
+            return
+        self._partial += rest
+        self._missing = _U32.unpack_from(rest)[0] + 4 - left
+
+    def _hand_over(self) -> None:
+        if self._given:
+            given, self._given = self._given, {}
+            for handler in given:
+                handler.on_entries_end()
+
+    def _frames(self, data: bytes) -> int:
+        """Handle all complete frames of `data`; returns where the incomplete one starts."""
+        at, size, most = 0, len(data), self._most
+        while size - at >= 4:
+            (total,) = _U32.unpack_from(data, at)
+            if not 4 <= total <= most:
+                raise FrameError(f"a frame of {total + 4} bytes, where 8 to {most + 4} may be")
+            end = at + 4 + total
+            if end > size:
+                break
+            template = self._template
+            if data.startswith(template.prefix, at + 4):
+                if template.single:
+                    template.single -= 1
+                else:
+                    taken = self._run(template, data, at, most)
+                    if taken > at:
+                        at = taken
+                        continue
+                start = at + 4 + len(template.prefix)
+                stop = start + template.width
+                if data.startswith(template.suffix, stop):
+                    entry = template.read(data, start)
+                    if entry >= 0:
+                        same: Any = self._template_for
+                        handler, ledger, count, epoch = same
+                        self._given[handler] = None
+                        body = stop + len(template.suffix) - 2
+                        handler.on_entry(ledger, entry, count, -1, epoch, data, body, end)
+                        at = end
+                        continue
+            self._frame(data, at + 4, end)
+            if self.closed:
+                return size
+            most = self._most
+            at = end
+        return at
+
+    def _run(self, template: Template, data: bytes, at: int, most: int) -> int:
+        """Let the consumer take as many plain messages as there are; where the next frame is."""
+        same: Any = self._template_for
+        handler, ledger, count, epoch = same
+        taken: int = at
+        if not count:
+            taken = handler.on_run(template, ledger, epoch, data, at, most)
+        if taken > at:
+            self._given[handler] = None
+            template.patience = 1
+        else:
+            template.single = template.patience
+            template.patience = min(_PATIENCE, 2 * template.patience)
+        return taken
+
+    def _frame(self, data: bytes, at: int, end: int) -> None:
+        """Handle the frame that is ``data[at:end]``, without its total size."""
+        (size,) = _U32.unpack_from(data, at)
+        start = at + 4
+        if size > end - start:
+            raise FrameError(f"a command of {size} bytes in a frame of {end - at}")
+        command = decode_command(data[start : start + size], True)
+        if command is None:
+            return  # of a newer broker
+        if command.type == _Type.MESSAGE:
+            self._message(command.message, data, start, start + size, end)
+        else:
+            self._command(command)
+
+    def _message(
+        self, message: pb.CommandMessage, data: bytes, start: int, at: int, end: int
+    ) -> None:
+        """MESSAGE whose command is ``data[start:at]``."""
+        handler = self._consumers.get(message.consumer_id)
+        if handler is None:
+            return  # detached, and told so: it comes again to whoever is there
+        if data.startswith(_ENTRY_METADATA_MAGIC, at, end):
+            if end - at < 6:
+                raise FrameError("a frame ends inside the size of its broker entry metadata")
+            at += 6 + _U32.unpack_from(data, at + 2)[0]
+            if at > end:
+                raise FrameError("broker entry metadata beyond its frame")
+        elif not message.ack_set:
+            self._learn(handler, message, data[start:at])
+        if at == end:
+            raise FrameError("MESSAGE without metadata and payload")
+        self._given[handler] = None
+        place = message.message_id
+        handler.on_entry(
+            place.ledgerId,
+            place.entryId,
+            message.redelivery_count,
+            from_words(message.ack_set) if message.ack_set else -1,
+            message.consumer_epoch,
+            data,
+            at,
+            end,
+        )
+
+    def _learn(self, handler: ConsumerHandler, message: pb.CommandMessage, command: bytes) -> None:
+        template = Template.of(command)
+        if template is not None:
+            self._template = template
+            self._template_for = (
+                handler,
+                message.message_id.ledgerId,
+                message.redelivery_count,
+                message.consumer_epoch,
+            )
+
+    def _command(self, command: pb.BaseCommand) -> None:
+        kind = command.type
+        answer = ANSWERS.get(kind)
+        if kind == _Type.SEND_RECEIPT:
+            producer = self._producers.get(command.send_receipt.producer_id)
+            if producer is not None:
+                producer.on_receipt(command.send_receipt)
+        elif kind == _Type.ERROR and command.error.request_id == commands.NO_REQUEST:
+            self.fail(_connection_error(self.peer, command.error))
+        elif answer is not None:
+            self.requests.answered(kind, getattr(command, answer))
+        else:
+            step = self._steps.get(kind)
+            if step is None:
+                raise FrameError(f"{_Type.Type.Name(kind)} is not for a client")
+            step(command)
+
+    def _connected(self, command: pb.BaseCommand) -> None:
+        connected = command.connected
+        if connected.HasField("max_message_size") and connected.max_message_size > 0:
+            self.max_message_size = connected.max_message_size
+            self._most = self.max_message_size + FRAME_OVERHEAD - 4
+        self.features = connected.feature_flags
+        if not self.ready.done():
+            self.ready.set_result(None)
+
+    def _ping(self, command: pb.BaseCommand) -> None:
+        self.send(commands.pong())
+
+    def _pong(self, command: pb.BaseCommand) -> None:
+        self._answered = True
+
+    def _send_error(self, command: pb.BaseCommand) -> None:
+        producer = self._producers.get(command.send_error.producer_id)
+        if producer is not None:
+            producer.on_send_error(command.send_error)
+
+    def _close_producer(self, command: pb.BaseCommand) -> None:
+        close = command.close_producer
+        producer = self._producers.pop(close.producer_id, None)
+        if producer is not None:
+            producer.on_closed_by_broker(_assigned(close, self._tls))
+
+    def _close_consumer(self, command: pb.BaseCommand) -> None:
+        close = command.close_consumer
+        consumer = self._consumers.pop(close.consumer_id, None)
+        if consumer is not None:
+            self.forget_template()
+            self._hand_over()  # what came before it
+            consumer.on_closed_by_broker(_assigned(close, self._tls))
+
+    def _end_of_topic(self, command: pb.BaseCommand) -> None:
+        consumer = self._consumers.get(command.reachedEndOfTopic.consumer_id)
+        if consumer is not None:
+            self._hand_over()
+            consumer.on_end_of_topic()
+
+    def _active_change(self, command: pb.BaseCommand) -> None:
+        change = command.active_consumer_change
+        consumer = self._consumers.get(change.consumer_id)
+        if consumer is not None:
+            consumer.on_active_change(change.is_active)
+
+    def _challenge(self, command: pb.BaseCommand) -> None:
+        self._renew(self)
+
+    def _topics_changed(self, command: pb.BaseCommand) -> None:
+        handler = self._watchers.get(command.watchTopicUpdate.watcher_id)
+        if handler is not None:
+            handler.on_topics_changed(command.watchTopicUpdate)
+
+    def _migrated(self, command: pb.BaseCommand) -> None:
+        """The topic moves to another cluster; its CLOSE follows, and lookups say where it is."""
+
+
+def _assigned(close: Any, tls: bool) -> str | None:
+    """Where the broker says that the topic is now (extensible load manager), or None."""
+    return str(close.assignedBrokerServiceUrlTls if tls else close.assignedBrokerServiceUrl) or None
+
+
+def _connection_error(peer: str, error: pb.CommandError) -> PulsarException:
+    return refusal(error.error, error.message, f"connect to {peer}")
+
+
+def _unexpected(peer: str, data: bytes, error: FrameError) -> PulsarException:
+    """The error for what came instead of an answer to CONNECT."""
+    if data.startswith(b"HTTP/"):
+        return ConnectError(
+            f"{peer} answers HTTP: give service_url the port of the binary protocol (6650, with "
+            "TLS 6651), not the web service's (8080)",
+            retryable=False,
+        )
+    if data[:2] in (b"\x15\x03", b"\x16\x03"):
+        return ConnectError(f"{peer} speaks TLS: use pulsar+ssl:// in service_url", retryable=False)
+    return error

@@ -1,0 +1,142 @@
+"""Sockets: TCP and TLS connections, and what asyncio says of one passed on to its session.
+
+Owns `Sockets`. All addresses of a name are tried, the next one when the one before fails or has not
+answered in a quarter of a second (RFC 8305): one that is dead costs no more than that. Whatever
+ends an attempt, no socket of it is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from ....errors import TransportTimeout
+from ....exceptions import ConnectError
+from ...advice import REACHABLE
+from . import tls
+from .addresses import Address
+from .session import ByteTransport, Session
+from .staggered import first
+from .tls import Tls
+
+_HIGH_WATER: Final = 4_000_000  # bytes unsent before producers pause
+
+
+class SocketProtocol(asyncio.Protocol):
+    """One connection to a broker.
+
+    Args:
+        make: Makes the session over a transport.
+
+    Attributes:
+        session: From `connection_made` on.
+    """
+
+    session: Session
+
+    def __init__(self, make: Callable[[ByteTransport], Session]) -> None:
+        self._make = make
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        stream = cast(asyncio.Transport, transport)
+        stream.set_write_buffer_limits(high=_HIGH_WATER)
+        self.session = self._make(stream)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.session.lost(tls.client_refused(self.session.peer, exc) or exc)
+
+    def data_received(self, data: bytes) -> None:
+        self.session.receive(data)
+
+    def pause_writing(self) -> None:
+        self.session.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.session.resume_writing()
+
+
+class Sockets:
+    """Opens connections; the other way to be connected is a broker in memory (`Dialer`).
+
+    Args:
+        secured: How connections by TLS are made.
+    """
+
+    def __init__(self, secured: Tls) -> None:
+        self._tls = secured
+
+    async def dial(
+        self, address: Address, make: Callable[[ByteTransport], Session], timeout_s: float
+    ) -> Session:
+        """Connect; the session has said nothing yet.
+
+        Args:
+            address: Where to.
+            make: Makes the session over a transport.
+            timeout_s: Longest wait in s, TLS and all.
+
+        Raises:
+            ConnectError: Refused, unknown host, unreachable; or no TLS that can be trusted.
+            AuthenticationError: The broker does not take the client's certificate.
+            TransportTimeout: Nobody answered in time.
+        """
+        loop = asyncio.get_running_loop()
+        context = self._tls.context() if address.tls else None
+        try:
+            async with asyncio.timeout(timeout_s):
+                stream = await _connect(loop, address)
+                try:
+                    _, protocol = await loop.create_connection(
+                        lambda: SocketProtocol(make),
+                        sock=stream,
+                        ssl=context,
+                        server_hostname=address.host if context else None,
+                    )
+                except OSError as error:  # the socket is closed by who was handed it
+                    if context is not None:
+                        raise tls.refused(str(address), address.host, error) from error
+                    raise
+        except TimeoutError as error:
+            text = f"no connection to {address} within {timeout_s:g} s"
+            raise TransportTimeout(text) from error
+        except OSError as error:
+            raise ConnectError(f"no connection to {address}: {error}; {REACHABLE}") from error
+        return protocol.session
+
+
+async def _resolved(loop: asyncio.AbstractEventLoop, address: Address) -> list[Any]:
+    """What `getaddrinfo` finds; a thread is needed for names only."""
+    where, kind = (address.host, address.port), socket.SOCK_STREAM
+    try:
+        return socket.getaddrinfo(*where, type=kind, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        pass
+    try:
+        return await loop.getaddrinfo(*where, type=kind)
+    except RuntimeError:  # at the interpreter's end, where no thread is started any more
+        return socket.getaddrinfo(*where, type=kind)
+
+
+async def _connect(loop: asyncio.AbstractEventLoop, address: Address) -> socket.socket:
+    """A TCP connection to one of the addresses of a host."""
+    found = await _resolved(loop, address)
+
+    async def attempt(family: int, kind: int, protocol: int, place: Any) -> socket.socket:
+        stream = socket.socket(family, kind, protocol)
+        try:
+            stream.setblocking(False)
+            with contextlib.suppress(OSError):  # of a kind that has no such option
+                stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(stream, place)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    attempts = [
+        lambda where=where: attempt(where[0], where[1], where[2], where[4]) for where in found
+    ]
+    return await first(attempts, discard=lambda stream: stream.close())

@@ -1,0 +1,191 @@
+"""What TLS is made with: whom to trust, which certificate to show.
+
+Owns `Tls`, whose context is made anew when one of its files has changed, so that a certificate that
+is replaced is used from the next connection on; and the names of what goes wrong. The name in the
+broker's certificate is compared with the host's, unlike in the stock clients, unless all checks
+are off.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+from typing import Final
+
+import certifi
+
+from ....exceptions import AuthenticationError, ConnectError, PulsarException
+
+# What OpenSSL says of a certificate (X509_V_ERR_*).
+_EXPIRED: Final = 10
+_NOT_YET: Final = 9
+_OTHER_NAME: Final = (62, 64)  # of a host, of an address
+# What a peer says that does not take our certificate, or misses one.
+_CLIENT_REFUSED: Final = (
+    "CERTIFICATE_REQUIRED",
+    "ALERT_BAD_CERTIFICATE",
+    "ALERT_CERTIFICATE_",
+    "ALERT_UNKNOWN_CA",
+    "ALERT_UNSUPPORTED_CERTIFICATE",
+    "ALERT_ACCESS_DENIED",
+    "ALERT_DECRYPT_ERROR",
+)
+# Another protocol answered.
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER")
+
+_Stamp = tuple[tuple[int, int, int] | None, ...]
+
+
+class Tls:
+    """How connections by TLS are made.
+
+    Args:
+        trust_file: Certificates to trust, PEM; None for the system's, or certifi's where the system
+            has none.
+        certificate_file: The client's certificate, PEM; None shows none.
+        key_file: Its key, PEM, not encrypted.
+        insecure: Accept any certificate, of any name.
+    """
+
+    def __init__(
+        self,
+        *,
+        trust_file: str | None = None,
+        certificate_file: str | None = None,
+        key_file: str | None = None,
+        insecure: bool = False,
+    ) -> None:
+        self._trust_file = trust_file
+        self._certificate_file = certificate_file
+        self._key_file = key_file
+        self._insecure = insecure
+        self._made: tuple[_Stamp, ssl.SSLContext] | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """For one connection; made anew when a file has changed.
+
+        Raises:
+            ConnectError: A file cannot be read, or is not what it must be.
+        """
+        files = (self._trust_file, self._certificate_file, self._key_file)
+        stamp = tuple(_stamp(path) for path in files)
+        if self._made is None or self._made[0] != stamp:
+            self._made = (stamp, self._make())
+        return self._made[1]
+
+    def _make(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self._insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        else:
+            self._trust(context)
+        if self._certificate_file is not None:
+            try:
+                # Without a password OpenSSL would ask for one on the terminal.
+                context.load_cert_chain(self._certificate_file, self._key_file, password="")
+            except OSError as error:  # an SSLError is one
+                raise ConnectError(
+                    f"the client certificate {self._certificate_file!r} with the key "
+                    f"{self._key_file!r} cannot be used ({_said(error)}): both must be PEM, belong "
+                    "together, and the key must not be encrypted",
+                    retryable=False,
+                ) from error
+        return context
+
+    def _trust(self, context: ssl.SSLContext) -> None:
+        if self._trust_file is None:
+            context.load_default_certs()
+            if not _has_roots(context):
+                context.load_verify_locations(certifi.where())
+            return
+        try:
+            context.load_verify_locations(self._trust_file)
+        except OSError as error:
+            raise ConnectError(
+                f"tls_trust_certs_file_path {self._trust_file!r} cannot be used ({_said(error)}): "
+                "it must have certificates in PEM",
+                retryable=False,
+            ) from error
+
+
+def _stamp(path: str | None) -> tuple[int, int, int] | None:
+    """Changes with a file's content, also when a link to it is moved."""
+    if path is None:
+        return None
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _has_roots(context: ssl.SSLContext) -> bool:
+    if context.cert_store_stats()["x509_ca"]:
+        return True
+    folder = ssl.get_default_verify_paths().capath  # read by OpenSSL when it looks for one
+    return folder is not None and any(Path(folder).iterdir())
+
+
+def _said(error: OSError) -> str:
+    return (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or str(error)
+
+
+def refused(peer: str, host: str, error: Exception) -> PulsarException:
+    """The error of a TLS handshake that `error` ended; its text says what to change.
+
+    Args:
+        peer: Who was connected to, for the text.
+        host: The name that the certificate had to have.
+        error: An OSError or TimeoutError.
+    """
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return ConnectError(f"{peer}: {_not_trusted(host, error)}", retryable=False)
+    said = client_refused(peer, error)
+    if said is not None:
+        return said
+    if isinstance(error, ssl.SSLError) and not any(each in str(error) for each in _NO_TLS):
+        return ConnectError(f"no TLS with {peer}: {_said(error)}")
+    # What is no TLS at all, or a peer that hung up: a port for plain connections does either.
+    how = "answered with something else" if isinstance(error, ssl.SSLError) else "ended it"
+    return ConnectError(
+        f"no TLS with {peer}, which {how}: if that is its port for plain connections, use "
+        "pulsar:// (or http://), or its port for TLS",
+        retryable=not isinstance(error, ssl.SSLError),
+    )
+
+
+def _not_trusted(host: str, error: ssl.SSLCertVerificationError) -> str:
+    code = error.verify_code
+    if code == _EXPIRED:
+        return "its certificate has expired: it must be renewed there"
+    if code == _NOT_YET:
+        return "its certificate is not valid yet: compare the clocks of both machines"
+    if code in _OTHER_NAME:
+        return (
+            f"its certificate is not for {host!r}: connect by a name that it has, or have one "
+            "issued for this name (tls_allow_insecure_connection=True would accept any "
+            "certificate, of anybody)"
+        )
+    return (
+        f"its certificate is not trusted ({error.verify_message}): tls_trust_certs_file_path must "
+        "have the certificate of who issued it"
+    )
+
+
+def client_refused(peer: str, error: Exception | None) -> AuthenticationError | None:
+    """The error where the broker did not take the client's certificate; None for others.
+
+    With TLS 1.3 it says so after the handshake.
+    """
+    if not isinstance(error, ssl.SSLError):
+        return None
+    said = str(error)
+    if not any(each in said for each in _CLIENT_REFUSED):
+        return None
+    return AuthenticationError(
+        f"{peer} does not take the client's certificate, or wants one ({_said(error)}): see "
+        "AuthenticationTLS, or tls_certificate_file_path and tls_private_key_file_path"
+    )

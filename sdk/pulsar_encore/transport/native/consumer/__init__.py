@@ -1,0 +1,1 @@
+"""The `ConsumerLink` over the protocol."""

@@ -1,0 +1,180 @@
+"""Chunked messages of one source: joined, and known by all their entries until they are settled.
+
+Owns `Chunked`. Above the link a chunked message is its last entry; here an ack or a redelivery of
+that is one of all its entries, because a part that comes alone may wedge the subscription
+(wire-protocol notes 6.4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from ....options import Subscription
+from ....timer import now_ms
+from ....wire.chunks import Arrival, Chunk, ChunkAssembler, Fate, Joined, LetGo, Place
+from ....wire.entries import text as as_text
+from . import entries
+
+log: Final = logging.getLogger("pulsar_encore.consumer")
+
+_AGAIN_S: Final = 1.0  # before a piece whose message cannot be joined now is asked for again
+# An ordered subscription brings all that is unacked with it: that is asked for less and less often,
+# until nothing had to be for so long.
+_MOST_AGAIN_S: Final = 60.0
+_CALM_S: Final = 120.0
+# Joined messages whose entries are remembered: more than a broker's unacked window can hold.
+_MOST_JOINED: Final = 100_000
+
+
+class Chunked:
+    """The chunked messages of one source.
+
+    Args:
+        subscription: Its limits.
+        topic: For log lines.
+        loop: Whose timers it uses.
+        ack: Acks entries at once.
+        redeliver: Asks for entries again; what it cannot ask for now comes by itself.
+        starved: Whether nothing can come now, because the broker has no permits.
+    """
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        topic: str,
+        loop: asyncio.AbstractEventLoop,
+        ack: Callable[[list[Place]], None],
+        redeliver: Callable[[list[Place]], None],
+        starved: Callable[[], bool],
+    ) -> None:
+        self._starved = starved
+        self._topic = topic
+        self._loop = loop
+        self._ack = ack
+        self._redeliver = redeliver
+        self._assembler = ChunkAssembler(
+            max_messages=subscription.max_pending_chunked_message,
+            max_bytes=entries.LARGEST,
+            ack_oldest=subscription.auto_ack_oldest_chunked_message_on_queue_full,
+        )
+        self._remembers = subscription.durable  # nobody acks or asks for what a reader read
+        self._joined: OrderedDict[Place, tuple[Place, ...]] = OrderedDict()  # by the last entry
+        self._shared = subscription.shared
+        self._again_s = _AGAIN_S
+        self._again_at = float("-inf")
+        self._expiry: asyncio.TimerHandle | None = None
+        self._waiting: set[asyncio.TimerHandle] = set()
+
+    @property
+    def pending(self) -> int:
+        """Messages of which a part has come."""
+        return len(self._assembler)
+
+    def add(
+        self, chunk: entries.Chunk, ledger: int, entry: int, redelivery_count: int
+    ) -> Joined | None:
+        """A piece came; the whole message, when it is the last."""
+        metadata = chunk.metadata
+        arrival: Arrival = self._assembler.add(
+            Chunk(
+                uuid=as_text(metadata.uuid),
+                index=metadata.chunk_id,
+                count=metadata.num_chunks_from_msg,
+                total=metadata.total_chunk_msg_size,
+                place=(ledger, entry),
+                payload=chunk.payload,
+                redelivery_count=redelivery_count,
+                sealed=chunk.sealed,
+            ),
+            now_ms=now_ms(self._loop),
+        )
+        self._let_go(arrival.let_go)
+        self._watch()
+        if arrival.joined is not None:
+            places = arrival.joined.places
+            if self._remembers:
+                self._joined[places[-1]] = places
+            if len(self._joined) > _MOST_JOINED:
+                self._joined.popitem(last=False)
+        return arrival.joined
+
+    def _let_go(self, let_go: Iterable[LetGo]) -> None:
+        for each in let_go:
+            places = list(each.places)
+            text = "%s: %d entries of a chunked message: %s: %s"
+            log.warning(text, self._topic, len(places), each.fate.value, each.reason)
+            if each.fate is Fate.ACK:
+                self._ack(places)
+            else:
+                self._redeliver_later(places)
+
+    def _redeliver_later(self, places: list[Place]) -> None:
+        if not self._shared and self._waiting:
+            return  # it comes with the others
+
+        def again() -> None:
+            self._waiting.discard(timer)
+            self._redeliver(places)
+
+        timer = self._loop.call_later(_AGAIN_S if self._shared else self._ordered_wait(), again)
+        self._waiting.add(timer)
+
+    def _ordered_wait(self) -> float:
+        now = self._loop.time()
+        calm = now - self._again_at > _CALM_S
+        self._again_s = _AGAIN_S if calm else min(_MOST_AGAIN_S, 2 * self._again_s)
+        self._again_at = now + self._again_s
+        return self._again_s
+
+    def _watch(self) -> None:
+        due = self._assembler.next_expiry()
+        if due is not None and self._expiry is None:
+            wait = max(0.0, (due - now_ms(self._loop)) / 1000)
+            self._expiry = self._loop.call_later(wait, self._expire)
+
+    def _expire(self) -> None:
+        self._expiry = None
+        if self._starved():
+            self.postpone()
+        self._let_go(self._assembler.expire(now_ms(self._loop)))
+        self._watch()
+
+    def postpone(self) -> None:
+        """Nothing could come until now: what is incomplete waits anew."""
+        self._assembler.postpone(now_ms(self._loop))
+
+    def expand(self, places: list[Place]) -> list[Place]:
+        """Entries as they are known above; those of chunked messages with all that belong to them.
+
+        They stay known until the broker has confirmed an ack (`forget`), which may have to be sent
+        again; and the same list without any is given back as it is.
+        """
+        joined = self._joined
+        if not joined or joined.keys().isdisjoint(places):
+            return places
+        return [piece for each in places for piece in joined.get(each, (each,))]
+
+    def forget(self, places: Iterable[Place]) -> None:
+        """They are acked, and the broker has said so."""
+        for each in places:
+            self._joined.pop(each, None)
+
+    def forget_up_to(self, place: Place) -> None:
+        """A cumulative ack, which needs no more than its last entry."""
+        joined = self._joined
+        while joined and next(iter(joined)) <= place:  # nearly in order; a straggler is no harm
+            joined.popitem(last=False)
+
+    def clear(self) -> None:
+        """The connection is lost, or the place another: all that is incomplete comes again."""
+        self._assembler.clear()
+        for timer in self._waiting:
+            timer.cancel()
+        self._waiting.clear()
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None

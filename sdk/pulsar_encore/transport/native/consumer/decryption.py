@@ -1,0 +1,90 @@
+"""What becomes of an encrypted entry: read in clear, refused, acked unread, or handed on as it is.
+
+Owns `Decryption`, of one subscription (`crypto_key_reader`, `crypto_failure_action`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from ....encryption import CryptoKeyReader, key_reader_of
+from ....errors import EncoreError
+from ....exceptions import CryptoError
+from ....options import ConsumerCryptoFailureAction, Subscription
+from ....wire import pulsar_pb2 as pb
+from ....wire.encryption import DataKeys, DecryptionError, is_encrypted
+
+
+class Undecrypted(Enum):
+    """What becomes of an entry that cannot be decrypted here."""
+
+    REFUSED = "neither delivered nor acked"
+    DISCARDED = "acked"
+    RAW = "delivered as it is"
+
+
+_ACTIONS: Final = {
+    ConsumerCryptoFailureAction.FAIL: Undecrypted.REFUSED,
+    ConsumerCryptoFailureAction.DISCARD: Undecrypted.DISCARDED,
+    ConsumerCryptoFailureAction.CONSUME: Undecrypted.RAW,
+}
+
+
+class Decryption:
+    """Decrypts the entries of one subscription.
+
+    Args:
+        subscription: Its key reader, and what to do without a key.
+
+    Raises:
+        NotSupportedError: There is a key reader, and `cryptography` is not installed, or only the
+            stock library can read it.
+        ConfigurationError: The key reader is none.
+    """
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._reader = key_reader_of(subscription.crypto_key_reader)
+        self._action = _ACTIONS[subscription.crypto_failure_action]
+        self._keys = DataKeys() if self._reader is not None else None
+
+    def clear(
+        self, metadata: pb.MessageMetadata, payload: bytes
+    ) -> bytes | tuple[Undecrypted, Exception]:
+        """The payload in clear; or what to do, and why."""
+        if not is_encrypted(metadata):
+            return payload
+        reader, keys = self._reader, self._keys
+        if reader is None or keys is None:
+            names = ", ".join(repr(each.key) for each in metadata.encryption_keys)
+            why = f"the message is encrypted for {names}: subscribe with a crypto_key_reader"
+            return self._action, DecryptionError(why)
+        try:
+            return keys.decrypt(
+                metadata, payload, lambda name, told: _private_key(reader, name, told)
+            )
+        except EncoreError as error:
+            return self._action, error
+
+
+def _private_key(reader: CryptoKeyReader, name: str, metadata: Mapping[str, str]) -> bytes | None:
+    """What the application's reader gives; whatever it does costs the entry and nothing else.
+
+    Raises:
+        CryptoError: It gave no key, and did not say None either.
+    """
+    try:
+        key: object = reader.private_key(name, dict(metadata))
+    except EncoreError:
+        raise
+    except Exception as error:
+        raise CryptoError(
+            f"the key {name!r}: crypto_key_reader.private_key raised {type(error).__name__}"
+        ) from error
+    if key is None or isinstance(key, bytes):
+        return key
+    raise CryptoError(
+        f"the key {name!r}: crypto_key_reader.private_key must give bytes, gave "
+        f"{type(key).__name__}"
+    )

@@ -1,0 +1,77 @@
+"""How a message was encrypted, from the metadata of its entry (`encryption.ContextFields`).
+
+Owns `encryption_of`. Of a chunked message it tells of the last chunk, as each has its own keys.
+"""
+
+from __future__ import annotations
+
+from ....options import CompressionType
+from ....wire import pulsar_pb2 as pb
+from ....wire.encryption import is_encrypted
+from ....wire.entries import properties, text
+
+
+class _Key:
+    """A key that the data key was encrypted with (`encryption.KeyFields`)."""
+
+    def __init__(self, fields: pb.EncryptionKeys) -> None:
+        self._fields = fields
+
+    @property
+    def key(self) -> str:
+        return text(self._fields.key)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return properties(self._fields.metadata)
+
+    def value(self) -> bytes:
+        return self._fields.value
+
+
+class Encrypted:
+    """How the messages of an entry were encrypted.
+
+    Args:
+        metadata: Of the entry.
+        failed: It could not be decrypted here.
+    """
+
+    def __init__(self, metadata: pb.MessageMetadata, failed: bool) -> None:
+        self._metadata = metadata
+        self._failed = failed
+
+    def keys(self) -> list[_Key]:
+        return [_Key(each) for each in self._metadata.encryption_keys]
+
+    def param(self) -> bytes:
+        return self._metadata.encryption_param
+
+    def algorithm(self) -> str:
+        return text(self._metadata.encryption_algo)
+
+    def compression_type(self) -> CompressionType:
+        return CompressionType(self._metadata.compression)
+
+    def uncompressed_message_size(self) -> int:
+        # Producers may say it of what is not compressed too.
+        compressed = self._metadata.compression != pb.NONE
+        return self._metadata.uncompressed_size if compressed else 0
+
+    def batch_size(self) -> int:
+        metadata = self._metadata
+        batched = metadata.HasField("num_messages_in_batch")
+        return metadata.num_messages_in_batch if batched else -1
+
+    def is_decryption_failed(self) -> bool:
+        return self._failed
+
+
+def encryption_of(metadata: pb.MessageMetadata, *, failed: bool = False) -> Encrypted | None:
+    """How an entry was encrypted; None when it was not.
+
+    Args:
+        metadata: Of the entry.
+        failed: Its payload is what it was when it came.
+    """
+    return Encrypted(metadata, failed) if is_encrypted(metadata) else None

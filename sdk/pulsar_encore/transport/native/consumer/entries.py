@@ -1,0 +1,428 @@
+"""From an entry's bytes to a delivery: checksum, metadata, compression, batch.
+
+Owns `EntryReader`. The usual entries (plain, or a batch that is neither compressed nor encrypted)
+are read in place by looking at a few bytes; all others by the codec in `wire`, and both ways give
+the same (`tests/native`). What is broken is told by name with the validation error to ack it with;
+it costs its entry and nothing else.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from fastcrc import crc32
+from google.protobuf.message import DecodeError
+
+from ....wire import pulsar_pb2 as pb
+from ....wire.compression import CodecError, decompress
+from ....wire.entries import BatchError, ChecksumError, EntryError
+from ...base import Run
+from ..connection.fast_path import Template
+from .decryption import Decryption, Undecrypted
+from .messages import Batch, BatchMessage, Origin, PlainMessage, Sealed, Unreadable, payload_size
+
+#: Largest message in bytes, be it in one entry or in chunks, compressed or not. A payload may be
+#: many times its entry's size: brokers bound what is sent, and no client what that was before.
+LARGEST: Final = 256 * 1024 * 1024
+
+_U32: Final = Struct(">I")
+_PRODUCER: Final = 0x0A
+_SEQUENCE: Final = 0x10
+_PUBLISHED: Final = 0x18
+_UNCOMPRESSED_SIZE: Final = 0x48
+_IN_BATCH: Final = 0x58
+_HIGHEST_SEQUENCE: Final = b"\xc0\x01"
+_CHECKSUM_MAGIC: Final = b"\x0e\x01"
+_TIME: Final = 7  # bytes of a publish time, with its tag
+_PAYLOAD_SIZE: Final = 0x18
+_COMPACTED_OUT: Final = 0x20
+
+_NO_SIZE: Final = b"\xff\xff\xff\xff"  # of a metadata: no batch is so large
+
+_iscsi = crc32.iscsi
+
+
+class Opened(NamedTuple):
+    """The messages of a batch.
+
+    Attributes:
+        batch_size: Messages in the entry.
+        messages: One for each index, or for those in `indexes`.
+        indexes: None for all.
+    """
+
+    batch_size: int
+    messages: list[BatchMessage]
+    indexes: list[int] | None = None
+
+
+class Marker(NamedTuple):
+    """An entry that is the brokers' own and no message: it is acked, and nobody sees it."""
+
+    kind: int
+
+
+class Chunk(NamedTuple):
+    """A piece of a message.
+
+    Attributes:
+        metadata: Of the piece; uuid, number and total are in it.
+        body: ``md_size metadata payload``.
+        payload: The piece, in clear if it was encrypted, compressed as the whole.
+        sealed: It could not be decrypted, and is as it came.
+    """
+
+    metadata: pb.MessageMetadata
+    body: bytes
+    payload: bytes
+    sealed: bool = False
+
+
+class Withheld(NamedTuple):
+    """An entry that cannot be decrypted here, and is not delivered.
+
+    Attributes:
+        messages: In it.
+        action: What becomes of it.
+        error: Why it cannot be read.
+    """
+
+    messages: int
+    action: Undecrypted
+    error: Exception
+
+
+Read = PlainMessage | Opened | Marker | Chunk | Withheld
+
+
+class EntryReader:
+    """Reads the entries of one topic.
+
+    Args:
+        origin: Handed to every message.
+        decryption: What becomes of encrypted entries.
+        max_size: Largest payload after decompression, in bytes.
+    """
+
+    def __init__(self, origin: Origin, decryption: Decryption, max_size: int) -> None:
+        self._origin = origin
+        self._decryption = decryption
+        self._max_size = max_size
+        # Of the last plain message: the bytes up to its sequence id, where that is, how wide, and
+        # the publish time behind it.
+        self._head = _NO_SIZE
+        self._number = self._width = self._tail = 0
+        self._published = b""
+
+    def open(self, data: bytes, at: int, end: int) -> Read:
+        """Read the body ``data[at:end]``.
+
+        Raises:
+            EntryError: It is broken; `validation_error` says how.
+        """
+        if data.startswith(_CHECKSUM_MAGIC, at) and end - at >= 10:
+            body = data[at + 6 : end]
+            if _iscsi(body) != _U32.unpack_from(data, at + 2)[0]:
+                raise ChecksumError("the entry's bytes are not those its checksum was made of")
+        else:
+            body = data[at:end]
+        # As the plain message before: nothing else but a sequence id of the same width.
+        if body.startswith(self._head) and body.startswith(self._published, self._tail):
+            first = body[self._number]
+            if self._width == 2:
+                plain = first >= 0x80 > body[self._number + 1]
+            elif self._width == 3:
+                second, third = body[self._number + 1], body[self._number + 2]
+                plain = first >= 0x80 <= second and third < 0x80
+            else:
+                plain = first < 0x80
+            if plain:
+                return PlainMessage(self._origin, body)
+        if len(body) < 4:
+            raise EntryError(f"an entry of {len(body)} bytes ends before its metadata")
+        stop = 4 + int(_U32.unpack_from(body)[0])
+        if stop > len(body):
+            raise EntryError(f"metadata of {stop - 4} bytes, {len(body) - 4} are left")
+        try:
+            return self._understood(body, stop)
+        except (IndexError, DecodeError) as error:  # numbers that do not end, in looking for them
+            raise EntryError(f"undecodable metadata: {error}") from error
+
+    def _understood(self, body: bytes, stop: int) -> Read:
+        """What the metadata ``body[4:stop]`` says the entry is."""
+        count = _messages_in(body, stop)
+        if count == 0:
+            self._learn(body, stop)
+            return PlainMessage(self._origin, body)
+        if count > 0:
+            return self._batch(Batch(self._origin, body, body), count, stop)
+        return self._any(body, stop)
+
+    def take_run(
+        self,
+        template: Template,
+        ledger: int,
+        data: bytes,
+        at: int,
+        most: int,
+        run: Run,
+    ) -> int:
+        """Read frames that are as the template says, while they hold plain messages as the last
+        one was; the rest is for `open`, which tells why.
+
+        Args:
+            template, ledger: Of the frames.
+            data, at: The first frame, with its size.
+            most: Largest frame, without its size.
+            run: Gets the messages.
+
+        Returns:
+            Where the first frame begins that was not taken.
+        """
+        origin, head, published = self._origin, self._head, self._published
+        tail, number, width = self._tail, self._number, self._width
+        prefix, suffix, wide = template.prefix, template.suffix, template.width
+        entry_at = 4 + len(prefix)
+        suffix_at = entry_at + wide
+        crc_at = suffix_at + len(suffix)
+        body_at = crc_at + 4
+        size = len(data)
+        add_place, add_message = run.places.append, run.messages.append
+        while at + body_at <= size:
+            (total,) = _U32.unpack_from(data, at)
+            end = at + 4 + total
+            if end > size or total > most:
+                break
+            if not (data.startswith(prefix, at + 4) and data.startswith(suffix, at + suffix_at)):
+                break
+            body = data[at + body_at : end]
+            if not (body.startswith(head) and body.startswith(published, tail)):
+                break
+            first = body[number]
+            if width == 2:
+                if not first >= 0x80 > body[number + 1]:
+                    break
+            elif width == 3:
+                if not (first >= 0x80 <= body[number + 1] and body[number + 2] < 0x80):
+                    break
+            elif first >= 0x80:
+                break
+            if _iscsi(body) != _U32.unpack_from(data, at + crc_at)[0]:
+                break
+            entry = data[at + entry_at]
+            if wide == 2:
+                second = data[at + entry_at + 1]
+                if not entry >= 0x80 > second:
+                    break
+                entry = entry & 0x7F | second << 7
+            elif wide != 1 or entry >= 0x80:
+                entry = template.read(data, at + entry_at)
+                if entry < 0:
+                    break
+            add_place((ledger, entry))
+            add_message(PlainMessage(origin, body))
+            at = end
+        return at
+
+    def _learn(self, body: bytes, stop: int) -> None:
+        """Of a plain message: what the next ones may have in common with it."""
+        number = 7 + body[5]  # behind the producer's name, and the tag of the sequence id
+        tail = stop - _TIME
+        width = tail - number
+        published = body[tail:stop]
+        # A time of now takes six bytes; what ends otherwise is not learned.
+        if 1 <= width <= 3 and published[0] == _PUBLISHED and published[-2] >= 0x80:
+            self._head, self._published = body[:number], published
+            self._number, self._width, self._tail = number, width, tail
+
+    def _any(self, body: bytes, stop: int) -> Read:
+        """The general way."""
+        metadata = pb.MessageMetadata()
+        try:
+            metadata.ParseFromString(body[4:stop])
+        except DecodeError as error:
+            raise EntryError(f"undecodable metadata: {error}") from error
+        if not metadata.IsInitialized():
+            raise EntryError("metadata without its producer name, sequence id or publish time")
+        if metadata.HasField("marker_type"):
+            return Marker(metadata.marker_type)
+        payload = body[stop:]
+        clear = self._decryption.clear(metadata, payload)
+        if isinstance(clear, tuple):
+            action, why = clear
+            if action is Undecrypted.RAW:
+                if metadata.num_chunks_from_msg > 1:
+                    return Chunk(metadata, body, payload, sealed=True)
+                return Sealed(self._origin, body, metadata)
+            return Withheld(metadata.num_messages_in_batch, action, why)
+        payload = clear
+        if metadata.num_chunks_from_msg > 1:
+            return Chunk(metadata, body, payload)
+        return self.of_payload(metadata, body, payload)
+
+    def of_chunks(self, last: Chunk, payload: bytes, sealed: bool) -> PlainMessage | Opened:
+        """The message of all its pieces.
+
+        Args:
+            last: The last piece, which tells of the whole.
+            payload: All of them.
+            sealed: One could not be decrypted; then it is handed on as it came.
+
+        Raises:
+            EntryError: It is not what its metadata says.
+        """
+        if sealed:
+            return Sealed(self._origin, last.body, last.metadata, payload)
+        return self.of_payload(last.metadata, last.body, payload)
+
+    def of_payload(
+        self, metadata: pb.MessageMetadata, body: bytes, payload: bytes
+    ) -> PlainMessage | Opened:
+        """The messages in a whole payload in clear, still compressed.
+
+        Args:
+            metadata, body: Of the entry, or of the last piece.
+            payload: All of it.
+
+        Raises:
+            EntryError: It is not what its metadata says.
+        """
+        try:
+            clear = decompress(
+                metadata.compression,
+                payload,
+                metadata.uncompressed_size,
+                self._max_size,
+            )
+        except CodecError as error:
+            # Readable elsewhere, or after an install: the application decides what becomes of it.
+            return Unreadable(self._origin, body, metadata, error)
+        if not metadata.HasField("num_messages_in_batch"):
+            return PlainMessage(self._origin, body, metadata, bytes(clear))
+        batch = Batch(self._origin, body, bytes(clear), metadata)
+        return self._batch(batch, metadata.num_messages_in_batch, 0)
+
+    def _batch(self, batch: Batch, count: int, at: int) -> Opened:
+        """Where each message of a batch starts.
+
+        Raises:
+            BatchError: There are fewer or more bytes than `count` messages take.
+        """
+        buffer = batch.buffer
+        end = len(buffer)
+        if count < 1 or count > end - at:
+            raise BatchError(f"a batch of {count} messages in {end - at} bytes")
+        starts: list[int] = []
+        add = starts.append
+        removed = False
+        # Messages of the same size begin alike: what is equal needs no second look.
+        head, stride = _NO_SIZE, 0
+        for _ in range(count):
+            if buffer.startswith(head, at):
+                add(at)
+                at += stride
+                continue
+            if end - at < 4:
+                raise BatchError(f"the batch ends before message {len(starts)} of {count}")
+            (size,) = _U32.unpack_from(buffer, at)
+            start = at + 4
+            stop = start + size
+            if stop > end:
+                raise BatchError(f"metadata of message {len(starts)} reaches beyond the batch")
+            length, width, out = _single(buffer, start, stop)
+            if length > end - stop:
+                raise BatchError(f"payload of message {len(starts)} reaches beyond the batch")
+            removed = removed or out
+            if width and not out:
+                head, stride = buffer[at : start + width], stop + length - at
+            add(at)
+            at = stop + length
+        if at != end:
+            raise BatchError(f"{end - at} bytes are left after the {count} messages of the batch")
+        if removed:
+            return _without_removed(batch, count, starts)
+        return Opened(count, [BatchMessage(batch, start) for start in starts])
+
+
+def _messages_in(body: bytes, end: int) -> int:
+    """How many messages the metadata ``body[4:end]`` announces, if nothing is special in it.
+
+    Returns:
+        0 for a plain message, 1 or more for a batch, -1 when it has to be decoded.
+    """
+    if body[4] != _PRODUCER:
+        return -1
+    at = 6 + body[5]
+    if body[5] >= 0x80 or at + 2 >= end or body[at] != _SEQUENCE:
+        return -1
+    at += 1
+    while body[at] >= 0x80 and at < end:
+        at += 1
+    at += 1
+    if at >= end or body[at] != _PUBLISHED:
+        return -1
+    at += 1
+    while body[at] >= 0x80 and at < end:
+        at += 1
+    at += 1
+    if at == end:
+        return 0
+    if at < end and body[at] == _UNCOMPRESSED_SIZE:  # Java writes it, also where nothing is
+        at += 1
+        while at < end and body[at] >= 0x80:
+            at += 1
+        at += 1
+        if at == end:
+            return 0
+    if at >= end or body[at] != _IN_BATCH:
+        return -1
+    count = shift = 0
+    while True:
+        at += 1
+        if at >= end or shift > 28:
+            return -1
+        count |= (body[at] & 0x7F) << shift
+        shift += 7
+        if body[at] < 0x80:
+            break
+    at += 1
+    if at < end and body.startswith(_HIGHEST_SEQUENCE, at):
+        at += 2
+        while at < end and body[at] >= 0x80:
+            at += 1
+        at += 1
+    return count if at == end and count > 0 else -1
+
+
+def _single(buffer: bytes, at: int, end: int) -> tuple[int, int, bool]:
+    """A single metadata: (payload size, bytes at its start that decide that, compacted out).
+
+    The second is 0 where the start does not decide it.
+    """
+    if at < end and buffer[at] == _PAYLOAD_SIZE:
+        after = at + 1
+        while after < end and buffer[after] >= 0x80:
+            after += 1
+        after += 1
+        if after - at <= 4 and after <= end:
+            flagged = after < end and buffer[after] == _COMPACTED_OUT
+            if not flagged:
+                # With the byte behind it, which is not the flag's, where there is one.
+                width = after - at + (after < end)
+                return payload_size(buffer, at, end), width, False
+    metadata = pb.SingleMessageMetadata()
+    try:
+        metadata.ParseFromString(buffer[at:end])
+    except DecodeError as error:
+        raise BatchError(f"undecodable metadata in a batch: {error}") from error
+    if not metadata.HasField("payload_size") or metadata.payload_size < 0:
+        raise BatchError("a message of a batch without its payload size")
+    return metadata.payload_size, 0, metadata.compacted_out
+
+
+def _without_removed(batch: Batch, count: int, starts: list[int]) -> Opened:
+    """The messages that compaction left; each removed one still has its place."""
+    messages = [BatchMessage(batch, start) for start in starts]
+    indexes = [at for at, each in enumerate(messages) if not each.metadata.compacted_out]
+    return Opened(count, [messages[at] for at in indexes], indexes)

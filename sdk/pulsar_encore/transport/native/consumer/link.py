@@ -1,0 +1,471 @@
+"""A subscription of one or many topics: the `ConsumerLink` of the native transport.
+
+Owns `NativeConsumer`: the numbering of its sources, and what concerns all of them. Partitions and
+topics that appear while it runs are subscribed as they are found; one of several topics that is
+deleted ends alone, and of a pattern without a sound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from ....closing import CloseOnce
+from ....errors import ClosedError, EncoreError, NotSupportedError
+from ....exceptions import OperationNotSupported, TopicNotFound
+from ....ids import MessageId
+from ....loops import running_loop
+from ....options import Subscription
+from ....process import in_background
+from ....topic_names import base_name, full_name
+from ...base import AckPlan, Capabilities, Deliveries, Sink
+from ..lookup.lookup import Lookup
+from ..lookup.watching import Watched
+from .decryption import Decryption
+from .source import Source
+from .subscribing import Subscribing
+
+log: Final = logging.getLogger("pulsar_encore.consumer")
+
+NATIVE: Final = Capabilities(name="native")
+
+#: Bytes that one consumer's messages may have, on their way and not yet consumed.
+MOST_BYTES: Final = 64 * 1024 * 1024
+_AT_ONCE: Final = 50  # sources that subscribe at a time
+
+
+class NativeConsumer:
+    """One subscription (`ConsumerLink`).
+
+    Args:
+        lookup: Where topics are.
+        subscription: What was asked for.
+        consumer_name: At the broker.
+        ids: Consumer ids of the client.
+        gone: Called with it when it has closed.
+    """
+
+    capabilities = NATIVE
+
+    def __init__(
+        self,
+        lookup: Lookup,
+        subscription: Subscription,
+        consumer_name: str,
+        ids: Iterator[int],
+        gone: Callable[[NativeConsumer], None],
+    ) -> None:
+        self._lookup = lookup
+        self._subscription = subscription
+        self._consumer_name = consumer_name
+        self._ids = ids
+        self._gone = gone
+        self._subscribing = Subscribing(subscription, consumer_name)
+        self._decryption = Decryption(subscription)
+        self._sources: list[Source] = []
+        self._by_topic: dict[str, int] = {}
+        self._deleted: set[int] = set()  # sources whose topic is no more
+        self._watched = self._watch(subscription)
+        self._round = lookup.make_round()
+        self._sink: Sink | None = None
+        self._announced = 0  # sources that the sink has heard of
+        self._early: list[tuple[int, bool | None]] = []  # notices from before it had
+        self._flow_stopped = False
+        self._closed = False
+        self._failure: Exception | None = None
+        self._discovering: asyncio.Task[None] | None = None
+        self._close_once = CloseOnce(self._close)
+
+    async def open(self) -> None:
+        """Subscribe to all topics; none is subscribed when one fails.
+
+        Raises:
+            EncoreError: The first refusal.
+        """
+        try:
+            await self._open_all(await self._topics())
+        except BaseException:
+            await self.close()
+            raise
+        self._discovering = in_background(self._lookup.pool.loop, self._discover())
+
+    def _watch(self, subscription: Subscription) -> Watched | None:
+        """What tells of the topics of a pattern, if it is one."""
+        if subscription.pattern is None:
+            return None
+        discovery_s = self._lookup.pool.settings.discovery_s
+        return Watched(
+            self._lookup,
+            subscription.pattern,
+            subscription.regex_subscription_mode,
+            min(discovery_s, subscription.pattern_auto_discovery_period),
+        )
+
+    async def _topics(self) -> list[tuple[str, int]]:
+        """Full names of the topics and partitions there are now, with partition numbers."""
+        if self._watched is not None:
+            return await self._parts(map(base_name, await self._watched.first()))
+        return await self._parts(full_name(topic) for topic in self._subscription.topics)
+
+    async def _new_topics(self) -> list[tuple[str, int]]:
+        """The same of what has come since, once it is time to look."""
+        if self._watched is not None:
+            names = await self._watched.changed()
+            found = await self._parts(
+                base_name(name) for name in names if name not in self._by_topic
+            )
+        else:
+            await self._round.next(self._lookup.pool.settings.discovery_s)
+            try:
+                found = await self._topics()
+            except EncoreError:
+                self._round.again()
+                raise
+        return [each for each in found if each[0] not in self._by_topic]
+
+    async def _parts(self, topics: Iterable[str]) -> list[tuple[str, int]]:
+        """The topics, and the partitions of those that have some."""
+        found = []
+        for topic in dict.fromkeys(topics):
+            if base_name(topic) != topic:
+                found.append((topic, _partition_of(topic)))
+                continue
+            try:
+                count = await self._lookup.partitions(topic, create=self._may_create)
+            except TopicNotFound:
+                if self._watched is None and not self._deleted:
+                    raise
+                continue  # deleted since it was found
+            if count:
+                found += [(f"{topic}-partition-{each}", each) for each in range(count)]
+            else:
+                found.append((topic, -1))
+        return found
+
+    @property
+    def _may_create(self) -> bool:
+        """Whether a topic may come to be by our asking for it."""
+        return self._subscription.force_topic_creation and self._watched is None
+
+    async def _open_all(self, topics: Sequence[tuple[str, int]], *, are_new: bool = False) -> None:
+        if not self._subscription.receiver_queue_size and (
+            len(self._sources) + len(topics) != 1 or self._subscription.pattern is not None
+        ):
+            raise OperationNotSupported(
+                "receiver_queue_size=0 is for one topic without partitions: give it 1 or more"
+            )
+        limit = asyncio.Semaphore(_AT_ONCE)
+        queue = self._share(len(self._sources) + len(topics))
+        opening = []
+        for topic, partition in topics:
+            source = Source(
+                len(self._sources),
+                topic,
+                partition,
+                self._lookup,
+                self._subscribing,
+                self._ids,
+                self,
+                self._decryption,
+                queue,
+                max(1, MOST_BYTES // (len(self._sources) + len(topics))),
+                is_new=are_new,
+            )
+            self._sources.append(source)
+            self._by_topic[topic] = source.number
+            opening.append(source)
+
+        async def open_one(source: Source) -> None:
+            async with limit:
+                await source.open()
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_caught(open_one(source))) for source in opening]
+        for source, task in zip(opening, tasks, strict=True):
+            error = task.result()
+            if error is not None and not self._ends_alone(source.number, error):
+                raise error
+
+    def _share(self, sources: int) -> int:
+        """The receiver queue of each source."""
+        chosen = self._subscription
+        total = chosen.max_total_receiver_queue_size_across_partitions
+        return min(chosen.receiver_queue_size, max(1, total // max(1, sources)))
+
+    async def _discover(self) -> None:
+        """Subscribe to what is new, as it is found."""
+        while True:
+            try:
+                topics = await self._new_topics()
+            except EncoreError:
+                continue  # the next look may be answered
+            for topic, partition in topics:
+                if not self._closed:
+                    await self._add(topic, partition)
+
+    async def _add(self, topic: str, partition: int) -> None:
+        before = len(self._sources)
+        try:
+            await self._open_all([(topic, partition)], are_new=True)
+            refused = before in self._deleted
+        except EncoreError:
+            refused = True
+        if refused:
+            # Found again at the next look. Nobody has heard of its number.
+            for source in self._sources[before:]:
+                source.abandon()
+                self._by_topic.pop(source.topic, None)
+            del self._sources[before:]
+            self._deleted.discard(before)
+            self._look_again()
+            return
+        source = self._sources[before]
+        if self._sink is not None:
+            self._sink.on_new_source(source.number)
+            self._announce()
+            self._started(source)
+
+    def _look_again(self) -> None:
+        """There is something that was not subscribed to."""
+        if self._watched is not None:
+            self._watched.look_again()
+        else:
+            self._round.again()
+
+    def _ends_alone(self, source: int, error: Exception) -> bool:
+        """Whether a topic that was found is no more; then it is left, and may be found again.
+
+        Of a consumer of named topics the last one does not: nobody would hear of that.
+        """
+        if not isinstance(error, TopicNotFound):
+            return False
+        if self._watched is None and (not self._sink or len(self._there) == 1):
+            return False
+        gone = self._sources[source]
+        self._deleted.add(source)
+        self._by_topic.pop(gone.topic, None)
+        gone.abandon()
+        if self._watched is None:
+            text = "%s does not exist any more, and is looked for every %g s; the others go on"
+            every = self._lookup.pool.settings.discovery_s
+            log.warning(text, gone.topic, every)
+        if source < self._announced:
+            self.sought(source)  # there is nothing to ack, and nothing comes again
+        return True
+
+    @property
+    def _there(self) -> list[Source]:
+        """The sources whose topics are there."""
+        return [source for source in self._sources if source.number not in self._deleted]
+
+    # What the seam asks
+
+    @property
+    def topic(self) -> str:
+        if self._subscription.pattern is not None:
+            return self._subscription.pattern
+        return full_name(self._subscription.topics[0])
+
+    @property
+    def subscription_name(self) -> str:
+        return self._subscription.subscription_name
+
+    @property
+    def consumer_name(self) -> str:
+        return self._consumer_name
+
+    def is_connected(self) -> bool:
+        return not self._closed and all(source.attached for source in self._there)
+
+    def topic_of(self, source: int) -> tuple[str, int]:
+        found = self._sources[source]
+        return found.topic, found.partition
+
+    def sources(self) -> range:
+        return range(len(self._sources))
+
+    def source_of(self, topic: str, partition: int, ledger: int = -1) -> int | None:
+        if topic:
+            name = full_name(topic)
+            found = self._by_topic.get(name)
+            if found is None and partition >= 0:
+                found = self._by_topic.get(f"{name}-partition-{partition}")
+            return found
+        fitting = [source.number for source in self._sources if partition in (-1, source.partition)]
+        return fitting[0] if len(fitting) == 1 else None
+
+    def start(self, sink: Sink) -> None:
+        self._sink = sink
+        if self._failure is not None:
+            sink.on_failed(self._failure)
+            return
+        self._announce()
+        for source in list(self._sources):
+            self._started(source)
+
+    def _started(self, source: Source) -> None:
+        source.permits.stopped = self._flow_stopped
+        source.start()
+
+    def consumed(self, source: int, messages: int) -> None:
+        self._sources[source].consumed(messages)
+
+    def wanted(self, messages: int) -> None:
+        self._sources[0].wanted(messages)
+
+    def stop_flow(self) -> None:
+        self._flow_stopped = True
+        for source in self._sources:
+            source.permits.stopped = True
+
+    def can_ack(self, source: int) -> bool:
+        return self._sources[source].attached
+
+    def ack(self, plan: AckPlan) -> asyncio.Future[Any]:
+        answers = self._sources[plan.source].ack(plan)
+        return answers[0] if len(answers) == 1 else asyncio.gather(*answers)
+
+    def redeliver(self, source: int, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
+        if not self._subscription.shared:
+            raise NotSupportedError("only Shared and Key_Shared redeliver single entries")
+        ids = [(ledger, entry) for ledger, entries in groups for entry in entries]
+        if ids:  # a command without ids would ask for everything
+            self._sources[source].redeliver(ids)
+
+    def redeliver_all(self, source: int | None = None) -> None:
+        for each in self._sources if source is None else [self._sources[source]]:
+            each.redeliver_all()
+
+    async def seek(self, position: MessageId | int) -> None:
+        self._check_open()
+        sources = self._there
+        if isinstance(position, MessageId) and len(sources) > 1:
+            found = self.source_of(position.topic, position.partition())
+            anywhere = position in (MessageId.earliest, MessageId.latest)
+            if not anywhere and found is None:
+                raise OperationNotSupported(
+                    "seek by message id needs an id that says which topic or partition it is of"
+                )
+            if not anywhere and found is not None:
+                sources = [self._sources[found]]
+        await _all(source.seek(position) for source in sources)
+
+    async def last_message_id(self) -> MessageId:
+        self._check_open()
+        if len(self._sources) != 1:
+            raise OperationNotSupported(
+                "the last message id is one topic's; this consumer has several"
+            )
+        return await self._sources[0].last_message_id()
+
+    async def has_message_available(self) -> bool:
+        self._check_open()
+        for source in self._there:
+            if await source.has_message_available():
+                return True
+        return False
+
+    async def unsubscribe(self) -> None:
+        self._check_open()
+        await _all(source.unsubscribe() for source in self._there)
+        await self.close()
+
+    async def close(self) -> None:
+        await self._close_once()
+
+    async def _close(self) -> None:
+        self._closed = True
+        try:
+            if self._discovering is not None:
+                self._discovering.cancel()
+            if self._watched is not None:
+                await self._watched.stop()
+            await _all(source.close() for source in self._sources)
+        finally:
+            self._gone(self)
+
+    def abandon(self) -> None:
+        """Drop everything at once; who waits for messages or receipts is told."""
+        was_closed, self._closed = self._closed, True
+        if self._discovering is not None:
+            self._discovering.cancel()
+        if self._watched is not None:
+            self._watched.abandon()
+        for source in self._sources:
+            source.abandon()
+        loop = self._lookup.pool.loop
+        elsewhere = loop.is_running() and loop is not running_loop()
+        if self._sink is not None and not (was_closed or elsewhere or loop.is_closed()):
+            self._sink.on_failed(ClosedError("the transport was shut down"))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the consumer is closed: subscribe again")
+
+    # What the sources tell (`Outlet`)
+
+    def deliver(self, deliveries: Deliveries) -> None:
+        if self._sink is not None:
+            self._sink.on_deliveries(deliveries)
+
+    def connected(self, source: int) -> None:
+        if self._sink is not None:
+            self._sink.on_connected((source,))
+
+    def disconnected(self, source: int) -> None:
+        if self._sink is not None:
+            self._sink.on_disconnected((source,))
+
+    def sought(self, source: int) -> None:
+        if self._sink is not None:
+            self._sink.on_sought((source,))
+
+    def failed(self, source: int, error: Exception) -> None:
+        if self._ends_alone(source, error):
+            return
+        self._failure = error
+        if self._sink is not None:
+            self._sink.on_failed(error)
+
+    def ended(self, source: int) -> None:
+        self._notice(source, None)
+
+    def active(self, source: int, active: bool) -> None:
+        self._notice(source, active)
+
+    def _notice(self, source: int, active: bool | None) -> None:
+        """Whose turn it is, or the end of the topic (None); what the sink knows of only."""
+        if self._sink is None or source >= self._announced:
+            self._early.append((source, active))
+        elif active is None:
+            self._sink.on_end_of_topic(source)
+        else:
+            self._sink.on_active_changed(source, active)
+
+    def _announce(self) -> None:
+        """The sink knows of all sources now."""
+        self._announced = len(self._sources)
+        early, self._early = self._early, []
+        for source, active in early:
+            self._notice(source, active)
+
+
+def _partition_of(topic: str) -> int:
+    return int(topic.rpartition("-partition-")[2])
+
+
+async def _caught(call: Coroutine[Any, Any, None]) -> EncoreError | None:
+    try:
+        await call
+    except EncoreError as error:
+        return error
+    return None
+
+
+async def _all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """All to their end, also beside one that fails; then its error."""
+    for outcome in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome

@@ -1,0 +1,267 @@
+"""Messages as they came: views of an entry's bytes, decoded on access (`RawMessage`).
+
+Owns what a message of an entry, and one of a batch in an entry, can tell. A message that nobody
+looks at costs one small object; the bytes are shared by all messages of the entry.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from binascii import Error as Base64Error
+from struct import Struct
+from typing import Final, Protocol
+
+from ....outgoing import ordering_key_text
+from ....wire import pulsar_pb2 as pb
+from ....wire.entries import properties, text
+from .encrypted import Encrypted, encryption_of
+
+_U32: Final = Struct(">I")
+_PAYLOAD_SIZE: Final = 0x18  # field 3 of SingleMessageMetadata, the first where nothing is special
+
+
+class Origin(Protocol):
+    """Where entries come from."""
+
+    @property
+    def topic(self) -> str:
+        """Full name of the topic or partition."""
+
+
+class _Body:
+    """``md_size metadata ...`` of an entry, whose metadata is decoded when it is asked for.
+
+    Args:
+        body: The bytes.
+        metadata: Decoded, where that was needed before.
+    """
+
+    __slots__ = ("_metadata", "body")
+
+    def __init__(self, body: bytes, metadata: pb.MessageMetadata | None = None) -> None:
+        self.body: bytes = body
+        self._metadata = metadata
+
+    @property
+    def entry_metadata(self) -> pb.MessageMetadata:
+        """The metadata of the entry."""
+        metadata = self._metadata
+        if metadata is None:
+            (size,) = _U32.unpack_from(self.body)
+            metadata = self._metadata = pb.MessageMetadata.FromString(self.body[4 : 4 + size])
+        return metadata
+
+
+class _View:
+    """What a message tells from its own metadata, and from that of its entry."""
+
+    __slots__ = ()
+
+    @property
+    def metadata(self) -> pb.MessageMetadata | pb.SingleMessageMetadata:
+        """Its own."""
+        raise NotImplementedError
+
+    @property
+    def entry_metadata(self) -> pb.MessageMetadata:
+        """That of its entry."""
+        raise NotImplementedError
+
+    def properties(self) -> dict[str, str]:
+        return properties(self.metadata.properties)
+
+    def partition_key(self) -> str:
+        return text(self.metadata.partition_key)
+
+    def partition_key_bytes(self) -> bytes | None:
+        metadata = self.metadata
+        if not metadata.HasField("partition_key"):
+            return None
+        key: str | bytes = metadata.partition_key
+        if metadata.partition_key_b64_encoded:
+            try:
+                return b64decode(key)
+            except (Base64Error, ValueError):
+                pass  # said to be base64, and is not: the bytes as they are
+        return key if isinstance(key, bytes) else key.encode()
+
+    def ordering_key(self) -> str:
+        return ordering_key_text(self.metadata.ordering_key)
+
+    def ordering_key_bytes(self) -> bytes | None:
+        metadata = self.metadata
+        return metadata.ordering_key if metadata.HasField("ordering_key") else None
+
+    def publish_timestamp(self) -> int:
+        return self.entry_metadata.publish_time
+
+    def event_timestamp(self) -> int:
+        return self.metadata.event_time
+
+    def schema_version(self) -> str:
+        """As the stock client shows it: the bytes as text, one character each."""
+        return self.entry_metadata.schema_version.decode("latin-1")
+
+    def int_schema_version(self) -> int:
+        version = self.entry_metadata.schema_version
+        return int.from_bytes(version, "big") if version else -1
+
+    def producer_name(self) -> str:
+        return text(self.entry_metadata.producer_name)
+
+    def has_null_value(self) -> bool:
+        return self.metadata.null_value
+
+    def encryption_context(self) -> Encrypted | None:
+        return encryption_of(self.entry_metadata)
+
+
+class PlainMessage(_Body, _View):
+    """A message that is its entry.
+
+    Args:
+        origin: Where it came from.
+        body: ``md_size metadata payload``.
+        metadata: Decoded, where that was needed before.
+        payload: In clear, where the entry was compressed, encrypted or cut; else it is in `body`.
+    """
+
+    __slots__ = ("_origin", "_payload")
+
+    def __init__(
+        self,
+        origin: Origin,
+        body: bytes,
+        metadata: pb.MessageMetadata | None = None,
+        payload: bytes | None = None,
+    ) -> None:
+        self._origin = origin
+        self.body = body
+        self._metadata = metadata
+        self._payload = payload
+
+    @property
+    def metadata(self) -> pb.MessageMetadata:
+        return self.entry_metadata
+
+    def data(self) -> bytes:
+        if self._payload is not None:
+            return self._payload
+        body = self.body
+        return body[4 + _U32.unpack_from(body)[0] :]
+
+    def length(self) -> int:
+        if self._payload is not None:
+            return len(self._payload)
+        return len(self.body) - 4 - int(_U32.unpack_from(self.body)[0])
+
+    def topic_name(self) -> str:
+        return self._origin.topic
+
+
+class Sealed(PlainMessage):
+    """An entry, or a chunked message, that is handed on as it came: it could not be decrypted."""
+
+    __slots__ = ()
+
+    def encryption_context(self) -> Encrypted | None:
+        return encryption_of(self.metadata, failed=True)
+
+
+class Unreadable(PlainMessage):
+    """An entry that cannot be read here, whose payload says so by name whenever it is asked for.
+
+    Args:
+        error: Why.
+    """
+
+    __slots__ = ("_error",)
+
+    def __init__(
+        self, origin: Origin, body: bytes, metadata: pb.MessageMetadata, error: Exception
+    ) -> None:
+        super().__init__(origin, body, metadata, b"")
+        self._error = error
+
+    def data(self) -> bytes:
+        raise self._error.with_traceback(None)
+
+    def length(self) -> int:
+        return len(self.body) - 4 - int(_U32.unpack_from(self.body)[0])
+
+
+class Batch(_Body):
+    """What the messages of one entry share.
+
+    Args:
+        origin: Where it came from.
+        body: ``md_size metadata ...`` of the entry.
+        buffer: The messages, one after the other, and perhaps something before them.
+        metadata: Decoded, where that was needed before.
+    """
+
+    __slots__ = ("buffer", "origin")
+
+    def __init__(
+        self,
+        origin: Origin,
+        body: bytes,
+        buffer: bytes,
+        metadata: pb.MessageMetadata | None = None,
+    ) -> None:
+        super().__init__(body, metadata)
+        self.origin: Origin = origin
+        self.buffer: bytes = buffer
+
+
+class BatchMessage(_View):
+    """A message in a batch.
+
+    Args:
+        batch: Its entry.
+        at: Where it starts in the batch's buffer, at the size of its metadata.
+    """
+
+    __slots__ = ("_at", "_batch")
+
+    def __init__(self, batch: Batch, at: int) -> None:
+        self._batch = batch
+        self._at = at
+
+    @property
+    def metadata(self) -> pb.SingleMessageMetadata:
+        """Its own metadata, which has what differs within a batch."""
+        buffer, at = self._batch.buffer, self._at
+        (size,) = _U32.unpack_from(buffer, at)
+        return pb.SingleMessageMetadata.FromString(buffer[at + 4 : at + 4 + size])
+
+    @property
+    def entry_metadata(self) -> pb.MessageMetadata:
+        return self._batch.entry_metadata
+
+    def data(self) -> bytes:
+        buffer, at = self._batch.buffer, self._at
+        (size,) = _U32.unpack_from(buffer, at)
+        at += 4
+        start = at + size
+        return buffer[start : start + payload_size(buffer, at, start)]
+
+    def length(self) -> int:
+        buffer, at = self._batch.buffer, self._at
+        (size,) = _U32.unpack_from(buffer, at)
+        return payload_size(buffer, at + 4, at + 4 + size)
+
+    def topic_name(self) -> str:
+        return self._batch.origin.topic
+
+
+def payload_size(buffer: bytes, at: int, end: int) -> int:
+    """The payload size that the single metadata ``buffer[at:end]`` names."""
+    if buffer[at] == _PAYLOAD_SIZE:
+        size = buffer[at + 1]
+        if size < 0x80:
+            return size
+        size = size & 0x7F | buffer[at + 2] << 7
+        if buffer[at + 2] < 0x80:
+            return size
+    return pb.SingleMessageMetadata.FromString(buffer[at:end]).payload_size

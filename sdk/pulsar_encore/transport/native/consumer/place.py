@@ -1,0 +1,117 @@
+"""Where a subscription goes on of which the broker keeps no position: a reader's. Pure.
+
+Owns `Place`, of one topic. Delivery at a broker begins at an entry; what of that entry, and of one
+that comes again, was not to be delivered is left out here.
+"""
+
+from __future__ import annotations
+
+from ....ids import MessageId
+from ....wire import pulsar_pb2 as pb
+from ....wire.commands import NO_REQUEST
+
+EntryKey = tuple[int, int]
+
+
+class Place:
+    """A place in one topic.
+
+    Args:
+        start: Where it begins; None for what a broker takes without one, the end.
+        partition: Of the topic, or -1.
+        inclusive: Whether the message of the start id is delivered.
+        at_last: It begins at the message that is the last one when it is made: to be asked for.
+        stored: False of a topic that keeps nothing: all ids there are the same, and no place.
+
+    Attributes:
+        at_last: What has still to be asked for.
+        since: The publish time in ms that was sought, and of which nothing came yet; else None.
+    """
+
+    __slots__ = ("_inclusive", "_last", "_partition", "_start", "_stored", "at_last", "since")
+
+    def __init__(
+        self,
+        start: MessageId | None,
+        partition: int,
+        *,
+        inclusive: bool,
+        at_last: bool,
+        stored: bool = True,
+    ) -> None:
+        self._start = start
+        self._stored = stored
+        self._partition = partition
+        self._inclusive = inclusive
+        self._last: EntryKey | None = None  # delivered, or done with
+        self.at_last: bool = at_last
+        self.since: int | None = None
+
+    @property
+    def start(self) -> MessageId | None:
+        """Where to begin, or to go on."""
+        return self._start if self._last is None else MessageId(self._partition, *self._last)
+
+    # What moves it
+
+    def begin_at(self, last: MessageId) -> None:
+        """What `at_last` asked for is known."""
+        self._start, self.at_last = last, False
+
+    def passed(self, ledger: int, entry: int) -> None:
+        """All up to this entry was delivered, or is done with."""
+        self._last, self.since = ((ledger, entry) if self._stored else None), None
+
+    def sought(self, target: MessageId | int) -> None:
+        """Another place: an id, or a publish time in ms."""
+        self._last, self.at_last = None, False
+        if isinstance(target, MessageId):
+            self._start, self.since = target, None
+        else:
+            self._start, self.since = None, target
+
+    # What is delivered
+
+    def is_before(self, ledger: int, entry: int) -> bool:
+        """Whether nothing of an entry is to be delivered."""
+        if self._last is not None:
+            return (ledger, entry) <= self._last
+        start = self._start
+        if start is None or self._inclusive or start.batch_index() >= 0:
+            return False
+        return (ledger, entry) == _entry_of(start)
+
+    def first_index(self, ledger: int, entry: int) -> int:
+        """The lowest index of a batch that is to be delivered."""
+        start = self._start
+        if start is None or start.batch_index() < 0 or (ledger, entry) != _entry_of(start):
+            return 0
+        return start.batch_index() + (not self._inclusive)
+
+    def is_before_end(self, answer: pb.CommandGetLastMessageIdResponse) -> bool:
+        """Whether something is stored behind it.
+
+        Args:
+            answer: What the broker says of the end of the topic, and of the cursor.
+        """
+        last = answer.last_message_id
+        if last.entryId == NO_REQUEST:
+            return False
+        end = (last.ledgerId, last.entryId)
+        if self._last is not None:
+            return end > self._last
+        start = self._start
+        if start is not None and _entry_of(start) == end:
+            if start.batch_index() >= 0:
+                return last.batch_index >= start.batch_index() + (not self._inclusive)
+            return self._inclusive
+        if not answer.HasField("consumer_mark_delete_position"):
+            return True
+        cursor = answer.consumer_mark_delete_position
+        if cursor.entryId == NO_REQUEST:  # before the first entry of its ledger
+            return last.ledgerId >= cursor.ledgerId or cursor.ledgerId == NO_REQUEST
+        return end > (cursor.ledgerId, cursor.entryId)
+
+
+def _entry_of(place: MessageId) -> EntryKey:
+    return place.ledger_id(), place.entry_id()

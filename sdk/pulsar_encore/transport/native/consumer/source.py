@@ -1,0 +1,819 @@
+"""One topic (or partition) of a subscription: attached, flowing, and what it is told to send.
+
+Owns `Source`. Order on a connection: SUBSCRIBE, its answer, what was acked and not confirmed, and
+only then permits (wire-protocol notes 0.2 and 8). Each attachment has a consumer id of its own, so
+that what comes late for an old one is nobody's. What a lost connection had under way is never
+delivered, and what was not handed over comes again by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final, Protocol, TypeVar
+
+from ....errors import ClosedError, NotSupportedError, PulsarException, TransportTimeout
+from ....exceptions import NotConnected
+from ....ids import MessageId
+from ....wire import commands as wire_commands
+from ....wire import pulsar_pb2 as pb
+from ....wire.entries import EntryError
+from ...base import AckPlan, Deliveries, Delivery, Run
+from ..connection.attachment import Attachment
+from ..connection.fast_path import Template
+from ..connection.session import Session
+from ..lookup.lookup import Lookup
+from . import commands
+from .chunking import Chunked
+from .decryption import Decryption, Undecrypted
+from .entries import LARGEST, Chunk, EntryReader, Marker, Opened, Read, Withheld
+from .messages import PlainMessage
+from .permits import Permits
+from .place import Place
+from .subscribing import Subscribing
+
+log: Final = logging.getLogger("pulsar_encore.consumer")
+
+_Answer = TypeVar("_Answer")
+
+_ONLY: Final = (0,)
+# A rewind meets a read under way, and the broker skips a block, unless its permits ran dry or
+# nothing came for so long (wire-protocol notes 5.5).
+_CALM_S: Final = 0.1
+_DRAIN_S: Final = 0.5
+_FENCED: Final = "Failed to fence subscription"  # a broker's words, for which it has no code
+_AGAIN_S: Final = 0.1
+_MOST_DAMAGED: Final = 1_000  # entries remembered
+
+
+class Outlet(Protocol):
+    """Where a source's news go: the link."""
+
+    def deliver(self, deliveries: Deliveries) -> None: ...
+    def connected(self, source: int) -> None: ...
+    def disconnected(self, source: int) -> None: ...
+    def sought(self, source: int) -> None: ...
+    def failed(self, source: int, error: Exception) -> None: ...
+    def ended(self, source: int) -> None: ...
+    def active(self, source: int, active: bool) -> None: ...
+
+
+class Source:
+    """One topic of a consumer; a `ConsumerHandler` of the session it is attached to.
+
+    Args:
+        number: Its number in the link.
+        topic: Full name; of the partition, if any.
+        partition: Partition number or -1.
+        lookup: Where topics are.
+        subscribing: What SUBSCRIBE says.
+        ids: Consumer ids of the client.
+        outlet: Where its news go.
+        decryption: What becomes of encrypted entries.
+        queue: Messages that may be on their way or unconsumed.
+        most_bytes: The same in bytes.
+        is_new: It came into being while the consumer runs.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        topic: str,
+        partition: int,
+        lookup: Lookup,
+        subscribing: Subscribing,
+        ids: Iterator[int],
+        outlet: Outlet,
+        decryption: Decryption,
+        queue: int,
+        most_bytes: int,
+        *,
+        is_new: bool = False,
+    ) -> None:
+        self.number: int = number
+        self.topic: str = topic
+        self.partition: int = partition
+        self.permits: Permits = Permits(queue, most_bytes)
+        self._lookup = lookup
+        self._settings = lookup.pool.settings
+        self._loop = lookup.pool.loop
+        self._subscribing = subscribing
+        self._ids = ids
+        self._outlet = outlet
+        self._attachment = Attachment(lookup, topic, self._attach, self._failed)
+        self._reader = EntryReader(self, decryption, LARGEST)
+        self._chunked = Chunked(
+            subscribing.subscription,
+            topic,
+            self._loop,
+            self._ack,
+            self._ask_again,
+            lambda: self.permits.open <= 0,
+        )
+        self._session: Session | None = None  # while attached
+        self._is_attached = asyncio.Event()
+        self._id = -1  # of this attachment
+        self._epoch = 0
+        self._flowing = False  # the sink listens
+        self._arrived: list[Delivery | Run] = []
+        self._damaged: set[tuple[int, int]] = set()  # entries that came broken, once
+        self._is_damaged = False  # one came during a seek
+        self._plain = self._plain_bytes = 0  # messages among those, and the size of their entries
+        self._came_s = 0.0
+        self._seeking = 0
+        self._closed_by_seek = False
+        self._rewinding: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._place: Place | None = None  # of a durable one the broker's cursor says it all
+        if not subscribing.durable:
+            self._place = subscribing.place_in(topic, partition, is_new=is_new)
+        # What came with the answer to SUBSCRIBE, in one read: it is told after that.
+        self._early: list[Callable[[], None]] = []
+
+    # Attaching
+
+    async def open(self) -> None:
+        """Subscribe for the first time; raises what the broker says."""
+        await self._attachment.first()
+
+    @property
+    def attached(self) -> bool:
+        """Whether the broker holds this consumer."""
+        return self._session is not None
+
+    async def _attach(self, session: Session) -> None:
+        place = self._place
+        if place is not None and place.at_last:
+            place.begin_at(await self._find_last(session))
+        if place is not None and place.since is not None:
+            await self._seek_again(session, place.since)
+        self._id = consumer_id = next(self._ids)
+        session.attach_consumer(consumer_id, self)
+        self._early.clear()
+        epoch = self._epoch
+        await self._subscribe(session, consumer_id, self._subscribe_command(consumer_id))
+        if self._closed:
+            self._abandon(session, consumer_id)
+            raise ClosedError("the consumer was closed")
+        if not session.holds_consumer(consumer_id):
+            # What ended it came with the answer, in one read.
+            raise NotConnected(f"{self.topic}: it was closed as soon as it was attached")
+        self._session = session
+        self._is_attached.set()
+        self.permits.reset(keeps=place is not None)
+        self._came_s = self._loop.time()
+        if self._flowing:
+            self._outlet.connected(self.number)  # sends what was acked and not confirmed
+            if epoch != self._epoch:
+                session.write(commands.redeliver(consumer_id, [], self._epoch))
+            self.flow()
+        early, self._early = self._early, []
+        for tell in early:
+            tell()
+
+    async def _subscribe(
+        self, session: Session, consumer_id: int, make: Callable[[int], pb.BaseCommand]
+    ) -> None:
+        """Ask for it; when that fails nothing of it is left, neither here nor there."""
+        doing = f"subscribe {self._subscribing.name!r} to {self.topic}"
+        try:
+            await session.ask(make, doing, self._settings.operation_timeout_s)
+        except NotConnected:
+            raise
+        except (asyncio.CancelledError, TransportTimeout):
+            # It may come about after all, and nobody would know of it.
+            self._abandon(session, consumer_id)
+            raise
+        except PulsarException:
+            session.detach_consumer(consumer_id)
+            raise
+
+    def _subscribe_command(self, consumer_id: int) -> Callable[[int], pb.BaseCommand]:
+        """Makes SUBSCRIBE, for the place where it is now."""
+
+        def make(request_id: int) -> pb.BaseCommand:
+            start = None if self._place is None else self._place.start
+            return self._subscribing.command(
+                self.topic, consumer_id, request_id, self._epoch, start
+            )
+
+        return make
+
+    async def _seek_again(self, session: Session, since: int) -> None:
+        """To a time that was sought, and of which nothing came before the connection was lost.
+
+        The subscription went with it. A broker keeps a new one while the seek makes it subscribe
+        anew, and its place.
+        """
+        consumer_id = next(self._ids)
+        session.attach_consumer(consumer_id, self)
+        await self._subscribe(session, consumer_id, self._subscribe_command(consumer_id))
+        self._seeking += 1  # the broker closes it, which is no loss
+        try:
+            await session.ask(
+                lambda request_id: wire_commands.seek(
+                    consumer_id, request_id=request_id, publish_time_ms=since
+                ),
+                f"seek on {self.topic}",
+                self._settings.operation_timeout_s,
+            )
+        except BaseException:
+            self._abandon(session, consumer_id)
+            raise
+        finally:
+            self._seeking -= 1
+            self._closed_by_seek = False
+
+    async def _find_last(self, session: Session) -> MessageId:
+        """The last message now; the beginning of an empty topic, of which nothing is to be missed.
+
+        Only a subscription can ask. This one has another name and gets no permits: one of the same
+        name may still be there when ours is made, and would be given to us, at its own position.
+        """
+        consumer_id = next(self._ids)
+        await self._subscribe(
+            session,
+            consumer_id,
+            lambda request_id: self._subscribing.probe(self.topic, consumer_id, request_id),
+        )
+        try:
+            last = _last_id(await self._ask_last(session, consumer_id), self.partition, self.topic)
+        finally:
+            self._abandon(session, consumer_id)
+        return MessageId.earliest if last.entry_id() < 0 else last
+
+    def _abandon(self, session: Session, consumer_id: int) -> None:
+        """Take back an attachment that nobody wants; its answer is not waited for."""
+        session.detach_consumer(consumer_id)
+        if not session.closed:
+            request_id = session.requests.new_id()
+            session.send(wire_commands.close_consumer(consumer_id, request_id=request_id))
+
+    def _failed(self, error: Exception) -> None:
+        self._outlet.failed(self.number, error)
+
+    def on_lost(self, error: Exception) -> None:
+        if self._leave():
+            self._attachment.again()
+
+    def on_closed_by_broker(self, address: str | None) -> None:
+        if self._seeking:
+            self._closed_by_seek = True  # which goes on when it was answered
+            self._leave()
+        elif self._leave():
+            self._attachment.again(address)
+
+    def _leave(self) -> bool:
+        """Nothing of this attachment comes any more; False when there was none."""
+        if self._session is None:
+            return False
+        self._session = None
+        self._is_attached.clear()
+        self._arrived.clear()
+        self._plain = self._plain_bytes = 0
+        self._chunked.clear()
+        self._stop_rewinding()
+        if self._flowing and not self._closed and not self._seeking:
+            self._outlet.disconnected(self.number)
+        return not self._closed
+
+    # What comes
+
+    def on_entry(
+        self,
+        ledger: int,
+        entry: int,
+        redelivery_count: int,
+        ack_set: int,
+        epoch: int,
+        data: bytes,
+        at: int,
+        end: int,
+    ) -> None:
+        try:
+            opened = self._reader.open(data, at, end)
+        except EntryError as error:
+            self._broken(ledger, entry, error)
+            return
+        place = self._place
+        if epoch < self._epoch or (place is not None and place.is_before(ledger, entry)):
+            self.permits.arrived(_charged(opened, ack_set), 0, end - at)
+        elif isinstance(opened, PlainMessage):
+            self._plain += 1  # counted together, at the end of the read
+            self._plain_bytes += end - at
+            self._arrived.append(
+                Delivery(self.number, ledger, entry, 0, redelivery_count, _ONLY, (opened,))
+            )
+        elif isinstance(opened, Opened):
+            self._batch(ledger, entry, redelivery_count, ack_set, opened, end - at)
+        else:
+            self._special(ledger, entry, redelivery_count, ack_set, opened, end - at)
+
+    def on_run(
+        self, template: Template, ledger: int, epoch: int, data: bytes, at: int, most: int
+    ) -> int:
+        if self._place is not None or epoch < self._epoch:
+            return at
+        run = Run(self.number)
+        end = self._reader.take_run(template, ledger, data, at, most, run)
+        count = len(run.places)
+        if count:
+            self._plain += count
+            self._plain_bytes += end - at
+            self._arrived.append(run)
+        return end
+
+    def _batch(
+        self,
+        ledger: int,
+        entry: int,
+        redelivery_count: int,
+        ack_set: int,
+        opened: Opened,
+        size: int,
+    ) -> None:
+        count, messages, which = opened
+        charged, indexes = count, range(count) if which is None else which
+        first = 0 if self._place is None else self._place.first_index(ledger, entry)
+        if ack_set != -1 or which is not None or first:
+            if ack_set != -1:
+                charged = _charged(opened, ack_set)
+            kept = [
+                (index, message)
+                for index, message in zip(indexes, messages, strict=True)
+                if ack_set >> index & 1 and index >= first
+            ]
+            indexes = [index for index, _ in kept]
+            messages = [message for _, message in kept]
+            # What is not delivered is as good as acked, or the entry would never be done.
+            ack_set = sum(1 << index for index in indexes)
+        self.permits.arrived(charged, len(messages), size)
+        if messages:
+            self._arrived.append(
+                Delivery(
+                    self.number, ledger, entry, count, redelivery_count, indexes, messages, ack_set
+                )
+            )
+        else:
+            self._ack([(ledger, entry)])  # of a reader it is none, and nothing more comes of it
+
+    def _broken(self, ledger: int, entry: int, error: EntryError) -> None:
+        """Damaged on its way, it is whole when it comes again; else it is acked as broken.
+
+        So every client ends it, but not at once. What it cost in permits only its broker knows:
+        the attachment is made anew, which sets them back.
+        """
+        session, place = self._session, (ledger, entry)
+        if session is None:
+            return
+        if place not in self._damaged:
+            if len(self._damaged) >= _MOST_DAMAGED:
+                self._damaged.clear()
+            self._damaged.add(place)
+            log.warning("%s: entry %d:%d is asked for again: %s", self.topic, *place, error)
+        else:
+            self._damaged.discard(place)
+            log.error("%s: entry %d:%d is broken and acked: %s", self.topic, *place, error)
+            if self._place is None:
+                which = [wire_commands.message_id(ledger, entry)]
+                session.send(
+                    wire_commands.ack(self._id, which, validation_error=error.validation_error)
+                )
+            else:
+                self._place.passed(*place)
+        if self._seeking:
+            self._is_damaged = True  # and perhaps void when the seek is answered
+        else:
+            self._attach_anew()
+
+    def _attach_anew(self) -> None:
+        """Leave the broker that it is attached to, and come back."""
+        session = self._session
+        if session is not None and self._leave():
+            self._abandon(session, self._id)
+            self._attachment.again()
+
+    def _special(
+        self,
+        ledger: int,
+        entry: int,
+        redelivery_count: int,
+        ack_set: int,
+        opened: Marker | Chunk | Withheld,
+        size: int,
+    ) -> None:
+        if isinstance(opened, Marker):
+            self.permits.arrived(1, 0, size)
+            self._ack([(ledger, entry)])
+        elif isinstance(opened, Withheld):
+            self._withhold(ledger, entry, ack_set, opened, size)
+        else:
+            self._chunk(ledger, entry, redelivery_count, opened, size)
+
+    def _withhold(self, ledger: int, entry: int, ack_set: int, opened: Withheld, size: int) -> None:
+        text = "%s: entry %d:%d is %s: %s"
+        log.error(text, self.topic, ledger, entry, opened.action.value, opened.error)
+        self.permits.arrived(_charged(opened, ack_set), 0, size)
+        if opened.action is Undecrypted.DISCARDED and self._session is not None:
+            place = wire_commands.message_id(ledger, entry)
+            error = pb.CommandAck.DecryptionError
+            self._session.send(wire_commands.ack(self._id, [place], validation_error=error))
+
+    def _chunk(
+        self, ledger: int, entry: int, redelivery_count: int, chunk: Chunk, size: int
+    ) -> None:
+        joined = self._chunked.add(chunk, ledger, entry, redelivery_count)
+        if joined is None:
+            self.permits.arrived(1, 0, size)
+            return
+        try:
+            opened = self._reader.of_chunks(chunk, joined.payload, joined.sealed)
+        except EntryError as error:
+            self.permits.arrived(1, 0, size)
+            log.error("%s: chunked message %d:%d is broken: %s", self.topic, ledger, entry, error)
+            self._ack(list(joined.places))
+            return
+        if isinstance(opened, Opened):  # no client writes batches in chunks
+            self.permits.arrived(1, 0, size)
+            self._ack(list(joined.places))
+            return
+        self.permits.arrived(1, 1, size)
+        self._arrived.append(
+            Delivery(
+                self.number,
+                ledger,
+                entry,
+                0,
+                joined.redelivery_count,
+                _ONLY,
+                (opened,),
+                -1,
+                joined.places[0],
+            )
+        )
+
+    def on_entries_end(self) -> None:
+        self._came_s = self._loop.time()
+        if self._plain:
+            self.permits.arrived(self._plain, self._plain, self._plain_bytes)
+            self._plain = self._plain_bytes = 0
+        arrived, self._arrived = self._arrived, []
+        if arrived:
+            last = arrived[-1]
+            if self._place is not None and isinstance(last, Delivery):
+                self._place.passed(last.ledger, last.entry)
+            self._outlet.deliver(arrived)
+        self.flow()
+
+    def _drop_arrived(self) -> None:
+        """What came in this very turn and was not handed over comes again, or is void."""
+        dropped, self._arrived = self._arrived, []
+        for each in dropped:
+            self.permits.consumed(len(each.messages))
+
+    def on_end_of_topic(self) -> None:
+        self._notice(lambda: self._outlet.ended(self.number))
+
+    def on_active_change(self, active: bool) -> None:
+        self._notice(lambda: self._outlet.active(self.number, active))
+
+    def _notice(self, tell: Callable[[], None]) -> None:
+        if self._session is None:
+            self._early.append(tell)
+        else:
+            tell()
+
+    # Permits
+
+    def start(self) -> None:
+        """The sink listens: ask for messages."""
+        self._flowing = True
+        self.flow()
+
+    def consumed(self, messages: int) -> None:
+        """There is room for so many more."""
+        self.permits.consumed(messages)
+        self.flow()
+
+    def wanted(self, messages: int) -> None:
+        """Somebody waits for so many."""
+        self.permits.want(messages)
+        self.flow()
+
+    def flow(self) -> None:
+        """Give the permits that are due."""
+        if self._session is not None and self._flowing and self._rewinding is None:
+            starved = self.permits.open <= 0
+            permits = self.permits.due()
+            if permits:
+                if starved:
+                    self._chunked.postpone()
+                self._session.send(wire_commands.flow(self._id, permits=permits))
+
+    # Acks
+
+    def ack(self, plan: AckPlan) -> list[asyncio.Future[Any]]:
+        """Send a flush; returns the answers of its commands, which are its receipt.
+
+        Raises:
+            NotConnected: Nothing was sent.
+        """
+        session = self._ready()
+        answers: list[asyncio.Future[Any]] = []
+
+        def request() -> int:
+            request_id = session.requests.new_id()
+            doing = f"ack on {self.topic}"
+            answers.append(
+                session.requests.begin(request_id, doing, self._settings.operation_timeout_s)
+            )
+            return request_id
+
+        partial, most = plan.partial, commands.MOST_IDS
+        if plan.cumulative is not None:
+            ledger, entry, size, mask = plan.cumulative
+            self._chunked.forget_up_to((ledger, entry))
+            if mask != -1:
+                # A cumulative ack inside a batch undoes what was acked singly behind it (seen on
+                # 4.2.4); up to the entry before and a part of this one, it does not.
+                partial = [(ledger, entry, size, mask), *partial]
+                entry -= 1
+            session.write(commands.cumulative_ack(self._id, ledger, entry, request()))
+        entries = self._chunked.expand(plan.entries)
+        for at in range(0, max(len(entries), len(partial)), most):
+            part = slice(at, at + most)
+            session.write(
+                commands.individual_acks(self._id, entries[part], partial[part], request())
+            )
+        if entries is not plan.entries:
+            acked = plan.entries
+
+            def forget(_: asyncio.Future[Any]) -> None:
+                if all(each.done() and _confirmed(each) for each in answers):
+                    self._chunked.forget(acked)
+
+            for answer in answers:
+                answer.add_done_callback(forget)
+        return answers
+
+    def _ack(self, entries: list[tuple[int, int]]) -> None:
+        """Entries that are no messages."""
+        if self._session is not None and self._place is None:
+            self._session.write(commands.individual_acks(self._id, entries))
+
+    def _ready(self) -> Session:
+        session = self._session
+        if session is None:
+            raise NotConnected(
+                f"{self.topic}: not connected at the moment; it reconnects by itself"
+            )
+        return session
+
+    # Redelivery
+
+    def redeliver(self, entries: list[tuple[int, int]]) -> None:
+        """Ask for single entries again (Shared and Key_Shared).
+
+        Raises:
+            NotConnected: Nothing was asked for.
+        """
+        session = self._ready()
+        entries = self._chunked.expand(entries)
+        for at in range(0, len(entries), commands.MOST_IDS):
+            session.write(commands.redeliver(self._id, entries[at : at + commands.MOST_IDS]))
+
+    def _ask_again(self, entries: list[tuple[int, int]]) -> None:
+        """Of what was let go; an ordered subscription brings nothing alone."""
+        if self._session is None:
+            return
+        if self._subscribing.shared:
+            self._session.write(commands.redeliver(self._id, entries))
+        elif not self._seeking:
+            self._attach_anew()
+
+    def redeliver_all(self) -> None:
+        """Ask for all that is unacked again; a reconnect does it where there is no connection."""
+        if self._subscribing.shared:
+            if self._session is not None:
+                self._session.write(commands.redeliver(self._id, []))
+            return
+        self._epoch += 1  # what is under way is of an earlier one, and dropped
+        self._drop_arrived()
+        self._chunked.clear()
+        if self._session is not None and self._rewinding is None:
+            self._rewind(self._loop.time() + _DRAIN_S)
+
+    def _rewind(self, deadline: float) -> None:
+        """Ask once the broker sends nothing more: its permits are used up, or it has nothing."""
+        self._rewinding = None
+        if self._session is None:
+            return
+        now = self._loop.time()
+        calm = now - self._came_s >= _CALM_S
+        if self.permits.open > 0 and not calm and now < deadline:
+            wait = min(deadline, self._came_s + _CALM_S) - now
+            self._rewinding = self._loop.call_later(max(0.001, wait), self._rewind, deadline)
+            return
+        self._session.write(commands.redeliver(self._id, [], self._epoch))
+        self.flow()
+
+    def _stop_rewinding(self) -> None:
+        if self._rewinding is not None:
+            self._rewinding.cancel()
+            self._rewinding = None
+
+    # Positions
+
+    async def seek(self, place: MessageId | int) -> None:
+        """To a message id or a publish time in ms; what comes from now on is from there.
+
+        Raises:
+            PulsarException: The broker refused, or it did not come about in time.
+        """
+        deadline = self._loop.time() + self._settings.operation_timeout_s
+        while True:
+            await self._until_attached(deadline)
+            if self._closed:
+                raise ClosedError(f"{self.topic}: the consumer was closed")
+            session = self._ready()
+            self._seeking += 1
+            try:
+                await session.ask(
+                    lambda request_id: self._seek_command(request_id, place),
+                    f"seek on {self.topic}",
+                    self._settings.operation_timeout_s,
+                )
+            except NotConnected:
+                # Lost on the way: whether it took effect is not known, and once more is no harm.
+                self._end_of_seek()
+                if self._loop.time() >= deadline:
+                    raise
+                continue
+            except PulsarException as error:
+                self._end_of_seek()
+                # One that was sought before, and lost or cancelled, is still under way there.
+                if _FENCED not in str(error) or self._loop.time() + _AGAIN_S >= deadline:
+                    raise
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            except BaseException:
+                self._end_of_seek()
+                raise
+            self._drop_arrived()
+            self._chunked.clear()
+            if self._place is not None:
+                self._place.sought(place)
+            self._outlet.sought(self.number)
+            self._seeking -= 1
+            damaged, self._is_damaged = self._is_damaged, False
+            if self._closed_by_seek:
+                self._closed_by_seek = False
+                self._attachment.again()
+            elif damaged:
+                self._attach_anew()
+            return
+
+    def _seek_command(self, request_id: int, place: MessageId | int) -> pb.BaseCommand:
+        if isinstance(place, int):
+            return wire_commands.seek(self._id, request_id=request_id, publish_time_ms=place)
+        target = self._subscribing.place(place)
+        return wire_commands.seek(self._id, request_id=request_id, message_id=target)
+
+    def _end_of_seek(self) -> None:
+        """It failed; where the broker closed us all the same, go on as after any loss."""
+        self._seeking -= 1
+        self._closed_by_seek = False
+        damaged, self._is_damaged = self._is_damaged, False
+        if self._session is None and not self._closed:
+            if self._flowing:
+                self._outlet.disconnected(self.number)
+            self._attachment.again()
+        elif damaged and not self._seeking:
+            self._attach_anew()
+
+    async def _until_attached(self, deadline: float) -> None:
+        """Wait for that; what comes next says by name that it did not come about."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await self._is_attached.wait()
+
+    async def _ask_last(
+        self, session: Session, consumer_id: int
+    ) -> pb.CommandGetLastMessageIdResponse:
+        answer: pb.CommandGetLastMessageIdResponse = await session.ask(
+            lambda request_id: wire_commands.get_last_message_id(
+                consumer_id, request_id=request_id
+            ),
+            f"last message id of {self.topic}",
+            self._settings.operation_timeout_s,
+        )
+        return answer
+
+    async def has_message_available(self) -> bool:
+        """Whether something is stored behind what was delivered last."""
+        place = self._place
+        if place is None:
+            raise NotSupportedError("a durable subscription has acks, and no place to look behind")
+        return place.is_before_end(await self._last_stored())
+
+    async def last_message_id(self) -> MessageId:
+        """Of the topic; ledger and entry are -1 when it is empty."""
+        return _last_id(await self._last_stored(), self.partition, self.topic)
+
+    async def _last_stored(self) -> pb.CommandGetLastMessageIdResponse:
+        return await self._when_attached(lambda session: self._ask_last(session, self._id))
+
+    async def _when_attached(self, ask: Callable[[Session], Awaitable[_Answer]]) -> _Answer:
+        """Ask once it is attached, as after a seek or a loss, and again if it is lost meanwhile.
+
+        Raises:
+            NotConnected: It was not within the operation timeout.
+            PulsarException: The broker refused, or did not answer in time.
+        """
+        deadline = self._loop.time() + self._settings.operation_timeout_s
+        while True:
+            await self._until_attached(deadline)
+            if self._closed:
+                raise ClosedError(f"{self.topic}: the consumer was closed")
+            session = self._ready()
+            try:
+                return await ask(session)
+            except NotConnected:
+                if self._loop.time() >= deadline:
+                    raise
+
+    # Endings
+
+    async def unsubscribe(self) -> None:
+        """Delete the subscription; raises what the broker says."""
+        await self._when_attached(
+            lambda session: session.ask(
+                lambda request_id: wire_commands.unsubscribe(self._id, request_id=request_id),
+                f"unsubscribe {self._subscribing.name!r} from {self.topic}",
+                self._settings.operation_timeout_s,
+            )
+        )
+        self.abandon()
+
+    async def close(self) -> None:
+        """Leave; idempotent, and never raises for what is gone already."""
+        self._end()
+        await self._attachment.stop()
+        self._stop_rewinding()
+        self._chunked.clear()
+        session, self._session = self._session, None
+        if session is None:
+            return
+        session.detach_consumer(self._id)
+        with contextlib.suppress(PulsarException):
+            await session.ask(
+                lambda request_id: wire_commands.close_consumer(self._id, request_id=request_id),
+                f"close the consumer of {self.topic}",
+                self._settings.operation_timeout_s,
+            )
+
+    def _end(self) -> None:
+        self._closed = True
+        self._is_attached.set()  # a seek that waits for it sees that it never comes
+
+    def abandon(self) -> None:
+        """Leave at once; the broker learns of it with the connection."""
+        self._end()
+        self._attachment.abandon()
+        self._stop_rewinding()
+        self._chunked.clear()
+        session, self._session = self._session, None
+        if session is not None:
+            session.detach_consumer(self._id)
+
+
+def _last_id(answer: pb.CommandGetLastMessageIdResponse, partition: int, topic: str) -> MessageId:
+    """What the answer says; ledger and entry are -1 of an empty topic."""
+    place = answer.last_message_id
+    if place.entryId == wire_commands.NO_REQUEST:
+        return MessageId(partition, -1, -1, topic=topic)
+    return MessageId(
+        partition,
+        place.ledgerId,
+        place.entryId,
+        place.batch_index,
+        batch_size=place.batch_size,
+        topic=topic,
+    )
+
+
+def _charged(opened: Read, ack_set: int) -> int:
+    """What the broker counted down for an entry: its messages, but for those acked before."""
+    if isinstance(opened, Opened):
+        count = opened.batch_size
+    elif isinstance(opened, Withheld):
+        count = opened.messages
+    else:
+        return 1
+    return count if ack_set == -1 else (ack_set & ((1 << count) - 1)).bit_count()
+
+
+def _confirmed(answer: asyncio.Future[Any]) -> bool:
+    return not answer.cancelled() and answer.exception() is None

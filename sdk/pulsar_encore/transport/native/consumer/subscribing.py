@@ -1,0 +1,174 @@
+"""What SUBSCRIBE says of a subscription, and ids as the broker takes them.
+
+Owns `Subscribing`: the values of the options, translated once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ....ids import MessageId
+from ....options import ConsumerType, InitialPosition, Subscription
+from ....wire import ack_sets, commands
+from ....wire import pulsar_pb2 as pb
+from ..schemas import wire_schema
+from .place import Place
+
+_TYPES: Final = {
+    ConsumerType.Exclusive: pb.CommandSubscribe.Exclusive,
+    ConsumerType.Shared: pb.CommandSubscribe.Shared,
+    ConsumerType.Failover: pb.CommandSubscribe.Failover,
+    ConsumerType.KeyShared: pb.CommandSubscribe.Key_Shared,
+}
+_POSITIONS: Final = {
+    InitialPosition.Latest: pb.CommandSubscribe.Latest,
+    InitialPosition.Earliest: pb.CommandSubscribe.Earliest,
+}
+_MOST: Final = (1 << 63) - 1
+
+
+class Subscribing:
+    """The SUBSCRIBE commands of one subscription.
+
+    Args:
+        subscription: What was asked for.
+        consumer_name: Its name at the broker; "" lets the broker choose.
+
+    Attributes:
+        subscription: What was asked for.
+        name: Of the subscription.
+        durable: Whether the broker keeps it.
+        shared: Shared or Key_Shared.
+    """
+
+    def __init__(self, subscription: Subscription, consumer_name: str) -> None:
+        self.name: str = subscription.subscription_name
+        self.durable: bool = subscription.durable
+        self.shared: bool = subscription.shared
+        self._inclusive = subscription.start_message_id_inclusive
+        self.subscription: Subscription = subscription
+        self._consumer_name = consumer_name
+        # A topic that a pattern found and that is deleted is not to come back by our subscribing.
+        self._creates = subscription.force_topic_creation and subscription.pattern is None
+        self._key_shared = _key_shared(subscription)
+        self._schema = wire_schema(subscription.schema)
+
+    def place_in(self, topic: str, partition: int, *, is_new: bool = False) -> Place:
+        """Where a non-durable one begins.
+
+        Args:
+            topic: Full name; of the partition, if any.
+            partition: Its number, or -1.
+            is_new: It came into being after the consumer: all of it is behind wherever that began.
+        """
+        start = self.subscription.start_message_id
+        # At the message that is the last one when it is made a broker begins behind it, so that
+        # has to be asked for; of what is not stored nothing is the last.
+        stored = not topic.startswith("non-persistent://")
+        if is_new:
+            start = MessageId.earliest
+        return Place(
+            start,
+            partition,
+            inclusive=self._inclusive,
+            at_last=stored and self._inclusive and start == MessageId.latest,
+            stored=stored,
+        )
+
+    def command(
+        self,
+        topic: str,
+        consumer_id: int,
+        request_id: int,
+        epoch: int,
+        start: MessageId | None,
+    ) -> pb.BaseCommand:
+        """SUBSCRIBE.
+
+        Args:
+            topic: Full name.
+            consumer_id, request_id: Numbers of this attachment.
+            epoch: Of the consumer; Shared and Key_Shared have none.
+            start: Where a non-durable one begins now.
+        """
+        chosen = self.subscription
+        return commands.subscribe(
+            topic,
+            self.name,
+            consumer_id=consumer_id,
+            request_id=request_id,
+            sub_type=_TYPES[chosen.consumer_type],
+            consumer_name=self._consumer_name,
+            priority_level=chosen.priority_level or None,
+            durable=None if self.durable else False,
+            start_message_id=None if start is None else self.entry_of(start),
+            metadata=chosen.properties,
+            read_compacted=chosen.read_compacted or None,
+            schema=self._schema,
+            # Of one that is not durable it would overrule the start id (notes 5.1).
+            initial_position=_POSITIONS[chosen.initial_position] if self.durable else None,
+            replicate_subscription_state=chosen.replicate_subscription_state_enabled or None,
+            force_topic_creation=None if self._creates else False,
+            key_shared=self._key_shared,
+            consumer_epoch=None if self.shared else epoch,
+        )
+
+    def probe(self, topic: str, consumer_id: int, request_id: int) -> pb.BaseCommand:
+        """SUBSCRIBE of a consumer that gets nothing, and is there to ask for the last message.
+
+        Args:
+            topic: Full name.
+            consumer_id, request_id: Numbers of its own.
+        """
+        return commands.subscribe(
+            topic,
+            f"{self.name}-last-{consumer_id}",
+            consumer_id=consumer_id,
+            request_id=request_id,
+            sub_type=pb.CommandSubscribe.Exclusive,
+            durable=False,
+            start_message_id=commands.message_id(_MOST, _MOST, partition=None),
+            read_compacted=self.subscription.read_compacted or None,
+            force_topic_creation=None if self._creates else False,
+        )
+
+    def entry_of(self, start: MessageId) -> pb.MessageIdData:
+        """The entry of an id; delivery begins at it, and what is too early is left out here."""
+        first = start.first_chunk if self._inclusive and start.first_chunk else start
+        return commands.message_id(first.ledger_id(), first.entry_id(), partition=None)
+
+    def place(self, target: MessageId) -> pb.MessageIdData:
+        """Where a seek to an id leads: to it, or behind it.
+
+        A broker goes to an entry, inclusive, or into a batch by an ack set (notes 5.6).
+        """
+        inclusive = self._inclusive
+        where = target.first_chunk if inclusive and target.first_chunk else target
+        ledger, entry, index = where.ledger_id(), where.entry_id(), where.batch_index()
+        if entry in (-1, _MOST):
+            return commands.message_id(ledger, entry, partition=None)
+        if index < 0:
+            return commands.message_id(ledger, entry + (not inclusive), partition=None)
+        first, size = index + (not inclusive), target.batch_size
+        if size and first >= size:
+            return commands.message_id(ledger, entry + 1, partition=None)
+        if not first:
+            return commands.message_id(ledger, entry, partition=None)
+        # Where the batch's size is not known, a batch is not larger than this.
+        size = size or max(first + 1, 64 * (first // 64 + 1))
+        mask = ack_sets.full(size) >> first << first
+        words = ack_sets.to_words(mask, size)
+        return commands.message_id(ledger, entry, partition=None, ack_set=words)
+
+
+def _key_shared(subscription: Subscription) -> pb.KeySharedMeta | None:
+    if subscription.consumer_type is not ConsumerType.KeyShared:
+        return None
+    meta = pb.KeySharedMeta(keySharedMode=pb.AUTO_SPLIT)
+    policy = subscription.key_shared_policy
+    if policy is not None:
+        meta.allowOutOfOrderDelivery = policy.allow_out_of_order_delivery
+        for start, end in policy.sticky_ranges or ():
+            meta.keySharedMode = pb.STICKY
+            meta.hashRanges.add(start=start, end=end)
+    return meta

@@ -1,0 +1,171 @@
+"""Partitions, owners and schemas of topics, asked of the brokers.
+
+Owns `Lookup`. The same question under way twice is asked once (wire-protocol notes, section 4), so
+many at a time, and again where the answer says that it may be another one in a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from ....errors import PulsarException, TransportTimeout
+from ....options import RegexSubscriptionMode
+from ....wire import commands
+from ....wire import pulsar_pb2 as pb
+from ..connection.backoff import LONGEST_WAITED_FOR_S, Delays
+from ..connection.pool import Pool
+from ..connection.session import Session
+from .asking import Listing, Way
+from .binary import Binary
+from .rounds import Round, Timed
+from .web import Web
+
+_Answer = TypeVar("_Answer")
+
+
+class Lookup:
+    """Asks where topics are.
+
+    Args:
+        pool: Of connections.
+        make_round: Says to each who looks for new topics when to.
+
+    Attributes:
+        pool: The same.
+        make_round: The same.
+    """
+
+    def __init__(self, pool: Pool, make_round: Callable[[], Round] = Timed) -> None:
+        self.pool: Pool = pool
+        self.make_round: Callable[[], Round] = make_round
+        self._binary = Binary(pool)
+        self._web = Web(pool)
+        self._asking: dict[tuple[str, ...], asyncio.Task[Any]] = {}
+        self._limit = asyncio.Semaphore(pool.settings.lookups)
+
+    async def partitions(self, topic: str, *, create: bool = True) -> int:
+        """How many partitions a topic has; 0 for one that has none.
+
+        Args:
+            topic: Full name.
+            create: Whether the broker may create it, where its policies let it.
+
+        Raises:
+            TopicNotFound: There is none, and it may not be created.
+            PulsarException: The broker refused, or could not be reached within the operation
+                timeout.
+        """
+        return await self._once(
+            ("partitions", topic, str(create)),
+            lambda: self._patiently(
+                f"partitions of {topic}", lambda: self._way().partitions(topic, create)
+            ),
+        )
+
+    async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str = "") -> Listing:
+        """All topics of a namespace.
+
+        Args:
+            namespace: ``tenant/namespace``.
+            mode: Of which domain.
+            known: Hash of a list that is known; the answer may be that it is still the same.
+
+        Raises:
+            PulsarException: As for `matching`.
+        """
+        return await self._once(
+            ("topics", namespace, mode.name, known),
+            lambda: self._patiently(
+                f"topics of {namespace}", lambda: self._way().topics(namespace, mode, known)
+            ),
+        )
+
+    async def schema(self, topic: str, version: int) -> pb.Schema:
+        """A version of a topic's schema.
+
+        Args:
+            topic: Full name; partitions have their topic's.
+            version: From 0.
+
+        Raises:
+            TopicNotFound: The topic has no such version.
+            PulsarException: As for `matching`.
+        """
+        doing = f"schema version {version} of {topic}"
+        return await self._once(
+            ("schema", topic, str(version)),
+            lambda: self._patiently(doing, lambda: self._ask_schema(topic, version, doing)),
+        )
+
+    async def _ask_schema(self, topic: str, version: int, doing: str) -> pb.Schema:
+        # Of a connection, also where the rest is asked by HTTP: the web service shows schemas of
+        # key-value pairs rewritten, and a copy registered with that would be another version.
+        service = self.pool.service
+        session = await (self._web.owner(topic) if service.web else self.pool.any_broker())
+        number = version.to_bytes(8, "big")
+        answer: pb.CommandGetSchemaResponse = await session.ask(
+            lambda request_id: commands.get_schema(
+                topic, request_id=request_id, schema_version=number
+            ),
+            doing,
+            self.pool.settings.operation_timeout_s,
+        )
+        return answer.schema
+
+    async def owner(self, topic: str) -> Session:
+        """A connection to the broker that serves a topic (a partition, where there are some).
+
+        One attempt; who keeps something attached has a patience of his own.
+
+        Raises:
+            PulsarException: The broker refused, or could not be reached.
+        """
+        return await self._once(("owner", topic), lambda: self._way().owner(topic))
+
+    def _way(self) -> Way:
+        return self._web if self.pool.service.web else self._binary
+
+    async def _patiently(self, doing: str, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """Ask again, while it may help and within the operation timeout."""
+        settings, loop = self.pool.settings, self.pool.loop
+        timeout_s = settings.operation_timeout_s
+        deadline = loop.time() + timeout_s
+        delays = Delays(settings.backoff_s, settings.max_backoff_s, self.pool.rng)
+        failure: PulsarException | None = None
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await ask()
+            except TimeoutError as error:
+                text = f"{doing}: no answer within {timeout_s:g} s"
+                if failure is not None:
+                    text += f"; this came before: {failure}"
+                raise TransportTimeout(text) from (failure or error)
+            except PulsarException as error:
+                failure = error
+            delay = min(delays.next(), LONGEST_WAITED_FOR_S)
+            if not failure.retryable or loop.time() + delay >= deadline:
+                raise failure
+            await self.pool.rest(delay)
+
+    async def _once(self, key: tuple[str, ...], ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """The answer of the question `key`; asked once, however many wait for it."""
+        task = self._asking.get(key)
+        if task is None:
+            task = self.pool.loop.create_task(self._limited(ask))
+            self._asking[key] = task
+            task.add_done_callback(lambda done: self._answered(key, done))
+        answer: _Answer = await asyncio.shield(task)
+        return answer
+
+    def _answered(self, key: tuple[str, ...], task: asyncio.Task[Any]) -> None:
+        if self._asking.get(key) is task:
+            del self._asking[key]
+        if not task.cancelled():
+            task.exception()  # perhaps nobody waits any more
+
+    async def _limited(self, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        async with self._limit:
+            return await ask()

@@ -1,0 +1,239 @@
+"""Which topics match a pattern, as they come and go.
+
+Owns `Watched`. A broker that can tells of each topic at once (WATCH_TOPIC_LIST). The list is asked
+for as well, every now and then: not every broker can, a watch is of persistent topics only, and no
+pattern of more than 50 characters is taken. What the two say is put together, so that no topic is
+missed. After a reconnect the watch is asked for with the hash of what it has told, and so again
+where an update does not add up (wire-protocol notes, section 4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from ....errors import NotSupportedError, PulsarException
+from ....exceptions import NotConnected
+from ....options import RegexSubscriptionMode
+from ....process import in_background
+from ....wire import commands
+from ....wire import pulsar_pb2 as pb
+from ....wire.checksum import topics_hash
+from ....wire.entries import text
+from ..connection.attachment import Attachment
+from ..connection.session import Session
+from .asking import Pattern
+from .lookup import Lookup
+
+log: Final = logging.getLogger("pulsar_encore.lookup")
+
+_LONGEST_PATTERN: Final = 50  # `subscriptionPatternMaxLength`
+
+
+class Watched:
+    """The topics of a pattern (a partitioned one by its own name), and the news of them.
+
+    Args:
+        lookup: Where topics are.
+        pattern: A regular expression of ``persistent://tenant/namespace/name``; the first two parts
+            are literal.
+        mode: Of which domain.
+        period_s: How often the list is asked for, in s.
+
+    Raises:
+        InvalidTopicName: The pattern is none.
+    """
+
+    def __init__(
+        self, lookup: Lookup, pattern: str, mode: RegexSubscriptionMode, period_s: float
+    ) -> None:
+        self._lookup = lookup
+        self._pattern = Pattern(pattern)
+        self._mode = mode
+        self._period_s = period_s
+        self._names: set[str] = set()  # that match; partitions singly
+        self._hash = ""  # of the last list
+        self._news = asyncio.Event()
+        self._round = lookup.make_round()
+        self._looking: asyncio.Task[None] | None = None  # until the list is to be asked for
+        # The watch: what it told, as the broker matches.
+        self._told: set[str] = set()
+        self._id = -1
+        self._session: Session | None = None
+        self._attachment = Attachment(
+            lookup, pattern, self._watch, self._refused, find=lookup.pool.any_broker
+        )
+        self._asking: asyncio.Task[None] | None = None
+        self._doubtful = False
+
+    async def first(self) -> list[str]:
+        """The topics there are, partitions singly; from now on `changed` tells of more.
+
+        Raises:
+            PulsarException: The list could not be had.
+        """
+        await self._list()
+        self._news.clear()
+        service = self._lookup.pool.service
+        if (
+            self._mode is not RegexSubscriptionMode.NonPersistentOnly
+            and len(self._pattern.path) <= _LONGEST_PATTERN
+            and not service.web
+        ):
+            self._attachment.begin()
+        return sorted(self._names)
+
+    async def changed(self) -> list[str]:
+        """The topics there are, partitions singly, when some have come or gone; after the period
+        in any case.
+
+        Raises:
+            PulsarException: The list could not be had; later it may be.
+        """
+        if not await self._told_in_time():
+            try:
+                await self._list()
+            except PulsarException:
+                self._round.again()
+                raise
+        self._news.clear()
+        return sorted(self._names)
+
+    async def _told_in_time(self) -> bool:
+        """Wait for news; False when the list is to be asked for before there are any."""
+        loop = self._lookup.pool.loop
+        if self._looking is None:  # else it is under way: news do not put the list off
+            self._looking = in_background(loop, self._round.next(self._period_s))
+        looking, news = self._looking, in_background(loop, self._wait_for_news())
+        try:
+            await asyncio.wait((looking, news), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            news.cancel()
+        if not looking.done():
+            return True
+        self._looking = None
+        return False
+
+    async def _wait_for_news(self) -> None:
+        await self._news.wait()
+
+    def look_again(self) -> None:
+        """What was found could not be used: the list is to be asked for once more."""
+        self._round.again()
+
+    async def stop(self) -> None:
+        """No more news."""
+        await self._attachment.stop()
+        self._end_asking()
+        self._leave()
+
+    def _leave(self) -> None:
+        """The broker shall tell no more; nobody waits for its answer."""
+        session, self._session = self._session, None
+        if session is not None and not session.closed:
+            session.detach_watcher(self._id)
+            request_id = session.requests.new_id()
+            session.send(commands.watch_topic_list_close(self._id, request_id=request_id))
+
+    def abandon(self) -> None:
+        """No more news, at once; the broker learns of it with the connection."""
+        self._attachment.abandon()
+        self._end_asking()
+        if self._session is not None:
+            self._session.detach_watcher(self._id)
+
+    def _end_asking(self) -> None:
+        for each in (self._asking, self._looking):
+            if each is not None:
+                each.cancel()
+
+    # The list
+
+    async def _list(self) -> None:
+        told = self._told
+        listing = await self._lookup.topics(self._pattern.namespace, self._mode, self._hash)
+        if listing.topics is None:
+            return
+        # What the watch told of meanwhile is perhaps not in the list, or gone again: the next one
+        # says so, and is to be a whole one.
+        come = self._told - told
+        self._names = set(filter(self._pattern.matches, (*listing.topics, *come)))
+        self._hash = "" if come else listing.hash
+
+    # The watch (`WatchHandler`)
+
+    async def _watch(self, session: Session) -> None:
+        """Ask a broker to tell; also for how the list is now, where that is in doubt."""
+        if not session.features.supports_topic_watchers:
+            raise NotSupportedError(f"{session.peer} has no watchers of topics")
+        if session is not self._session or not session.features.supports_topic_watcher_reconcile:
+            self._leave()
+            self._id = self._lookup.pool.new_watcher_id()
+            session.attach_watcher(self._id, self)
+        watcher_id = self._id
+
+        def make(request_id: int) -> pb.BaseCommand:
+            return commands.watch_topic_list(
+                self._pattern.namespace,
+                request_id=request_id,
+                watcher_id=watcher_id,
+                topics_pattern=self._pattern.path,
+                topics_hash=topics_hash(self._told),
+            )
+
+        timeout_s = self._lookup.pool.settings.operation_timeout_s
+        try:
+            answer: pb.CommandWatchTopicListSuccess = await session.ask(
+                make, f"watch topics of {self._pattern.namespace}", timeout_s
+            )
+        except BaseException:
+            # It may come about after all, and nobody would know of it.
+            self._session = session
+            self._leave()
+            raise
+        if session.closed:
+            raise NotConnected(f"the connection to {session.peer} has ended")
+        self._session = session
+        if answer.topics_hash != topics_hash(self._told):
+            self._tell(set(map(text, answer.topic)))
+
+    def on_topics_changed(self, update: pb.CommandWatchTopicUpdate) -> None:
+        told = (self._told - set(map(text, update.deleted_topics))) | set(
+            map(text, update.new_topics)
+        )
+        if topics_hash(told) == update.topics_hash:
+            self._tell(told)
+            return
+        self._doubtful = True
+        if self._asking is None or self._asking.done():
+            self._asking = self._lookup.pool.loop.create_task(self._ask_again())
+
+    async def _ask_again(self) -> None:
+        """An update did not add up."""
+        while self._doubtful and self._session is not None:
+            self._doubtful = False
+            try:
+                await self._watch(self._session)
+            except PulsarException as error:
+                log.info("%s: the watch is begun anew: %s", self._pattern.path, error)
+                self._attachment.again()
+
+    def _tell(self, told: set[str]) -> None:
+        """The watch knows of these; what else is known, the list has told."""
+        come, gone = told - self._told, self._told - told
+        self._told = told
+        names = (self._names - gone) | set(filter(self._pattern.matches, come))
+        if names != self._names:
+            self._names = names
+            self._hash = ""  # the next list is to be a whole one
+            self._news.set()
+
+    def on_lost(self, error: Exception) -> None:
+        if self._session is not None:
+            self._session = None
+            self._attachment.again()
+
+    def _refused(self, error: Exception) -> None:
+        """No watch here; the list is asked for in any case."""
+        log.info("%s: topics are listed, not watched: %s", self._pattern.path, error)

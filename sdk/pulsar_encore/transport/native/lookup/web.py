@@ -1,0 +1,217 @@
+"""Asked by HTTP, of the brokers' admin interface: for service URLs of http:// and https://.
+
+Owns `Web`. Answers are bounded, redirects are followed with the credentials (a cluster's brokers
+refer to each other), but never from TLS to none. Connections to brokers themselves are binary.
+Needs `httpx`.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import ssl
+from collections.abc import Mapping
+from typing import Any, Final, TypeGuard
+from urllib.parse import quote, urljoin, urlsplit
+
+from ....errors import NotSupportedError, PulsarException, TransportTimeout
+from ....exceptions import ConnectError, named
+from ....exceptions import LookupError as TopicLookupError
+from ....options import RegexSubscriptionMode
+from ..connection import tls
+from ..connection.addresses import Address
+from ..connection.pool import Pool, data_of
+from ..connection.service import Credentials
+from ..connection.session import Session
+from .asking import Listing
+from .binary import address_of
+
+_MOST_REDIRECTS: Final = 20
+_MOST_BYTES: Final = 64 * 1024 * 1024  # of an answer: names of half a million topics
+_LONGEST_REASON: Final = 300  # characters of a broker's own words
+_ERRORS: Final = {
+    400: "InvalidTopicName",
+    401: "AuthenticationError",
+    403: "AuthorizationError",
+    404: "TopicNotFound",
+    405: "NotAllowedError",
+    409: "NotAllowedError",
+    412: "InvalidTopicName",
+    429: "TooManyRequests",
+    503: "ServiceNotReady",
+}
+_MODES: Final = {
+    RegexSubscriptionMode.PersistentOnly: "PERSISTENT",
+    RegexSubscriptionMode.NonPersistentOnly: "NON_PERSISTENT",
+    RegexSubscriptionMode.AllTopics: "ALL",
+}
+
+
+class Web:
+    """Asks brokers' web service (`Way`).
+
+    Args:
+        pool: Of connections, for those to topics' owners.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def partitions(self, topic: str, create: bool) -> int:
+        answer = await self._get(
+            f"/admin/v2/{_path(topic)}/partitions",
+            {"checkAllowAutoCreation": "true" if create else "false"},
+            f"partitions of {topic}",
+        )
+        count = answer.get("partitions") if _is_object(answer) else None
+        if not isinstance(count, int) or count < 0:
+            raise _nonsense(f"partitions of {topic}: the answer makes no sense")
+        return count
+
+    async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> Listing:
+        answer = await self._get(
+            f"/admin/v2/namespaces/{namespace}/topics",
+            {"mode": _MODES[mode]},
+            f"topics of {namespace}",
+        )
+        if not isinstance(answer, list) or not all(isinstance(each, str) for each in answer):
+            raise _nonsense(f"topics of {namespace}: the answer makes no sense")
+        return Listing(answer, "")
+
+    async def owner(self, topic: str) -> Session:
+        listener = self._pool.settings.listener_name
+        answer = await self._get(
+            f"/lookup/v2/topic/{_path(topic)}",
+            {} if listener is None else {"listenerName": listener},
+            f"look up {topic}",
+        )
+        secure = self._pool.service.secure
+        url = answer.get("brokerUrlTls" if secure else "brokerUrl") if _is_object(answer) else 0
+        if not isinstance(url, str | None):
+            raise _nonsense(f"look up {topic}: the answer makes no sense")
+        return await self._pool.broker(address_of(url or "", topic, secure=secure))
+
+    async def _get(self, path: str, query: Mapping[str, str], doing: str) -> Any:
+        """The JSON that a broker of the service answers; the next is asked when one is away."""
+        httpx = _httpx()
+        pool = self._pool
+        service = pool.service
+        data = await data_of(service.credentials)
+        headers = _headers(service.credentials, data)
+        settings = pool.settings
+        timeout = httpx.Timeout(settings.operation_timeout_s, connect=settings.connection_timeout_s)
+        verify = service.tls.context() if service.secure else False
+        failure: PulsarException | None = None
+        async with httpx.AsyncClient(timeout=timeout, verify=verify, trust_env=False) as http:
+            for address in pool.to_ask():
+                url = f"{address}{path}"
+                try:
+                    status, body = await _fetch(http, url, query, headers, doing)
+                except httpx.TimeoutException as error:
+                    failure = TransportTimeout(f"{doing}: no answer of {address} in time")
+                    failure.__cause__ = error
+                except (httpx.HTTPError, httpx.InvalidURL) as error:
+                    failure = _not_reached(httpx, doing, address, error)
+                    failure.__cause__ = error
+                else:
+                    pool.answered(address, service)
+                    return _json(status, body, doing)
+                pool.did_not_answer(address, service)
+        assert failure is not None, "a service has addresses"
+        raise failure
+
+
+async def _fetch(
+    http: Any, url: str, query: Mapping[str, str], headers: Mapping[str, str], doing: str
+) -> tuple[int, bytes]:
+    params: Mapping[str, str] | None = query
+    for _ in range(_MOST_REDIRECTS + 1):
+        async with http.stream("GET", url, params=params, headers=headers) as response:
+            if not response.is_redirect:
+                body = bytearray()
+                async for part in response.aiter_raw():
+                    body += part
+                    if len(body) > _MOST_BYTES:
+                        raise _nonsense(f"{doing}: an answer of more than {_MOST_BYTES} bytes")
+                return response.status_code, bytes(body)
+            target = urljoin(str(response.url), response.headers.get("location", ""))
+        scheme = urlsplit(target).scheme
+        if scheme not in ("http", "https") or (url.startswith("https:") and scheme == "http"):
+            raise _nonsense(f"{doing}: a redirect from TLS to none, or to no web address")
+        url, params = target, None  # it repeats the query
+    raise TopicLookupError(f"{doing}: more than {_MOST_REDIRECTS} redirects in a row")
+
+
+def _json(status: int, body: bytes, doing: str) -> Any:
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        answer = None
+    if status == 200 and answer is not None:
+        return answer
+    if status == 200:
+        raise _nonsense(f"{doing}: the answer is no JSON")
+    said = answer.get("reason") if _is_object(answer) else None
+    reason = f"{said or body[:_LONGEST_REASON].decode(errors='replace')}"[:_LONGEST_REASON]
+    raise named(_ERRORS.get(status, "LookupError"), f"{doing}: HTTP {status}: {reason}")
+
+
+def _headers(credentials: Credentials, data: bytes) -> dict[str, str]:
+    """As brokers' HTTP authentication takes them."""
+    headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+    method = credentials.method_name
+    if method == "none":
+        return headers
+    headers["X-Pulsar-Auth-Method-Name"] = method
+    if method == "token":
+        headers["Authorization"] = f"Bearer {data.decode()}"
+    elif method == "basic":
+        headers["Authorization"] = f"Basic {base64.b64encode(data).decode()}"
+    elif data:
+        raise NotSupportedError(
+            f"authentication by {method!r} over HTTP: use a pulsar:// service URL"
+        )
+    return headers
+
+
+def _path(topic: str) -> str:
+    """``persistent/tenant/namespace/name``, the name quoted."""
+    domain, _, rest = topic.partition("://")
+    tenant, namespace, name = rest.split("/", 2)
+    return f"{domain}/{tenant}/{namespace}/{quote(name, safe='')}"
+
+
+def _not_reached(httpx: Any, doing: str, address: Address, error: Exception) -> PulsarException:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return tls.refused(str(address), address.host, cause)
+        cause = cause.__cause__ or cause.__context__
+    text = f"{doing}: {address}: {str(error) or type(error).__name__}"
+    if isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError)):
+        # Somebody listens, and speaks no HTTP: it ended what it took for garbage.
+        text += (
+            ": give service_url the port of the web service (8080, with TLS 8443), not the binary "
+            "protocol's, or connect by pulsar://"
+        )
+    return ConnectError(text)
+
+
+def _is_object(answer: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(answer, dict)
+
+
+def _nonsense(text: str) -> TopicLookupError:
+    """It would be no better the next time."""
+    return TopicLookupError(text, retryable=False)
+
+
+def _httpx() -> Any:
+    try:
+        return importlib.import_module("httpx")
+    except ImportError as error:
+        raise NotSupportedError(
+            "a service URL of http:// or https:// needs httpx: pip install 'pulsar-encore[http]', "
+            "or connect by pulsar://"
+        ) from error

@@ -1,0 +1,143 @@
+"""What a `Client(...)` says, for the native transport.
+
+Owns `of_options`, and `unsupported`, by which a client chooses its transport. What the stock
+library alone has a use for is passed over: threads (there are none), the interval of its
+statistics. `tls_validate_hostname` is too: its default is stock's False, and nobody can tell that
+from a wish; the name in a certificate is always compared, unless `tls_allow_insecure_connection`.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+from ... import authentication, stock
+from ...authentication import Authentication, AuthenticationOauth2, AuthenticationTLS
+from ...errors import ConfigurationError, NotSupportedError
+from ...options import ClientOptions
+from ...service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
+from .clusters import Clusters, Failover, OneCluster, Provided
+from .connection.service import Service
+from .connection.socket import Sockets
+from .connection.tls import Tls
+from .settings import Settings
+
+
+def unsupported(options: ClientOptions) -> str | None:
+    """Why the native transport cannot serve this; None when it can."""
+    where = options.service_url
+    if options.logger is not None:
+        return "logger= is the stock library's; this transport logs as 'pulsar_encore', by logging"
+    if isinstance(where, str):
+        if where.startswith("memory:"):
+            return "memory:// is for the stock library"
+        return _not_reached(where) or _not_readable(options.authentication)
+    if isinstance(where, AutoClusterFailover):
+        infos = [where.primary, *where.secondary]
+        return next(filter(None, map(_not_understood, infos)), None)
+    if not isinstance(where, ServiceInfoProvider) and stock.is_one(
+        where, "pulsar.AutoClusterFailover", "pulsar.ServiceInfoProvider"
+    ):
+        return (
+            f"service_url is a pulsar.{_class_in_stock(where)}, of the stock package: only its "
+            f"library knows what is in its ServiceInfos; make a pulsar_encore one"
+        )
+    return None  # what a provider of the application says, is seen when it says it
+
+
+def _class_in_stock(value: object) -> str:
+    failover = stock.is_one(value, "pulsar.AutoClusterFailover")
+    return "AutoClusterFailover" if failover else "ServiceInfoProvider"
+
+
+def _not_understood(info: Any) -> str | None:
+    if not isinstance(info, ServiceInfo):
+        return (
+            "a ServiceInfo is of the stock package, and only its library knows what is in it: make "
+            "a pulsar_encore.ServiceInfo"
+        )
+    return _not_reached(info.service_url) or _not_readable(info.authentication)
+
+
+def _not_reached(url: str) -> str | None:
+    if url.startswith("http") and not _has_httpx():
+        return "a service_url of http needs httpx: pip install 'pulsar-encore[http]'"
+    return None
+
+
+def _not_readable(given: Any) -> str | None:
+    try:
+        known = authentication.of(given)
+    except NotSupportedError as error:
+        return str(error)
+    if known is None:
+        return None
+    if type(known).data is Authentication.data:
+        return f"{type(known).__name__} is for the stock library"
+    if isinstance(known, AuthenticationOauth2) and not _has_httpx():
+        return "AuthenticationOauth2 needs httpx: pip install 'pulsar-encore[oauth2]'"
+    return None
+
+
+def _has_httpx() -> bool:
+    return find_spec("httpx") is not None
+
+
+def of_options(options: ClientOptions) -> tuple[Clusters, Settings]:
+    """Where a native client goes, and its waits and limits.
+
+    Raises:
+        NotSupportedError: It cannot serve this; `unsupported` says why.
+        ConfigurationError: A provider's first `ServiceInfo` is none.
+    """
+    reason = unsupported(options)
+    if reason is not None:
+        raise NotSupportedError(f"the native transport cannot serve this: {reason}")
+    settings = Settings(
+        operation_timeout_s=options.operation_timeout_seconds,
+        connection_timeout_s=options.connection_timeout_ms / 1000,
+        listener_name=options.listener_name,
+        lookups=options.concurrent_lookup_requests,
+    )
+    return _clusters(options), settings
+
+
+def _clusters(options: ClientOptions) -> Clusters:
+    where = options.service_url
+    if isinstance(where, str):
+        trusted = options.tls_trust_certs_file_path
+        return OneCluster(_service(options, where, options.authentication, trusted))
+    if isinstance(where, AutoClusterFailover):
+        return Failover(
+            [_of_info(options, info) for info in (where.primary, *where.secondary)],
+            check_s=where.check_interval_ms / 1000,
+            failures=where.failover_threshold,
+            successes=where.switch_back_threshold,
+        )
+    return Provided(where, lambda info: _of_info(options, info))
+
+
+def _of_info(options: ClientOptions, info: Any) -> Service:
+    if not (isinstance(info, ServiceInfo) or stock.is_one(info, "pulsar.ServiceInfo")):
+        raise ConfigurationError(
+            f"a ServiceInfoProvider must give a ServiceInfo, got {type(info).__name__}"
+        )
+    reason = _not_understood(info)
+    if reason is not None:
+        raise NotSupportedError(f"the native transport cannot go there: {reason}")
+    return _service(options, info.service_url, info.authentication, info.tls_trust_certs_file_path)
+
+
+def _service(options: ClientOptions, url: str, given: Any, trusted: str | None) -> Service:
+    known = authentication.of(given)
+    certificate = options.tls_certificate_file_path
+    key = options.tls_private_key_file_path
+    if isinstance(known, AuthenticationTLS):
+        certificate, key = known.certificate_path, known.private_key_path
+    tls = Tls(
+        trust_file=trusted,
+        certificate_file=certificate,
+        key_file=key,
+        insecure=options.tls_allow_insecure_connection,
+    )
+    return Service.at(url, Sockets(tls), known, tls)

@@ -1,0 +1,1 @@
+"""The `ProducerLink` over the protocol."""

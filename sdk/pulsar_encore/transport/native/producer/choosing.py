@@ -1,0 +1,134 @@
+"""Which partition a message goes to: the application's choice, or the one by key or in turn.
+
+Owns `Choice`, and `OutgoingView`, which is how a `message_router` sees a message that is not sent.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from ....errors import ConfigurationError
+from ....ids import MessageId
+from ....message import Message
+from ....options import PartitionsRoutingMode, ProducerOptions
+from ....outgoing import Outgoing, key_bytes, key_text, ordering_key_text
+from ....wire.routing import BatchLimits, Router
+
+
+class Choice:
+    """Chooses for one producer.
+
+    Args:
+        options: The producer's.
+        rng: Draws the first partition, so that many producers do not all begin with the same.
+    """
+
+    def __init__(self, options: ProducerOptions, rng: Random) -> None:
+        self._route = options.message_router
+        self._schema = options.schema
+        limits = None
+        if options.batching_enabled:
+            limits = BatchLimits(
+                options.batching_max_messages,
+                options.batching_max_allowed_size_in_bytes,
+                options.batching_max_publish_delay_ms,
+            )
+        self._router = Router(
+            start=rng.randrange(1 << 31),
+            single=options.message_routing_mode is PartitionsRoutingMode.UseSinglePartition,
+            batch=limits,
+        )
+
+    def partition(self, message: Outgoing, partitions: int, now_ms: int) -> int:
+        """The partition of the next message.
+
+        Args:
+            message: What is sent.
+            partitions: How many there are, at least 1.
+            now_ms: Monotonic ms.
+
+        Raises:
+            ConfigurationError: The `message_router` failed, or chose one that is not there.
+        """
+        if self._route is not None:
+            return self._asked(message, partitions)
+        return self._router.route(
+            _text(message.partition_key),
+            size=len(message.payload or b""),
+            partitions=partitions,
+            now_ms=now_ms,
+        )
+
+    def _asked(self, message: Outgoing, partitions: int) -> int:
+        assert self._route is not None
+        try:
+            seen = Message.of_reader(OutgoingView(message), self._schema, MessageId())
+            chosen = self._route(seen, partitions)
+            if not 0 <= chosen < partitions:
+                raise ValueError(f"it chose {chosen} of {partitions} partitions")
+            return int(chosen)
+        except Exception as error:
+            raise ConfigurationError(
+                f"message_router failed and nothing was sent: {type(error).__name__}: {error}"
+            ) from error
+
+
+def _text(key: str | bytes | None) -> str | None:
+    return None if key is None else key_text(key)
+
+
+def _bytes(key: str | bytes | None) -> bytes | None:
+    return None if key is None else key_bytes(key)
+
+
+class OutgoingView:
+    """A `RawMessage` of what is about to be sent."""
+
+    def __init__(self, message: Outgoing) -> None:
+        self._message = message
+
+    def data(self) -> bytes:
+        return self._message.payload or b""
+
+    def length(self) -> int:
+        return len(self.data())
+
+    def properties(self) -> dict[str, str]:
+        return dict(self._message.properties or {})
+
+    def partition_key(self) -> str:
+        return _text(self._message.partition_key) or ""
+
+    def partition_key_bytes(self) -> bytes | None:
+        return _bytes(self._message.partition_key)
+
+    def ordering_key(self) -> str:
+        return ordering_key_text(self.ordering_key_bytes() or b"")
+
+    def ordering_key_bytes(self) -> bytes | None:
+        return _bytes(self._message.ordering_key)
+
+    def publish_timestamp(self) -> int:
+        return 0
+
+    def event_timestamp(self) -> int:
+        return self._message.event_timestamp or 0
+
+    def topic_name(self) -> str:
+        return ""
+
+    def schema_version(self) -> str:
+        return ""
+
+    def int_schema_version(self) -> int:
+        return -1
+
+    def producer_name(self) -> str:
+        return ""
+
+    def has_null_value(self) -> bool:
+        return self._message.payload is None
+
+    def encryption_context(self) -> Any:
+        return None

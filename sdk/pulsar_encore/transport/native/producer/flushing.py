@@ -1,0 +1,64 @@
+"""Waiting for all that is under way at one moment, without asking each message.
+
+Owns `Flushes`. Frames leave one by one; a flush is over with the last of its own, and fails with
+the first of their errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Generic, TypeVar
+
+from .pending import Sending
+
+W = TypeVar("W")
+
+
+class _Flush(Generic[W]):
+    __slots__ = ("done", "error", "left")
+
+    def __init__(self, of: Iterable[Sending[W]], done: asyncio.Future[Any]) -> None:
+        self.left = set(of)
+        self.error: Exception | None = None
+        self.done = done
+
+
+class Flushes(Generic[W]):
+    """The flushes under way on one topic or partition.
+
+    Args:
+        loop: Where they are awaited.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._under_way: list[_Flush[W]] = []
+
+    def begin(self, of: list[Sending[W]]) -> list[asyncio.Future[Any]]:
+        """A future that is done when all of these have left; none when there are none."""
+        if not of:
+            return []
+        flush = _Flush(of, self._loop.create_future())
+        self._under_way.append(flush)
+        return [flush.done]
+
+    def left(self, sending: Sending[W], error: Exception | None) -> None:
+        """One is no longer under way: stored, or failed with `error`."""
+        for flush in list(self._under_way):
+            if sending not in flush.left:
+                continue
+            flush.left.discard(sending)
+            flush.error = flush.error or error
+            if not flush.left or flush.done.done():
+                self._under_way.remove(flush)
+                if not flush.done.done():
+                    _end(flush)
+
+
+def _end(flush: _Flush[W]) -> None:
+    if flush.error is None:
+        flush.done.set_result(None)
+    else:
+        flush.done.set_exception(flush.error)
+        flush.done.exception()  # perhaps nobody waits any more

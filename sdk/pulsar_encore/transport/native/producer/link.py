@@ -1,0 +1,331 @@
+"""The `ProducerLink` of a topic and its partitions: whose turn it is, and how much is under way.
+
+Owns `NativeProducer` and `open_producer`. A message that finds no room waits in one line for all
+partitions, if the options say so, or is refused; what leaves lets the next in. Partitions that
+appear are picked up while it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator
+from typing import Any, Final, Protocol
+
+from ....closing import CloseOnce
+from ....errors import ClosedError, ConfigurationError, EncoreError
+from ....exceptions import ProducerQueueIsFull
+from ....ids import MessageId
+from ....options import ProducerOptions
+from ....outgoing import Outgoing
+from ....process import in_background
+from ....timer import now_ms
+from ....topic_names import full_name
+from ....wire.compression import compress
+from ...advice import ADVICE
+from ..lookup.lookup import Lookup
+from .choosing import Choice
+from .encoding import Encrypt
+from .encrypting import encryptor_of
+from .part import Part
+from .registration import Registration
+from .telling import Waiter, tell_failed
+
+log: Final = logging.getLogger("pulsar_encore.producer")
+
+
+class Home(Protocol):
+    """The client of a producer."""
+
+    def lookup_for(self, producer: NativeProducer) -> Lookup:
+        """Where topics are, on the running loop; the producer is closed with the client."""
+
+    def ended(self, producer: NativeProducer) -> None:
+        """It was closed."""
+
+
+async def open_producer(home: Home, options: ProducerOptions, ids: Iterator[int]) -> NativeProducer:
+    """Make a producer that the brokers have accepted.
+
+    Args:
+        home: Its client.
+        options: The producer's.
+        ids: Producer ids of the client; none comes twice.
+
+    Raises:
+        ConfigurationError: The options ask for what cannot be.
+        PulsarException: A broker refused, or could not be reached in time.
+    """
+    compress(options.compression_type.value, b"")  # if it can
+    encrypt = await encryptor_of(options)
+    producer = NativeProducer(home, options, ids, encrypt)
+    try:
+        await producer.open()
+    except BaseException:
+        producer.abandon()
+        raise
+    return producer
+
+
+class NativeProducer:
+    """One producer (`ProducerLink`); made by `open_producer`.
+
+    On the event loop it was made on, and, once that is closed, on the next one that uses it: it is
+    attached again there, and what was under way is gone with who waited for it.
+
+    Attributes:
+        parts: One for each partition; one alone for a topic without.
+    """
+
+    def __init__(
+        self, home: Home, options: ProducerOptions, ids: Iterator[int], encrypt: Encrypt | None
+    ) -> None:
+        self._home = home
+        self._options = options
+        self._ids = ids
+        self._topic = full_name(options.topic)
+        self._encrypt = encrypt
+        self._lookup = home.lookup_for(self)
+        self._loop = self._lookup.pool.loop
+        self._choice = Choice(options, self._lookup.pool.rng)
+        self.parts: list[Part] = []
+        self._most_in_part = options.max_pending_messages
+        self._most = options.max_pending_messages_across_partitions
+        self._blocks = options.block_if_queue_full
+        self._cuts = options.chunking_enabled
+        self._under_way = 0
+        self._waiting: deque[tuple[Part, Outgoing, Waiter]] = deque()
+        self._admitting = False
+        self._partitioned = False
+        self._growing: asyncio.Task[None] | None = None
+        self._closed = False
+        self._close_once = CloseOnce(self._close)
+
+    # Opening and growing
+
+    async def open(self) -> None:
+        """Attach, to all partitions or to the first that is needed.
+
+        Raises:
+            PulsarException: One of them could not be attached.
+        """
+        partitions = await self._lookup.partitions(self._topic)
+        self._partitioned = partitions > 0
+        lazy = self._options.lazy_start_partitioned_producers
+        count = max(1, partitions)
+        # One of them finds out what is wrong with all, and what they are called.
+        first = self._lookup.pool.rng.randrange(count) if lazy else 0
+        chosen = self._part(first)
+        self.parts = [chosen]
+        await chosen.open()
+        parts = [
+            chosen if number == first else self._part(number, chosen.name)
+            for number in range(count)
+        ]
+        self.parts = parts
+        if not lazy:
+            await _all(part.open() for part in parts if part is not chosen)
+        self._watch_growth()
+
+    def _part(self, number: int, name: str = "") -> Part:
+        partition = number if self._partitioned else -1
+        topic = f"{self._topic}-partition-{number}" if self._partitioned else self._topic
+        return Part(
+            self._lookup,
+            self._options,
+            Registration(self._options, topic, next(self._ids), name),
+            _partition_of(topic) if partition < 0 else partition,
+            encrypt=self._encrypt,
+            on_left=self._left,
+        )
+
+    def _watch_growth(self) -> None:
+        if self._partitioned and not self._closed:
+            self._growing = in_background(self._loop, self._look_for_growth(self._lookup))
+
+    async def _look_for_growth(self, lookup: Lookup) -> None:
+        when = lookup.make_round()
+        while True:
+            await when.next(lookup.pool.settings.discovery_s)
+            if not await self._grow():
+                when.again()
+
+    async def _grow(self) -> bool:
+        """Add the partitions that have come; False when that is to be tried again."""
+        try:
+            partitions = await self._lookup.partitions(self._topic, create=False)
+            for number in range(len(self.parts), partitions):
+                part = self._part(number, self.producer_name)
+                if not self._options.lazy_start_partitioned_producers:
+                    try:
+                        await part.open()
+                    except BaseException:
+                        part.abandon()
+                        raise
+                self.parts.append(part)
+        except EncoreError as error:
+            log.warning("new partitions of %s: %s; tried again", self._topic, error)
+            return False
+        return True
+
+    def _come_here(self) -> None:
+        """The loop has ended: go on, on the running one."""
+        self._lookup = self._home.lookup_for(self)
+        self._loop = self._lookup.pool.loop
+        self.parts = [part.moved(self._lookup) for part in self.parts]
+        self._waiting.clear()
+        self._under_way = 0
+        self._watch_growth()
+
+    # The seam
+
+    @property
+    def topic(self) -> str:
+        return self._topic
+
+    @property
+    def producer_name(self) -> str:
+        return next((part.name for part in self.parts if part.name), "")
+
+    @property
+    def last_sequence_id(self) -> int:
+        return max(part.last_sequence_id for part in self.parts)
+
+    def is_connected(self) -> bool:
+        started = [part for part in self.parts if part.started]
+        return not self._closed and bool(started) and all(each.is_connected() for each in started)
+
+    def publish(self, message: Outgoing) -> Awaitable[MessageId]:
+        if self._closed:
+            raise ClosedError("the producer is closed: create another")
+        if self._loop.is_closed():
+            self._come_here()
+        waiter: Waiter = self._loop.create_future()
+        parts = self.parts
+        if len(parts) == 1:
+            part = parts[0]
+        else:
+            try:
+                at = self._choice.partition(message, len(parts), now_ms(self._loop))
+            except ConfigurationError as error:
+                waiter.set_exception(error)
+                return waiter
+            part = parts[at]
+        if part.error is not None:
+            tell_failed((waiter,), part.error)
+        elif self._waiting or not self._admit(part, message, waiter):
+            self._wait(part, message, waiter)
+        return waiter
+
+    def _admit(self, part: Part, message: Outgoing, waiter: Waiter) -> bool:
+        """Send it if there is room; one that is larger than all of it goes alone, or it would
+        never go."""
+        room = part.room_of(message) if self._cuts else 1
+        under_way = self._under_way
+        if under_way:
+            if self._most and under_way + room > self._most:
+                return False
+            most = self._most_in_part
+            if part.under_way and most and part.under_way + room > most:
+                return False
+        self._under_way = under_way + room
+        part.publish(message, waiter, room)
+        return True
+
+    def _wait(self, part: Part, message: Outgoing, waiter: Waiter) -> None:
+        if self._blocks:
+            self._waiting.append((part, message, waiter))
+            return
+        waiter.set_exception(
+            ProducerQueueIsFull(
+                f"send to {self._topic}: ProducerQueueIsFull: {ADVICE['ProducerQueueIsFull']}"
+            )
+        )
+
+    def _left(self, room: int) -> None:
+        self._under_way -= room
+        if not self._waiting or self._admitting:
+            return
+        self._admitting = True  # what is refused at once leaves at once
+        try:
+            while self._waiting and self._next():
+                self._waiting.popleft()
+        finally:
+            self._admitting = False
+
+    def _next(self) -> bool:
+        """Whether the first in the line can leave it, because it is sent or for good."""
+        part, message, waiter = self._waiting[0]
+        if waiter.done():  # its caller has gone
+            return True
+        if part.error is not None:
+            tell_failed((waiter,), part.error)
+            return True
+        return self._admit(part, message, waiter)
+
+    async def flush(self) -> None:
+        if self._closed:
+            raise ClosedError("the producer is closed: create another")
+        if self._loop.is_closed():
+            self._come_here()
+        under_way: list[asyncio.Future[Any]] = [waiter for _, _, waiter in self._waiting]
+        for part in self.parts:
+            under_way += part.flush()
+        if not under_way:
+            return
+        await asyncio.wait(under_way)
+        failed = [
+            error
+            for each in under_way
+            if not each.cancelled() and (error := each.exception()) is not None
+        ]
+        if failed:
+            raise failed[0]
+
+    async def close(self) -> None:
+        await self._close_once()
+
+    async def _close(self) -> None:
+        self._end()
+        if not self._loop.is_closed():
+            await asyncio.gather(*(part.close() for part in self.parts))
+
+    def abandon(self) -> None:
+        """Close at once, without waiting for the broker's answer."""
+        self._end()
+        if not self._loop.is_closed():
+            for part in self.parts:
+                part.abandon()
+
+    def _end(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._home.ended(self)
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        if self._loop.is_closed():
+            return  # with its timers and tasks, and with whoever waited
+        if self._growing is not None:
+            self._growing.cancel()
+        closed = ClosedError("the producer was closed before the send ended")
+        tell_failed((waiter for _, _, waiter in waiting), closed)
+
+
+def _partition_of(topic: str) -> int:
+    """The number in the name of a topic that is a partition itself; -1 of any other."""
+    _, mark, number = topic.rpartition("-partition-")
+    return int(number) if mark and number.isdigit() else -1
+
+
+async def _all(opening: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run all of them; when one fails, the others are cancelled and have ended."""
+    tasks = [asyncio.ensure_future(each) for each in opening]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

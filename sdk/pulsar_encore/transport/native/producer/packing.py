@@ -1,0 +1,212 @@
+"""From messages to frames: sequence ids, batches and their time, chunks.
+
+Owns `Packer`: what was handed in and is no frame yet. Frames come out in the order of the messages.
+Before the broker has said what the first sequence id is, everything waits. One timer serves all
+batches: it is that of the first, and when it rings too early for a later one it is set again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+
+from ....errors import EncoreError
+from ....options import BatchingType, ProducerOptions
+from ....outgoing import Outgoing
+from ....timer import wall_now_ms
+from .batching import Batch, Batching
+from .encoding import Encoder, goes_alone
+from .pending import Sending
+from .telling import Waiter
+
+
+class Packer:
+    """The way in, of one topic or partition.
+
+    Args:
+        loop: Its clock and timers.
+        options: The producer's.
+        on_packed: Called with frames to send, in order.
+        on_failed: Called with who waited for messages that cannot be sent, the room that these had,
+            and why.
+
+    Attributes:
+        encoder: None until `use`; messages wait for it.
+        highest_id: Of the sequence ids handed in so far.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        options: ProducerOptions,
+        on_packed: Callable[[Sequence[Sending[Waiter]]], None],
+        on_failed: Callable[[Sequence[Waiter], int, Exception], None],
+    ) -> None:
+        self._loop = loop
+        self._options = options
+        self._on_packed = on_packed
+        self._on_failed = on_failed
+        self.encoder: Encoder | None = None
+        self._early: list[tuple[Outgoing, Waiter, int]] = []
+        self._by_key = options.batching_type is BatchingType.KeyBased
+        self._batching: Batching[Waiter] | None = None
+        if options.batching_enabled:
+            self._batching = Batching(
+                max_messages=options.batching_max_messages,
+                max_bytes=options.batching_max_allowed_size_in_bytes,
+                by_key=self._by_key,
+            )
+        self._delay_s = options.batching_max_publish_delay_ms / 1000
+        self._since = 0.0  # when the batch that is open was begun
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_id = 0
+        self.highest_id: int = -1
+
+    def use(self, encoder: Encoder) -> None:
+        """Make frames with this encoder from now on."""
+        self.encoder = encoder
+        if self._batching is not None:
+            most = self._options.batching_max_allowed_size_in_bytes
+            self._batching.max_bytes = min(most, encoder.batch_limit)
+
+    def begin(self, last_sequence_id: int) -> None:
+        """Number messages from here on, those that waited first."""
+        self.highest_id = last_sequence_id
+        self._next_id = last_sequence_id + 1
+        early, self._early = self._early, []
+        for message, waiter, room in early:
+            self.add(message, waiter, room)
+
+    def room_of(self, message: Outgoing) -> int:
+        """How much of the queue a message takes: one, or its chunks, as far as it shows before
+        compression."""
+        if self.encoder is None:
+            return 1
+        return max(1, math.ceil(len(message.payload or b"") / self.encoder.batch_limit))
+
+    def add(self, message: Outgoing, waiter: Waiter, room: int) -> None:
+        """Take a message in, behind all others.
+
+        Args:
+            message: What to send.
+            waiter: Is told what became of it.
+            room: As `room_of` says.
+        """
+        encoder = self.encoder
+        if encoder is None:
+            self._early.append((message, waiter, room))
+            return
+        given = message.sequence_id
+        sequence_id = self._next_id if given is None else given
+        batching = self._batching
+        # A broker that deduplicates looks at the first id of a batch and drops the whole of it:
+        # what it may have already shares its entry with nothing.
+        if batching is None or sequence_id <= self.highest_id or goes_alone(message):
+            if not self._add_alone(encoder, message, sequence_id, waiter, room):
+                return
+        else:
+            if not batching.count:
+                self._since = self._loop.time()
+            try:
+                full = batching.add(message, sequence_id, waiter)
+            except EncoreError as error:
+                self._on_failed((waiter,), room, error)
+                return
+            if full:
+                self._pack(full)
+                self._since = self._loop.time()
+            if batching.count and self._timer is None:
+                self._timer = self._loop.call_later(self._delay_s, self._ring)
+        if given is None:
+            self._next_id = sequence_id + 1
+        if sequence_id > self.highest_id:
+            self.highest_id = sequence_id
+
+    def _add_alone(
+        self, encoder: Encoder, message: Outgoing, sequence_id: int, waiter: Waiter, room: int
+    ) -> bool:
+        """A message that is its own entry or entries; whether it can be."""
+        wall_ms = wall_now_ms(self._loop)
+        try:
+            if self._options.chunking_enabled:
+                frames = encoder.chunks(message, sequence_id, wall_ms)
+            else:
+                frames = [encoder.single(message, sequence_id, wall_ms)]
+        except EncoreError as error:
+            self._on_failed((waiter,), room, error)
+            return False
+        self.flush()
+        now = self._loop.time()
+        first: Sending[Waiter] | None = None
+        packed: list[Sending[Waiter]] = []
+        for frame in frames[:-1]:
+            chunk = Sending[Waiter](frame, sequence_id, [], since=now, room=0, first_chunk=first)
+            first = first or chunk
+            packed.append(chunk)
+        packed.append(
+            Sending(frames[-1], sequence_id, [waiter], since=now, room=room, first_chunk=first)
+        )
+        self._on_packed(packed)
+        return True
+
+    def _ring(self) -> None:
+        self._timer = None
+        if self._batching is None or not self._batching.count:
+            return
+        left = self._since + self._delay_s - self._loop.time()
+        if left > 0:  # what it was set for was full before its time
+            self._timer = self._loop.call_later(left, self._ring)
+        else:
+            self.flush()
+
+    def flush(self) -> None:
+        """Make frames of what is collected so far."""
+        if self._batching is not None and self._batching.count:
+            self._pack(self._batching.take())
+
+    def _pack(self, batches: Sequence[Batch[Waiter]]) -> None:
+        encoder = self.encoder
+        assert encoder is not None  # there are no batches before it
+        now = self._loop.time()
+        wall_ms = wall_now_ms(self._loop)
+        packed: list[Sending[Waiter]] = []
+        for batch in batches:
+            try:
+                packed.append(self._entry_of(encoder, batch, now, wall_ms))
+            except EncoreError as error:
+                self._on_failed(batch.waiters, len(batch.waiters), error)
+        self._on_packed(packed)
+
+    def _entry_of(
+        self, encoder: Encoder, batch: Batch[Waiter], now: float, wall_ms: int
+    ) -> Sending[Waiter]:
+        count = len(batch.waiters)
+        if count == 1:  # as Java: it is acked, nacked and counted for itself
+            frame = encoder.single(batch.message, batch.first, wall_ms)
+            return Sending(frame, batch.first, batch.waiters, since=now)
+        # Ids of a batch by key have gaps that other batches fill, so it goes by its last one alone.
+        first = batch.last if self._by_key else batch.first
+        last = None if self._by_key else batch.last
+        frame = encoder.batch(batch.parts, count, first, last, wall_ms)
+        return Sending(
+            frame, first, batch.waiters, since=now, last=batch.last, room=count, batched=True
+        )
+
+    @property
+    def early(self) -> list[Waiter]:
+        """Who waits for messages that wait for the first encoder."""
+        return [waiter for _, waiter, _ in self._early]
+
+    def take_back(self) -> tuple[list[Waiter], int]:
+        """Nothing that is no frame yet will be one: who waited for it, and the room it had."""
+        early, self._early = self._early, []
+        batches = self._batching.take() if self._batching is not None else []
+        waiters = [waiter for batch in batches for waiter in batch.waiters]
+        room = len(waiters) + sum(room for _, _, room in early)
+        return [*waiters, *(waiter for _, waiter, _ in early)], room
+
+    def stop(self) -> None:
+        """Its timer does not ring any more."""
+        if self._timer is not None:
+            self._timer.cancel()

@@ -1,0 +1,425 @@
+"""A producer on one topic or partition: what it sends, and the broker it is attached to.
+
+Owns `Part`. A message becomes part of a frame (`Packer`), waits for its receipt, and leaves with an
+id or an error; all of that goes on while the connection is lost, and what has no receipt is sent
+again, in order and unchanged, before anything new. Nothing is scheduled for a message: the send
+timeout is one timer for all, and writing ends when the socket is full.
+Refuses everything by the same error once the broker said that it is of no use to go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from ....errors import ClosedError, PulsarException, TransportTimeout
+from ....exceptions import (
+    NotConnected,
+    ProducerBlockedQuotaExceededException,
+    TopicTerminated,
+)
+from ....options import ProducerOptions
+from ....outgoing import Outgoing
+from ....wire import commands
+from ....wire import pulsar_pb2 as pb
+from ..connection.attachment import Attachment
+from ..connection.requests import refusal
+from ..connection.session import Session
+from ..lookup.lookup import Lookup
+from .encoding import Encoder, Encrypt
+from .flushing import Flushes
+from .packing import Packer
+from .pending import OutOfStepError, Pending, Sending
+from .registration import Registration
+from .telling import Waiter, tell_failed, tell_stored
+
+log: Final = logging.getLogger("pulsar_encore.producer")
+
+_TURN_BYTES: Final = 1_000_000  # written at once; then the socket has its turn to say it is full
+
+
+class Part:
+    """One topic or partition of a producer; a `ProducerHandler`.
+
+    Args:
+        lookup: Where topics are.
+        options: The producer's.
+        registration: What the brokers are asked.
+        partition: Its number; -1 for a topic without.
+        encrypt: None to send in clear.
+        on_left: Called with the room of what is no longer under way, after it was told.
+
+    Attributes:
+        under_way: Room taken by messages that have neither id nor error.
+        last_sequence_id: Of the last message stored, also by an earlier producer of this name.
+        error: Why nothing can be sent any more, or None.
+    """
+
+    def __init__(
+        self,
+        lookup: Lookup,
+        options: ProducerOptions,
+        registration: Registration,
+        partition: int,
+        *,
+        encrypt: Encrypt | None,
+        on_left: Callable[[int], None],
+    ) -> None:
+        self.topic: str = registration.topic
+        self.partition: int = partition
+        self.under_way: int = 0
+        self.last_sequence_id: int = -1
+        self.error: Exception | None = None
+        self._options = options
+        self._registration = registration
+        self._encrypt = encrypt
+        self._on_left = on_left
+        self._loop = lookup.pool.loop
+        self._answer_s = lookup.pool.settings.operation_timeout_s
+        self._attachment = Attachment(lookup, self.topic, self._attach, self._give_up)
+        self._session: Session | None = None  # from PRODUCER on
+        self._attached = False
+        self._start: asyncio.Task[None] | None = None
+        self._packer = Packer(self._loop, options, self._packed, self._not_sent)
+        self._pending: Pending[Waiter] = Pending()
+        self._timeout_s = options.send_timeout_millis / 1000
+        self._timeout: asyncio.TimerHandle | None = None
+        self._writing = False
+        self._flushes = Flushes[Waiter](self._loop)
+        self._highest_id: int | None = None  # of all before the first message; None: to be asked
+        self._moved = False
+        self._damaged: Sending[Waiter] | None = None
+
+    # Attaching
+
+    @property
+    def name(self) -> str:
+        """The producer's name, "" until it is known."""
+        return self._registration.name
+
+    @property
+    def started(self) -> bool:
+        """Whether it was ever attached."""
+        return self._packer.encoder is not None
+
+    def is_connected(self) -> bool:
+        return self._attached and self.error is None
+
+    async def open(self) -> None:
+        """Attach for the first time.
+
+        Raises:
+            PulsarException: It did not come about.
+        """
+        await self._attachment.first(ours_may_be_there=self._moved)
+
+    def start(self) -> None:
+        """Attach for the first time, and meanwhile keep what is to be sent."""
+        if self._start is None:
+            self._start = self._loop.create_task(self._open_late())
+
+    def moved(self, lookup: Lookup) -> Part:
+        """The same on the running loop, when that of this one has ended.
+
+        What was under way is gone, and so is who waited for it.
+        """
+        self._registration.forget()
+        part = Part(
+            lookup,
+            self._options,
+            self._registration,
+            self.partition,
+            encrypt=self._encrypt,
+            on_left=self._on_left,
+        )
+        part.error = self.error
+        part._moved = True
+        if self._packer.encoder is not None:
+            part.last_sequence_id = self.last_sequence_id
+            part._highest_id = self._packer.highest_id
+        return part
+
+    async def _open_late(self) -> None:
+        failure: Exception | None = None
+        try:
+            await self.open()
+        except Exception as error:
+            failure = error
+        finally:
+            self._start = None  # before anybody is told: who comes next may begin anew
+        if failure is not None:
+            log.warning("no producer on %s: %s", self.topic, failure)
+            waiters, room = self._packer.take_back()
+            self._not_sent(waiters, room, failure)
+
+    async def _attach(self, session: Session) -> None:
+        if self.error is not None:
+            raise self.error  # closed while it was opened
+        registration = self._registration
+        session.attach_producer(registration.producer_id, self)
+        self._session = session
+        try:
+            if registration.waits_in_line:
+                self._attachment.take_time()
+            answer: pb.CommandProducerSuccess = await session.ask(
+                registration.command, f"create a producer on {self.topic}", self._answer_s
+            )
+        except BaseException as error:
+            self._not_attached(session, error)
+            raise
+        if self.error is not None:
+            self._ask_to_close(session)
+            raise self.error
+        if self._session is not session:
+            raise NotConnected(f"{self.topic}: it was closed as soon as it was attached")
+        self._attached = True
+        registration.taken(answer)
+        begins = self._packer.encoder is None
+        self._packer.use(
+            Encoder(
+                producer_id=registration.producer_id,
+                producer_name=registration.name,
+                schema_version=registration.schema_version,
+                codec=self._options.compression_type.value,
+                max_message_size=session.max_message_size,
+                encrypt=self._encrypt,
+            )
+        )
+        self._write()
+        if begins:
+            if self._highest_id is None:
+                initial = self._options.initial_sequence_id
+                last = registration.last_sequence_id if initial is None else initial
+                self.last_sequence_id = self._highest_id = last
+            self._packer.begin(self._highest_id)
+
+    def _not_attached(self, session: Session, error: BaseException) -> None:
+        if self._session is session:
+            self._session = None
+        session.detach_producer(self._registration.producer_id)
+        if isinstance(error, ProducerBlockedQuotaExceededException):
+            self._fail_all(error)
+        if not isinstance(error, PulsarException) or isinstance(error, TransportTimeout):
+            # It may be taken yet: nobody would ever close it.
+            self._ask_to_close(session)
+
+    def on_closed_by_broker(self, address: str | None) -> None:
+        self._lost(address)
+
+    def on_lost(self, error: Exception) -> None:
+        self._lost(None)
+
+    def _lost(self, address: str | None) -> None:
+        self._session = None
+        if self._attached:  # else it is `_attach` that fails
+            self._attached = False
+            self._pending.disconnected()
+            self._attachment.again(address)
+
+    def _attach_again(self) -> None:
+        """The broker has to forget it first, and with it all that is on its way."""
+        session = self._session
+        if session is not None:
+            session.detach_producer(self._registration.producer_id)
+            self._ask_to_close(session)
+            self._lost(None)
+
+    def _ask_to_close(self, session: Session) -> None:
+        if not session.closed:
+            request_id = session.requests.new_id()
+            producer_id = self._registration.producer_id
+            session.send(commands.close_producer(producer_id, request_id=request_id))
+
+    def _give_up(self, error: Exception) -> None:
+        self.error = error
+        self._stop_timers()
+        self._fail_all(error)
+
+    def _stop_timers(self) -> None:
+        self._packer.stop()
+        if self._timeout is not None:
+            self._timeout.cancel()
+
+    # Publishing
+
+    def room_of(self, message: Outgoing) -> int:
+        """How much of the queue a message takes, where messages may be cut."""
+        return self._packer.room_of(message)
+
+    def publish(self, message: Outgoing, waiter: Waiter, room: int) -> None:
+        """Send a message, behind all that were handed in before.
+
+        Args:
+            message: What to send.
+            waiter: Is told what became of it.
+            room: As `room_of` says.
+        """
+        self.under_way += room
+        packer = self._packer
+        if packer.encoder is None:
+            self.start()
+        packer.add(message, waiter, room)
+
+    def _packed(self, packed: Sequence[Sending[Waiter]]) -> None:
+        for sending in packed:
+            self._pending.add(sending)
+        if self._timeout is None and self._timeout_s:
+            self._timeout = self._loop.call_later(self._timeout_s, self._expire)
+        if not self._writing:
+            self._write()
+
+    def _not_sent(self, waiters: Sequence[Waiter], room: int, error: Exception) -> None:
+        tell_failed(waiters, error)
+        self._leave(room)
+
+    def _write(self) -> None:
+        self._writing = False
+        session = self._session
+        if session is None or not self._attached or not session.writable:
+            return
+        for frame in self._pending.to_write(_TURN_BYTES):
+            session.write(frame)
+        if self._pending.waits:
+            self._writing = True
+            self._loop.call_soon(self._write)
+
+    def on_writable(self, writable: bool) -> None:
+        if writable:
+            self._write()
+
+    # What becomes of it
+
+    def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
+        try:
+            sending = self._pending.receipt(receipt.sequence_id)
+        except OutOfStepError as error:
+            # Of this producer nothing is sure any more; the connection is others', too.
+            log.warning("%s: %s; what is not answered is sent again", self.topic, error)
+            self._attach_again()
+            return
+        if sending is None:
+            return
+        if sending is self._damaged:
+            self._damaged = None
+        tell_stored(sending, receipt.message_id, self.topic, self.partition)
+        if sending.waiters:
+            self.last_sequence_id = sending.last
+        self._left(sending)
+
+    def on_send_error(self, error: pb.CommandSendError) -> None:
+        refused = refusal(error.error, error.message, f"send to {self.topic}")
+        kind = error.error
+        if isinstance(refused, TopicTerminated):
+            self._attachment.abandon()
+            self._give_up(refused)
+        elif kind == pb.NotAllowedError:
+            self._refused(error.sequence_id, refused)
+        elif kind == pb.ChecksumError and self._is_damaged_again(error.sequence_id):
+            self._refused(error.sequence_id, refused)
+        else:
+            log.warning("%s; it is sent again", refused)
+            self._attach_again()
+
+    def _is_damaged_again(self, sequence_id: int) -> bool:
+        """The bytes are right here; when they arrive damaged twice, something always does it."""
+        damaged = self._pending.on_wire(sequence_id)
+        again = damaged is not None and damaged is self._damaged
+        self._damaged = damaged
+        return again
+
+    def _refused(self, sequence_id: int, error: Exception) -> None:
+        """One message was not taken; of a cut one, none of its chunks is waited for any more."""
+        sending = self._pending.refused(sequence_id)
+        if sending is None:
+            return
+        first = sending.first_chunk or sending
+        others = [
+            each for each in self._pending.all() if each is first or each.first_chunk is first
+        ]
+        self._pending.drop(others)
+        self._fail((sending, *others), error)
+
+    def _expire(self) -> None:
+        self._timeout = None
+        oldest = self._pending.oldest
+        if oldest is None:
+            return
+        left = oldest.since + self._timeout_s - self._loop.time()
+        if left > 0:
+            self._timeout = self._loop.call_later(left, self._expire)
+            return
+        text = f"send to {self.topic}: no answer in {self._timeout_s:g} s (send_timeout_millis)"
+        twice = self._pending.unanswered
+        self._fail_all(TransportTimeout(text))
+        session = self._session
+        if twice and session is not None:
+            session.fail(TransportTimeout(f"{session.peer} takes messages and answers none"))
+
+    def _fail_all(self, error: Exception) -> None:
+        """Nothing that was handed in is waited for any more."""
+        pending = self._pending.all()
+        self._pending.drop(pending)
+        # Before anything is told: what leaves makes room for others, which have not failed.
+        waiters, room = self._packer.take_back()
+        self._fail(pending, error)
+        self._not_sent(waiters, room, error)
+
+    def _fail(self, of: Sequence[Sending[Waiter]], error: Exception) -> None:
+        for sending in of:
+            tell_failed(sending.waiters, error)
+            self._left(sending, error)
+
+    def _left(self, sending: Sending[Waiter], error: Exception | None = None) -> None:
+        self._flushes.left(sending, error)
+        self._leave(sending.room)
+
+    def _leave(self, room: int) -> None:
+        if room:
+            self.under_way -= room
+            self._on_left(room)
+
+    # Flushing and closing
+
+    def flush(self) -> list[asyncio.Future[Any]]:
+        """Send what is being batched now; futures for all that is under way."""
+        self._packer.flush()
+        return [*self._packer.early, *self._flushes.begin(self._pending.all())]
+
+    async def close(self) -> None:
+        """What is under way fails with `ClosedError`; the broker is told."""
+        session = self._end()
+        await self._attachment.stop()
+        if session is None or session.closed:
+            return
+        producer_id = self._registration.producer_id
+
+        def close(request_id: int) -> pb.BaseCommand:
+            return commands.close_producer(producer_id, request_id=request_id)
+
+        try:
+            await session.ask(close, f"close the producer on {self.topic}", self._answer_s)
+        except PulsarException as error:
+            log.info("%s; it ends with its connection", error)
+
+    def abandon(self) -> None:
+        """The same without waiting for the broker's answer."""
+        session = self._end()
+        if session is not None:
+            self._ask_to_close(session)
+
+    def _end(self) -> Session | None:
+        """What is under way fails, and nothing more is sent; where it was attached until now."""
+        session = self._session if self._attached else None
+        self.error = ClosedError("the producer was closed before the send ended")
+        self._attachment.abandon()
+        self._stop_timers()
+        if self._start is not None:
+            self._start.cancel()
+        if self._session is not None:
+            self._session.detach_producer(self._registration.producer_id)
+        self._session = None
+        self._attached = False
+        self._fail_all(self.error)
+        return session

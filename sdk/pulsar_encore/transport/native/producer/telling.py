@@ -1,0 +1,59 @@
+"""What becomes of messages, told to who waits: an id for each, or an error for each.
+
+Owns `tell_stored` and `tell_failed`. A waiter that was cancelled is passed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from ....ids import MessageId
+from ....wire import pulsar_pb2 as pb
+from .pending import Sending
+
+Waiter: TypeAlias = asyncio.Future[MessageId]
+
+_U63 = 1 << 63  # ids from here on are negative ones, as "unknown" is
+
+
+def tell_stored(
+    sending: Sending[Waiter], place: pb.MessageIdData, topic: str, partition: int
+) -> None:
+    """The broker has an entry.
+
+    Args:
+        sending: It.
+        place: Where it is; both numbers -1 when the broker had it before and does not say where.
+        topic: Full name; of the partition, if any.
+        partition: Its number, -1 for a topic without.
+    """
+    ledger, entry = place.ledgerId, place.entryId
+    if ledger >= _U63:
+        for waiter in sending.waiters:
+            if not waiter.done():
+                waiter.set_result(MessageId(partition, topic=topic))
+        return
+    sending.stored = (ledger, entry)
+    if sending.batched:
+        size = len(sending.waiters)
+        for index, waiter in enumerate(sending.waiters):
+            if not waiter.done():
+                waiter.set_result(
+                    MessageId(partition, ledger, entry, index, batch_size=size, topic=topic)
+                )
+        return
+    for waiter in sending.waiters:
+        if not waiter.done():
+            begin = sending.first_chunk and sending.first_chunk.stored
+            first = MessageId(partition, *begin, topic=topic) if begin else None
+            waiter.set_result(MessageId(partition, ledger, entry, topic=topic, first_chunk=first))
+
+
+def tell_failed(waiters: Iterable[Waiter], error: Exception) -> None:
+    """It did not come to that; each gets an error of its own, to be raised in its own place."""
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_exception(copy.copy(error))

@@ -1,0 +1,42 @@
+"""What a native client is told: waits, limits, identity. Values; no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ...version import VERSION
+
+CLIENT_VERSION: Final = f"pulsar-encore-{VERSION}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """Settings of one native client.
+
+    Attributes:
+        operation_timeout_s: Longest wait for one answer of a broker, and for the first attempt at
+            a consumer or producer with all its retries, in s.
+        connection_timeout_s: Longest wait for a connection and its handshake, in s.
+        keep_alive_s: How often a broker is asked whether it lives, in s; silent for two of these,
+            it is given up (wire-protocol notes 3.3). Infinite: never, and there is no timer.
+        backoff_s: First delay before another attempt at what was lost, in s; it doubles.
+        max_backoff_s: The longest, in s.
+        busy_s: How long a name that is taken is asked for again after a reconnect, in s: a broker
+            needs up to 5 s to see that our own former connection is dead (notes 3.4).
+        idle_s: A connection that nobody uses is closed after one to two of these, in s; 0 keeps it.
+        discovery_s: How often new partitions are looked for, in s.
+        listener_name: Which advertised listener of the brokers to use.
+        lookups: Most lookups under way.
+    """
+
+    operation_timeout_s: float = 30.0
+    connection_timeout_s: float = 10.0
+    keep_alive_s: float = 30.0
+    backoff_s: float = 0.1
+    max_backoff_s: float = 60.0
+    busy_s: float = 10.0
+    idle_s: float = 60.0
+    discovery_s: float = 60.0
+    listener_name: str | None = None
+    lookups: int = 50_000

@@ -1,0 +1,185 @@
+"""The transport that speaks the protocol itself: makes links and closes them, nothing else.
+
+Owns `NativeTransport`, which has one set of connections per event loop: a client may be used from
+several, one after the other or side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from itertools import count
+from random import Random
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from ...errors import ClosedError
+from ...options import ProducerOptions, Subscription
+from ...topic_names import full_name
+from ...wire import pulsar_pb2 as pb
+from ..base import ConsumerLink, ProducerLink
+from ..versioned.known import Definition, KnownSchema
+from ..versioned.link import VersionedLink
+from ..versioned.messages import SchemaVersions, has_versions
+from ..versioned.writers import WriterSchemas
+from .clusters import Clusters, OneCluster
+from .connection.pool import Pool
+from .connection.service import Credentials, Dialer, Service
+from .connection.socket import Sockets
+from .connection.tls import Tls
+from .consumer.link import NATIVE, NativeConsumer
+from .lookup.lookup import Lookup
+from .lookup.rounds import Round, Timed
+from .producer.link import NativeProducer, open_producer
+from .settings import Settings
+
+_NAME_DIGITS: Final = 5  # as many as Java's
+
+
+class _Place:
+    """What a client has on one event loop."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self.lookup = lookup
+        # In the order they were made, in which they are closed.
+        self.links: dict[NativeConsumer | VersionedLink | NativeProducer, None] = {}
+
+
+class NativeTransport:
+    """One client over the binary protocol (`Transport`).
+
+    Args:
+        where: A service URL, such as ``pulsar://host:6650`` (several hosts by commas, or
+            pulsar+ssl, http, https), or which clusters there are.
+        settings: Waits and limits.
+        credentials: Who the client is, where `where` is an URL.
+        dialer: How to get to an address: sockets, or a broker in memory; the same.
+        rng: Spreads attempts and partitions; None draws from a seed of its own.
+        make_round: Says to each who looks for new topics when to.
+
+    Raises:
+        InvalidUrl: The service URL is none.
+    """
+
+    capabilities = NATIVE
+
+    def __init__(
+        self,
+        where: str | Clusters,
+        settings: Settings | None = None,
+        *,
+        credentials: Credentials | None = None,
+        dialer: Dialer | None = None,
+        rng: Random | None = None,
+        make_round: Callable[[], Round] = Timed,
+    ) -> None:
+        if isinstance(where, str):
+            tls = Tls()
+            service = Service.at(where, dialer or Sockets(tls), credentials, tls)
+            self._clusters: Clusters = OneCluster(service)
+        else:
+            self._clusters = where
+        self._settings = settings or Settings()
+        self._rng = rng or Random()
+        self._make_round = make_round
+        self._consumer_ids = count(1)
+        self._producer_ids = count(1)
+        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, _Place] = WeakKeyDictionary()
+        self._writers = WriterSchemas(self._definition)
+        self._closed = False
+        self._is_down = False
+
+    def _place(self) -> _Place:
+        """What there is on the running loop."""
+        if self._closed:
+            raise ClosedError("the client is closed: create another")
+        loop = asyncio.get_running_loop()
+        place = self._places.get(loop)
+        if place is None:
+            pool = Pool(self._clusters.now(), self._settings, self._rng)
+            self._clusters.guide(pool)
+            place = self._places[loop] = _Place(Lookup(pool, self._make_round))
+        return place
+
+    async def subscribe(self, subscription: Subscription) -> ConsumerLink:
+        place = self._place()
+        name = subscription.consumer_name or uuid.uuid4().hex[:_NAME_DIGITS]
+        consumer = NativeConsumer(
+            place.lookup,
+            subscription,
+            name,
+            self._consumer_ids,
+            lambda _: place.links.pop(link, None),
+        )
+        link: NativeConsumer | VersionedLink = consumer
+        if has_versions(subscription.schema):
+            versions = SchemaVersions(subscription.schema, self._writers)
+            link = VersionedLink(consumer, subscription, versions)
+        place.links[link] = None
+        await consumer.open()
+        return link
+
+    async def create_producer(self, options: ProducerOptions) -> ProducerLink:
+        return await open_producer(self, options, self._producer_ids)
+
+    def lookup_for(self, producer: NativeProducer) -> Lookup:
+        """Where topics are, on the running loop; the producer is closed with the client."""
+        place = self._place()
+        place.links[producer] = None
+        return place.lookup
+
+    def ended(self, producer: NativeProducer) -> None:
+        """It was closed."""
+        for place in self._places.values():
+            place.links.pop(producer, None)
+
+    async def topic_partitions(self, topic: str) -> list[str]:
+        name = full_name(topic)
+        partitions = await self._place().lookup.partitions(name)
+        return [f"{name}-partition-{each}" for each in range(partitions)] or [name]
+
+    async def schema_of(self, topic: str, version: int) -> KnownSchema:
+        schema = await self._place().lookup.schema(full_name(topic), version)
+        return KnownSchema(schema, key_value=schema.type == pb.Schema.KeyValue)
+
+    @property
+    def consumers(self) -> list[ConsumerLink]:
+        """The subscriptions that are open, in the order they were made."""
+        return [
+            link
+            for place in self._places.values()
+            for link in place.links
+            if not isinstance(link, NativeProducer)
+        ]
+
+    def hurry(self) -> None:
+        """What could not be reached may be there again: no attempt waits any longer."""
+        for place in list(self._places.values()):
+            place.lookup.pool.hurry()
+
+    async def _definition(self, topic: str, version: int) -> Definition:
+        schema = await self._place().lookup.schema(full_name(topic), version)
+        kind = pb.Schema.Type.Name(schema.type)
+        return Definition(kind, schema.schema_data.decode(errors="replace"))
+
+    def shutdown(self) -> None:
+        self._closed = True
+        for place in list(self._places.values()):
+            for link in list(place.links):
+                link.abandon()
+            place.lookup.pool.shutdown()
+        if not self._is_down:
+            self._is_down = True
+            self._clusters.close()
+
+    async def close(self) -> None:
+        place = self._places.get(asyncio.get_running_loop())
+        if place is not None and not self._closed:
+            self._closed = True
+            await asyncio.gather(
+                *(link.close() for link in list(place.links)), return_exceptions=True
+            )
+        self.shutdown()
+        if place is not None:
+            await place.lookup.pool.gone()

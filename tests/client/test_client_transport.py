@@ -1,0 +1,110 @@
+"""Which transport a client gets: by name, by the environment, or by what it was given."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+import pulsar_encore as encore
+from pulsar_encore.devbroker import BrokerThread
+from pulsar_encore.testing import MemoryTransport
+
+URL = "pulsar://127.0.0.1:1"
+VARIABLE = "PULSAR_ENCORE_TRANSPORT"
+
+
+def name_of(client: encore.Client) -> str:
+    return client._transport.capabilities.name
+
+
+@pytest.fixture(autouse=True)
+def no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "expected"),
+    [
+        (None, None, "native"),
+        ("native", None, "native"),
+        ("stock", None, "stock"),
+        ("auto", None, "native"),
+        (None, "native", "native"),
+        (None, "auto", "native"),
+        ("stock", "native", "stock"),
+        (None, "", "native"),
+    ],
+)
+async def test_the_name_decides_and_else_the_environment(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, environment: str | None, expected: str
+) -> None:
+    if environment is not None:
+        monkeypatch.setenv(VARIABLE, environment)
+    async with encore.Client(URL, transport=given) as client:
+        assert name_of(client) == expected
+
+
+@pytest.mark.parametrize("how", ["argument", "environment"])
+def test_an_unknown_name_is_refused_with_the_names_there_are(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    argument: dict[str, Any] = {"transport": "quick"}
+    if how == "environment":
+        monkeypatch.setenv(VARIABLE, "quick")
+        argument = {}
+    where = "transport" if how == "argument" else VARIABLE
+    with pytest.raises(encore.ConfigurationError, match=f"^{where} must be one of .*'quick'"):
+        encore.Client(URL, **argument)
+
+
+async def test_auto_says_what_it_took_and_why(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "pulsar_encore.client")
+    quiet = encore.ConsoleLogger(encore.LoggerLevel.Error)
+    async with encore.Client(URL, transport="auto") as client:
+        assert name_of(client) == "native"
+    async with encore.Client(URL, transport="auto", logger=quiet) as client:
+        assert name_of(client) == "stock"
+    native, stock = (record.getMessage() for record in caplog.records)
+    assert native == "transport: native"
+    assert "stock" in stock
+    assert "logger=" in stock
+
+
+def test_a_transport_that_is_none_is_refused_with_what_to_give() -> None:
+    with pytest.raises(encore.ConfigurationError, match="the class MemoryTransport"):
+        encore.Client("memory://", transport=MemoryTransport)  # type: ignore[arg-type]
+    with pytest.raises(encore.ConfigurationError, match=r"transport=testing\.MemoryTransport\(\)"):
+        encore.Client("memory://")
+
+
+def test_native_by_name_refuses_what_it_cannot_serve() -> None:
+    athenz = encore.AuthenticationAthenz("{}")
+    with pytest.raises(encore.NotSupportedError, match="AuthenticationAthenz"):
+        encore.Client(URL, authentication=athenz, transport="native")
+
+
+@pytest.mark.parametrize("name", ["native", "stock"])
+async def test_statistics_say_which_it_is(broker: BrokerThread, topic: str, name: str) -> None:
+    async with encore.Client(broker.url, transport=name) as client:
+        consumer = await client.subscribe(topic, "s")
+        assert consumer.statistics().transport == name
+
+
+async def test_an_outage_is_seen_without_configuring_a_log(
+    broker: BrokerThread, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with encore.Client(broker.url, transport="native") as client:
+        consumer = await client.subscribe(topic, "s")
+        assert not caplog.records
+        broker.drop_connections()
+        async with asyncio.timeout(10):
+            while not any(record.levelname == "WARNING" for record in caplog.records):
+                await asyncio.sleep(0.01)
+        lost = [record.getMessage() for record in caplog.records]
+        assert f"the connection to {broker.url} was lost" in lost[0]
+        caplog.clear()
+        await consumer.close()
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]

@@ -1,0 +1,144 @@
+"""Several addresses in one event loop: brokers in memory, and what is there instead of one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from pulsar_encore.devbroker import BrokerSettings
+from pulsar_encore.errors import TransportTimeout
+from pulsar_encore.exceptions import ConnectError
+from pulsar_encore.testing.dialer import BrokerDialer
+from pulsar_encore.transport.native.connection.addresses import Address
+from pulsar_encore.transport.native.connection.pool import Pool
+from pulsar_encore.transport.native.connection.service import Credentials, Service
+from pulsar_encore.transport.native.connection.session import ByteTransport, Session
+from pulsar_encore.transport.native.settings import Settings
+from pulsar_encore.wire import commands, frames
+from pulsar_encore.wire import pulsar_pb2 as pb
+
+
+class Brokers:
+    """Addresses by ``host:port`` (`Dialer`).
+
+    Attributes:
+        brokers: A broker in memory at each.
+        doubles: What answers frames by a function, at others.
+        silent: Addresses that accept and say nothing.
+        dead: Addresses that never answer at all.
+        dialed: What was connected to, in order.
+    """
+
+    def __init__(self, **settings: BrokerSettings | None) -> None:
+        self.brokers = {f"{name}:6650": BrokerDialer(each) for name, each in settings.items()}
+        self.doubles: dict[str, Double] = {}
+        self.silent: set[str] = set()
+        self.dead: set[str] = set()
+        self.dialed: list[str] = []
+
+    async def dial(
+        self, address: Address, make: Callable[[ByteTransport], Session], timeout_s: float
+    ) -> Session:
+        where = address.host_port
+        self.dialed.append(where)
+        if where in self.dead:
+            await asyncio.sleep(timeout_s)
+            raise TransportTimeout(f"no connection to {address} within {timeout_s:g} s")
+        if where in self.silent:
+            return make(Deaf())
+        if where in self.doubles:
+            return self.doubles[where].connect(make)
+        if where not in self.brokers:
+            raise ConnectError(f"no connection to {address}: refused")
+        return await self.brokers[where].dial(address, make, timeout_s)
+
+    def pool(
+        self,
+        url: str,
+        *,
+        settings: Settings | None = None,
+        credentials: Credentials | None = None,
+        seed: int = 1,
+    ) -> Pool:
+        return Pool(Service.at(url, self, credentials), settings or Settings(), Random(seed))
+
+
+class Deaf:
+    """A socket whose other side says nothing."""
+
+    def __init__(self) -> None:
+        self.ended = ""
+
+    def write(self, data: bytes) -> None:
+        pass
+
+    def close(self) -> None:
+        self.ended = "closed"
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+
+
+class Double:
+    """What a broker, or a proxy, would answer: a function of a command.
+
+    Attributes:
+        heard: The commands that came, of all connections.
+        sessions: The client's ends.
+    """
+
+    def __init__(self, answer: Callable[[pb.BaseCommand], list[pb.BaseCommand] | bytes]) -> None:
+        self._answer = answer
+        self.heard: list[pb.BaseCommand] = []
+        self.sessions: list[Session] = []
+
+    def connect(self, make: Callable[[ByteTransport], Session]) -> Session:
+        line = _Line(self)
+        line.session = make(line)
+        self.sessions.append(line.session)
+        return line.session
+
+    def answer(self, command: pb.BaseCommand) -> bytes:
+        self.heard.append(command)
+        answers = self._answer(command)
+        return answers if isinstance(answers, bytes) else b"".join(map(frames.encode, answers))
+
+
+class _Line:
+    """A connection to a double (`ByteTransport`)."""
+
+    session: Session
+
+    def __init__(self, double: Double) -> None:
+        self._double = double
+        self._decoder = frames.FrameDecoder()
+        self._loop = asyncio.get_running_loop()
+
+    def write(self, data: bytes) -> None:
+        for frame in self._decoder.feed(data):
+            self._loop.call_soon(self._arrive, self._double.answer(frame.command))
+
+    def _arrive(self, data: bytes) -> None:
+        if data == HANG_UP:
+            self.session.lost(None)
+        elif data:
+            self.session.receive(data)
+
+    def close(self) -> None:
+        self._loop.call_soon(self.session.lost, None)
+
+    abort = close
+
+
+#: As the answer of a double: it closes the connection.
+HANG_UP = b"hang up"
+
+
+def welcome(command: pb.BaseCommand) -> list[pb.BaseCommand]:
+    """What every broker answers to CONNECT and PING."""
+    if command.type == pb.BaseCommand.CONNECT:
+        return [commands.connected(server_version="double")]
+    if command.type == pb.BaseCommand.PING:
+        return [commands.pong()]
+    return []

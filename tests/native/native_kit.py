@@ -1,0 +1,149 @@
+"""A native client and a development broker in one loop, in virtual time, without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Sequence
+from random import Random
+from typing import Any, TypeVar
+
+from pulsar_encore.devbroker.rules.topic_log import LogEntry
+from pulsar_encore.devbroker.settings import BrokerSettings
+from pulsar_encore.options import ConsumerType, InitialPosition, Subscription
+from pulsar_encore.testing import run as run_in_virtual_time
+from pulsar_encore.testing.dialer import BrokerDialer, Cuts, whole
+from pulsar_encore.transport.base import Deliveries, Delivery, singly
+from pulsar_encore.transport.native.settings import Settings
+from pulsar_encore.transport.native.transport import NativeTransport
+from pulsar_encore.wire import commands, frames
+from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire.entries import encode_batch, encode_body
+
+TOPIC = "persistent://public/default/t"
+URL = "pulsar://memory:6650"
+
+T = TypeVar("T")
+
+
+def at_random(rng: Random) -> Cuts:
+    """Cut what is written anywhere."""
+
+    def cuts(data: bytes) -> Iterator[bytes]:
+        at = 0
+        while at < len(data):
+            end = at + rng.choice([1, 2, 3, 5, 17, 300, 5000])
+            yield data[at:end]
+            at = end
+
+    return cuts
+
+
+class Rig:
+    """A broker, and clients of it."""
+
+    def __init__(
+        self,
+        broker: BrokerSettings | None = None,
+        settings: Settings | None = None,
+        *,
+        cuts: Cuts = whole,
+    ) -> None:
+        self.dialer = BrokerDialer(broker, cuts=cuts)
+        self.settings = settings or Settings()
+        self.transport = NativeTransport(URL, self.settings, dialer=self.dialer)
+
+    @property
+    def service(self) -> Any:
+        return self.dialer.service
+
+    def store(
+        self, *payloads: bytes, batch: bool = False, topic: str = TOPIC, **fields: Any
+    ) -> None:
+        """Append entries as a producer would: one for each payload, or one batch of all."""
+        state = self.service.catalogue.topic(topic, create=True)
+        if batch:
+            self._append(state, payloads, fields)
+            return
+        for payload in payloads:
+            self._append(state, payload, fields)
+
+    def store_batch(self, *messages: tuple[pb.SingleMessageMetadata, bytes]) -> None:
+        """Append a batch of messages with metadata of their own."""
+        state = self.service.catalogue.topic(TOPIC, create=True)
+        self._append(state, list(messages), {})
+
+    def _append(self, state: Any, content: bytes | Sequence[Any], fields: dict[str, Any]) -> None:
+        metadata = pb.MessageMetadata(
+            producer_name="p", sequence_id=7, publish_time=1_700_000_000_000, **fields
+        )
+        size = 0
+        if isinstance(content, bytes):
+            payload = content
+        else:
+            size = len(content)
+            metadata.num_messages_in_batch = size
+            payload = encode_batch(
+                each if isinstance(each, tuple) else (pb.SingleMessageMetadata(), each)
+                for each in content
+            )
+        state.log.append(
+            LogEntry(encode_body(metadata, payload), batch=size, publish_ms=1_700_000_000_000)
+        )
+        for subscription in state.subscriptions.values():
+            self.service.scheduler.wake(state, subscription)
+
+
+class Collector:
+    """A sink that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.deliveries: list[Delivery] = []
+        self.told: list[tuple[Any, ...]] = []
+
+    def on_deliveries(self, deliveries: Deliveries) -> None:
+        self.deliveries += singly(deliveries)
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+
+        def told(*details: Any) -> None:
+            self.told.append((name.removeprefix("on_"), *details))
+
+        return told
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [message.data() for each in self.deliveries for message in each.messages]
+
+    @property
+    def names(self) -> list[str]:
+        return [each[0] for each in self.told]
+
+
+def subscription(**fields: Any) -> Subscription:
+    """Shared and from the beginning, unless said otherwise."""
+    made: dict[str, Any] = {
+        "topics": (TOPIC,),
+        "subscription_name": "s",
+        "consumer_type": ConsumerType.Shared,
+        "initial_position": InitialPosition.Earliest,
+        **fields,
+    }
+    return Subscription(**made)
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """In virtual time."""
+    return run_in_virtual_time(main)
+
+
+async def settle(seconds: float = 0.01) -> None:
+    """Let what is under way arrive."""
+    await asyncio.sleep(seconds)
+
+
+def message_frame(entry: int, body: bytes, *, ledger: int = 3, **fields: Any) -> bytes:
+    """A MESSAGE for consumer 1."""
+    command = commands.message(1, commands.message_id(ledger, entry), **fields)
+    return frames.encode_with_body(command, body)

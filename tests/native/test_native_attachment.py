@@ -1,0 +1,503 @@
+"""What keeps something attached: every way in which attaching can go, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from brokers_kit import Brokers, Double, welcome
+from native_kit import TOPIC, Collector, Rig, run, settle, subscription
+
+from pulsar_encore.devbroker import BrokerSettings
+from pulsar_encore.errors import ClosedError, ConfigurationError, ProtocolError, TransportTimeout
+from pulsar_encore.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BrokerMetadataError,
+    ConnectError,
+    ConsumerBusy,
+    InvalidTopicName,
+    NotAllowedError,
+    NotConnected,
+    ProducerBusy,
+    ProducerFenced,
+    ServiceUnitNotReady,
+    SubscriptionNotFound,
+    TopicNotFound,
+    TopicTerminated,
+)
+from pulsar_encore.transport.native.connection.attachment import Attachment
+from pulsar_encore.transport.native.connection.service import Service
+from pulsar_encore.transport.native.connection.session import Session
+from pulsar_encore.transport.native.lookup.lookup import Lookup
+from pulsar_encore.transport.native.settings import Settings
+from pulsar_encore.wire import commands, frames
+from pulsar_encore.wire import pulsar_pb2 as pb
+
+FINAL = (
+    AuthenticationError("x"),
+    AuthorizationError("x"),
+    InvalidTopicName("x"),
+    NotAllowedError("x"),
+    ProducerFenced("x"),
+    SubscriptionNotFound("x"),
+    TopicNotFound("x"),
+    TopicTerminated("x"),
+)
+PASSING = (
+    ServiceUnitNotReady("x"),
+    BrokerMetadataError("x"),
+    NotConnected("x"),
+    ConnectError("x"),
+    TransportTimeout("x"),
+    ProtocolError("x"),
+    AuthenticationError("the issuer is away", retryable=True),
+)
+
+
+class Thing:
+    """Something to attach; what becomes of each attempt is said before, the last for all to come.
+
+    Attributes:
+        at: When each attempt was, in s.
+        peers: Who was attached to.
+        failures: What was given up for.
+    """
+
+    def __init__(self, *outcomes: Any, settings: Settings | None = None) -> None:
+        self.network = Brokers(h=None, other=None)
+        # Of this seed the delays before the last attempt add up to most of 30 s.
+        self.lookup = Lookup(self.network.pool("pulsar://h", settings=settings, seed=3))
+        self.loop = asyncio.get_running_loop()
+        self.outcomes = list(outcomes)
+        self.at: list[float] = []
+        self.peers: list[str] = []
+        self.failures: list[Exception] = []
+        self.attachment = Attachment(self.lookup, TOPIC, self._attach, self.failures.append)
+
+    async def _attach(self, session: Session) -> None:
+        self.at.append(self.loop.time())
+        self.peers.append(session.peer)
+        outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+        if isinstance(outcome, Exception):
+            raise outcome
+        if outcome is not None:
+            await outcome()
+
+
+def asleep(seconds: float) -> Callable[[], Awaitable[None]]:
+    return lambda: asyncio.sleep(seconds)
+
+
+# The first time
+
+
+@pytest.mark.parametrize("error", [*FINAL, ConsumerBusy("x"), ProducerBusy("x")], ids=type)
+def test_at_first_an_error_that_trying_does_not_help_is_the_callers_at_once(
+    error: Exception,
+) -> None:
+    async def main() -> None:
+        thing = Thing(error)
+        with pytest.raises(type(error)):
+            await thing.attachment.first()
+        assert len(thing.at) == 1
+        assert thing.failures == [], "it was told once"
+
+    run(main())
+
+
+@pytest.mark.parametrize("error", PASSING, ids=type)
+def test_at_first_it_is_tried_again_for_the_operation_timeout(error: Exception) -> None:
+    async def main() -> None:
+        thing = Thing(error)
+        with pytest.raises(type(error)):
+            await thing.attachment.first()
+        assert 20 < thing.loop.time() <= 30
+        assert len(thing.at) >= 7
+        thing = Thing(error, error, None)
+        await thing.attachment.first()
+        assert len(thing.at) == 3
+
+    run(main())
+
+
+def test_what_is_wrong_with_the_connection_itself_is_told_at_once_at_first() -> None:
+    async def main() -> None:
+        thing = Thing(ConnectError("its certificate is not for 'h'", retryable=False))
+        with pytest.raises(ConnectError, match="certificate"):
+            await thing.attachment.first()
+        assert len(thing.at) == 1
+        with pytest.raises(ConfigurationError, match="key file"):
+            await Thing(ConfigurationError("the key file")).attachment.first()
+
+    run(main())
+
+
+def test_an_attempt_that_hangs_ends_in_time_and_tells_what_was_before() -> None:
+    async def main() -> None:
+        thing = Thing(ServiceUnitNotReady("it unloads"), asleep(1000))
+        with pytest.raises(TransportTimeout, match=r"within 30 s.*it unloads"):
+            await thing.attachment.first()
+        assert thing.loop.time() == pytest.approx(30)
+
+    run(main())
+
+
+def test_one_that_takes_its_time_has_no_end() -> None:
+    async def main() -> None:
+        async def long() -> None:
+            thing.attachment.take_time()
+            await asyncio.sleep(500)
+
+        thing = Thing(long)
+        await thing.attachment.first()
+        assert thing.loop.time() >= 500
+
+    run(main())
+
+
+def test_stopped_while_it_connects_it_is_closed_by_name() -> None:
+    async def main() -> None:
+        for outcome in (asleep(1000), ServiceUnitNotReady("x")):
+            thing = Thing(outcome)
+            waiting = asyncio.create_task(thing.attachment.first())
+            await asyncio.sleep(0.3)
+            await thing.attachment.stop()
+            with pytest.raises(ClosedError):
+                await waiting
+            tried = len(thing.at)
+            await asyncio.sleep(100)
+            assert len(thing.at) == tried
+            with pytest.raises(ClosedError):
+                await thing.attachment.first()
+
+    run(main())
+
+
+def test_a_cancelled_first_attempt_is_cancelled_and_no_more() -> None:
+    async def main() -> None:
+        thing = Thing(asleep(1000))
+        waiting = asyncio.create_task(thing.attachment.first())
+        await settle()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await asyncio.sleep(100)
+        assert len(thing.at) == 1
+
+    run(main())
+
+
+def test_lost_as_soon_as_it_was_attached_it_is_attached_again_before_anybody_knows() -> None:
+    async def main() -> None:
+        async def lost() -> None:
+            thing.attachment.again()
+
+        thing = Thing(lost, None)
+        await thing.attachment.first()
+        await asyncio.sleep(10)
+        assert len(thing.at) == 2
+
+    run(main())
+
+
+# Later
+
+
+@pytest.mark.parametrize("error", FINAL, ids=type)
+def test_later_such_an_error_is_told_once_and_it_is_tried_no_more(error: Exception) -> None:
+    async def main() -> None:
+        thing = Thing(None, error)
+        await thing.attachment.first()
+        thing.attachment.again()
+        await asyncio.sleep(100)
+        thing.attachment.again()
+        await asyncio.sleep(100)
+        assert thing.failures == [error]
+        assert len(thing.at) == 2
+
+    run(main())
+
+
+def test_what_is_lost_whenever_it_was_attached_is_attached_less_and_less_often() -> None:
+    async def main() -> None:
+        async def attached_for_a_moment() -> None:
+            asyncio.get_running_loop().call_later(0.05, thing.attachment.again)
+
+        thing = Thing(attached_for_a_moment, settings=Settings(max_backoff_s=20.0))
+        await thing.attachment.first()
+        await asyncio.sleep(300)
+        assert 80 < len(thing.at) < 250, "every few seconds: it works"
+        thing.outcomes = [None]
+        await asyncio.sleep(50)
+        tried = len(thing.at)
+        thing.attachment.again()
+        await asyncio.sleep(0.2)
+        assert len(thing.at) == tried + 1, "it worked for long, so the delay is short again"
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "error", [*PASSING, ConnectError("its certificate has expired", retryable=False)], ids=type
+)
+def test_later_it_is_tried_for_ever_and_less_often_each_time(error: Exception) -> None:
+    async def main() -> None:
+        thing = Thing(None, error, settings=Settings(max_backoff_s=20.0, keep_alive_s=1e6))
+        await thing.attachment.first()
+        thing.attachment.again()
+        await asyncio.sleep(2000)
+        gaps = [later - earlier for earlier, later in zip(thing.at, thing.at[1:], strict=False)]
+        assert gaps[0] <= 0.11 and max(gaps) <= 20.1
+        assert all(10 <= gap for gap in gaps[-50:])
+        assert thing.failures == []
+        thing.outcomes = [None]
+        await asyncio.sleep(21)
+        tried = len(thing.at)
+        await asyncio.sleep(1000)
+        assert len(thing.at) == tried, "attached"
+        thing.attachment.again()
+        await asyncio.sleep(0.2)
+        assert len(thing.at) == tried + 1, "it worked, so the delay is short again"
+
+    run(main())
+
+
+def test_a_name_that_is_taken_after_a_reconnect_may_be_our_own_for_a_while() -> None:
+    async def main() -> None:
+        thing = Thing(None, *[NotConnected("x")] * 8, ConsumerBusy("ours"), None)
+        await thing.attachment.first()
+        thing.attachment.again()
+        await asyncio.sleep(100)
+        assert thing.at[-2] > 10, "longer than the patience, which begins with the first Busy"
+        assert thing.failures == []
+        busy = Thing(None, ConsumerBusy("another's"))
+        await busy.attachment.first()
+        busy.attachment.again()
+        began = busy.loop.time()
+        while not busy.failures:
+            await asyncio.sleep(0.1)
+        assert isinstance(busy.failures[0], ConsumerBusy)
+        assert 10 <= busy.loop.time() - began < 25
+
+    run(main())
+
+
+def test_what_nobody_thought_of_is_told_and_not_swallowed() -> None:
+    async def main() -> None:
+        for error in (ZeroDivisionError("a mistake"), ConfigurationError("the key file")):
+            thing = Thing(None, error)
+            await thing.attachment.first()
+            thing.attachment.again()
+            await asyncio.sleep(1)
+            assert thing.failures == [error]
+
+    run(main())
+
+
+def test_a_second_loss_while_it_attaches_is_one_more_attempt_and_not_two_at_a_time() -> None:
+    async def main() -> None:
+        thing = Thing(None, asleep(5), None)
+        await thing.attachment.first()
+        thing.attachment.again()
+        thing.attachment.again()
+        await asyncio.sleep(1)
+        thing.attachment.again()
+        await asyncio.sleep(100)
+        assert len(thing.at) == 3
+
+    run(main())
+
+
+def test_stopped_while_it_attaches_again_it_has_ended_when_stop_returns() -> None:
+    async def main() -> None:
+        thing = Thing(None, asleep(1000))
+        await thing.attachment.first()
+        thing.attachment.again()
+        await asyncio.sleep(1)
+        await thing.attachment.stop()
+        await thing.attachment.stop()
+        thing.attachment.again()
+        thing.attachment.abandon()
+        await asyncio.sleep(100)
+        assert len(thing.at) == 2
+        assert thing.failures == []
+
+    run(main())
+
+
+def test_things_lost_together_do_not_come_back_together() -> None:
+    async def main() -> None:
+        rig = Rig()
+        loop = asyncio.get_running_loop()
+        times: list[float] = []
+
+        async def attach(session: Session) -> None:
+            times.append(loop.time())
+
+        things = [
+            Attachment(rig.transport._place().lookup, f"{TOPIC}-{each}", attach, print)
+            for each in range(200)
+        ]
+        for thing in things:
+            thing.again()
+        await asyncio.sleep(1)
+        assert len(times) == 200
+        assert max(times) - min(times) > 0.03
+        assert len(rig.dialer.lines) == 1
+
+    run(main())
+
+
+def test_a_move_to_another_cluster_ends_the_wait() -> None:
+    async def main() -> None:
+        thing = Thing(None, *[ServiceUnitNotReady("x")] * 8, None)
+        await thing.attachment.first()
+        thing.attachment.again()
+        await asyncio.sleep(8)
+        tried, before = len(thing.at), thing.loop.time()
+        thing.lookup.pool.move(Service.at("pulsar://other", thing.network))
+        await asyncio.sleep(0.15)
+        assert len(thing.at) == tried + 1
+        assert thing.at[-1] - before <= 0.11
+        assert thing.peers[-1] == "pulsar://other:6650"
+
+    run(main())
+
+
+# Where
+
+
+def test_the_broker_that_a_close_names_is_gone_to_at_once_and_without_a_lookup() -> None:
+    async def main() -> None:
+        thing = Thing(None)
+        await thing.attachment.first()
+        before = thing.loop.time()
+        thing.attachment.again("pulsar://other:6650")
+        await asyncio.sleep(1)
+        assert thing.peers == ["pulsar://h:6650", "pulsar://other:6650"]
+        assert thing.at[1] - before < 0.01
+        service = thing.network.brokers["other:6650"].service
+        assert service.recorder is not None
+        assert not service.recorder.find("LOOKUP", "in")
+
+    run(main())
+
+
+@pytest.mark.parametrize("address", ["pulsar://nobody:6650", "nonsense", ""])
+def test_a_named_broker_that_is_not_there_is_forgotten_for_a_lookup(address: str) -> None:
+    async def main() -> None:
+        thing = Thing(None)
+        await thing.attachment.first()
+        thing.attachment.again(address)
+        await asyncio.sleep(1)
+        assert thing.peers == ["pulsar://h:6650"] * 2
+        assert thing.failures == []
+
+    run(main())
+
+
+def test_behind_a_proxy_a_named_broker_is_reached_by_the_proxy() -> None:
+    def answer(command: pb.BaseCommand) -> list[pb.BaseCommand]:
+        if command.type == pb.BaseCommand.LOOKUP:
+            return [
+                commands.lookup_response(
+                    command.lookupTopic.request_id,
+                    service_url="pulsar://inside:6650",
+                    proxy_through_service_url=True,
+                )
+            ]
+        return welcome(command)
+
+    async def main() -> None:
+        thing = Thing(None)
+        thing.network.doubles["proxy:6650"] = double = Double(answer)
+        thing.lookup = Lookup(thing.network.pool("pulsar://proxy"))
+        attachment = Attachment(thing.lookup, TOPIC, thing._attach, thing.failures.append)
+        await attachment.first()
+        attachment.again("pulsar://another:6650")
+        await asyncio.sleep(1)
+        assert thing.peers == [
+            "pulsar://proxy:6650 for inside:6650",
+            "pulsar://proxy:6650 for another:6650",
+        ]
+        assert thing.network.dialed == ["proxy:6650"] * 3
+        connects = [each for each in double.heard if each.type == pb.BaseCommand.CONNECT]
+        assert [each.connect.proxy_to_broker_url for each in connects] == [
+            "",
+            "inside:6650",
+            "another:6650",
+        ]
+
+    run(main())
+
+
+# The consumer on it
+
+
+def test_a_consumer_that_is_closed_in_the_same_read_as_its_answer_is_attached_again() -> None:
+    closes = 1
+
+    def answer(command: pb.BaseCommand) -> list[pb.BaseCommand] | bytes:
+        nonlocal closes
+        if command.type == pb.BaseCommand.LOOKUP:
+            number = command.lookupTopic.request_id
+            return [commands.lookup_response(number, service_url="pulsar://memory:6650")]
+        if command.type == pb.BaseCommand.PARTITIONED_METADATA:
+            number = command.partitionMetadata.request_id
+            return [commands.partitioned_metadata_response(number, partitions=0)]
+        if command.type == pb.BaseCommand.SUBSCRIBE:
+            success = frames.encode(commands.success(command.subscribe.request_id))
+            if closes:
+                closes -= 1
+                close = commands.close_consumer(command.subscribe.consumer_id)
+                return success + frames.encode(close)
+            return success
+        return welcome(command)
+
+    async def main() -> None:
+        rig = Rig()
+        network = Brokers()
+        network.doubles["memory:6650"] = double = Double(answer)
+        rig.transport = type(rig.transport)("pulsar://memory", dialer=network)
+        link = await rig.transport.subscribe(subscription())
+        link.start(Collector())
+        await asyncio.sleep(1)
+        subscribed = [each for each in double.heard if each.type == pb.BaseCommand.SUBSCRIBE]
+        assert len(subscribed) == 2
+        assert link.is_connected()
+        assert [each.type for each in double.heard[-1:]] == [pb.BaseCommand.FLOW]
+        rig.transport.shutdown()
+
+    run(main())
+
+
+def test_authorisation_that_is_withdrawn_ends_a_consumer_by_name() -> None:
+    async def main() -> None:
+        rig = Rig(BrokerSettings(token="t"))
+        secret = Secret()
+        rig.transport = type(rig.transport)(
+            "pulsar://memory", credentials=secret, dialer=rig.dialer
+        )
+        link = await rig.transport.subscribe(subscription())
+        sink = Collector()
+        link.start(sink)
+        secret.token = b"not any more"
+        rig.dialer.drop()
+        await asyncio.sleep(5)
+        assert sink.names == ["connected", "disconnected", "failed"][-len(sink.names) :]
+        assert isinstance(sink.told[-1][1], AuthenticationError)
+
+    run(main())
+
+
+class Secret:
+    """A token that changes."""
+
+    method_name = "token"
+    token = b"t"
+
+    async def data(self) -> bytes:
+        return self.token

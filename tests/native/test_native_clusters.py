@@ -1,0 +1,206 @@
+"""Clients that move to another cluster, and what was open on the one before. Virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from brokers_kit import Brokers
+from native_kit import TOPIC, Collector, run, subscription
+
+from pulsar_encore.devbroker import BrokerSettings
+from pulsar_encore.exceptions import InvalidUrl
+from pulsar_encore.options import ProducerOptions
+from pulsar_encore.outgoing import Outgoing
+from pulsar_encore.transport.native.clusters import Failover, Provided
+from pulsar_encore.transport.native.connection.service import Service
+from pulsar_encore.transport.native.transport import NativeTransport
+
+
+class Client:
+    """A client of several clusters, each of one broker, with a consumer and a producer."""
+
+    def __init__(self, *names: str, **plan: Any) -> None:
+        self.network = Brokers(**dict.fromkeys(names))
+        self.services = [Service.at(f"pulsar://{name}", self.network) for name in names]
+        chosen = {"check_s": 5.0, "failures": 1, "successes": 1, **plan}
+        self.clusters = Failover(self.services, **chosen)
+        self.transport = NativeTransport(self.clusters)
+        self.sink = Collector()
+
+    async def start(self) -> Client:
+        self.link: Any = await self.transport.subscribe(subscription())
+        self.link.start(self.sink)
+        self.producer = await self.transport.create_producer(ProducerOptions(topic=TOPIC))
+        return self
+
+    @property
+    def at(self) -> str:
+        (pool,) = [place.lookup.pool for place in self.transport._places.values()]
+        return pool.service.addresses[0].host
+
+    def down(self, name: str) -> None:
+        broker = self.network.brokers[f"{name}:6650"]
+        broker.reachable = False
+        broker.drop()
+
+    def up(self, name: str) -> None:
+        self.network.brokers[f"{name}:6650"].reachable = True
+
+    async def works(self) -> None:
+        """A message goes through."""
+        before = len(self.sink.payloads)
+        await self.producer.publish(Outgoing(payload=b"x"))
+        await asyncio.sleep(0.5)
+        assert len(self.sink.payloads) == before + 1
+
+
+def test_a_cluster_that_is_gone_is_left_and_come_back_to() -> None:
+    async def main() -> None:
+        client = await Client("one", "two").start()
+        await client.works()
+        await asyncio.sleep(100)
+        assert client.at == "one"
+        client.down("one")
+        await asyncio.sleep(8)
+        assert client.at == "two"
+        await client.works()
+        assert "failed" not in client.sink.names
+        client.up("one")
+        await asyncio.sleep(8)
+        assert client.at == "one"
+        await client.works()
+        assert client.network.brokers["two:6650"].lines == []
+        await client.transport.close()
+
+    run(main())
+
+
+def test_the_first_of_the_others_that_answers_is_the_one() -> None:
+    async def main() -> None:
+        client = await Client("one", "two", "three").start()
+        client.down("two")
+        client.down("one")
+        await asyncio.sleep(8)
+        assert client.at == "three"
+        client.up("two")
+        await asyncio.sleep(20)
+        assert client.at == "three", "better than three is only the first"
+        client.down("three")
+        await asyncio.sleep(8)
+        assert client.at == "two"
+        await client.works()
+        await client.transport.close()
+
+    run(main())
+
+
+def test_it_takes_so_many_failures_and_so_many_successes_in_a_row() -> None:
+    async def main() -> None:
+        client = await Client("one", "two", failures=3, successes=4).start()
+        client.down("one")
+        await asyncio.sleep(13)
+        client.up("one")
+        await asyncio.sleep(5)
+        client.down("one")
+        await asyncio.sleep(11)
+        assert client.at == "one", "two in a row, twice"
+        await asyncio.sleep(5)
+        assert client.at == "two"
+        client.up("one")
+        await asyncio.sleep(15)
+        assert client.at == "two"
+        await asyncio.sleep(6)
+        assert client.at == "one"
+        await client.transport.close()
+
+    run(main())
+
+
+def test_a_cluster_that_accepts_and_says_nothing_is_left_too() -> None:
+    async def main() -> None:
+        client = await Client("one", "two").start()
+        client.network.silent.add("one:6650")
+        client.network.brokers["one:6650"].drop()
+        await asyncio.sleep(20)
+        assert client.at == "two"
+        await client.works()
+        await client.transport.close()
+
+    run(main())
+
+
+def test_where_none_answers_it_stays() -> None:
+    async def main() -> None:
+        client = await Client("one", "two").start()
+        client.down("one")
+        client.down("two")
+        await asyncio.sleep(100)
+        assert client.at == "one"
+        client.up("one")
+        await asyncio.sleep(61)
+        await client.works()
+        await client.transport.close()
+
+    run(main())
+
+
+def test_a_closed_client_looks_no_more() -> None:
+    async def main() -> None:
+        client = await Client("one", "two").start()
+        await client.transport.close()
+        dialed = len(client.network.dialed)
+        await asyncio.sleep(100)
+        assert len(client.network.dialed) == dialed
+
+    run(main())
+
+
+class Provider:
+    """As an application would write one."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.closed = 0
+        self.tell: Callable[[str], None] = print
+
+    def initial_service_info(self) -> str:
+        return self.url
+
+    def initialize(self, on_service_info_update: Callable[[str], None]) -> None:
+        self.tell = on_service_info_update
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_provider_says_where_to_go_on_any_thread() -> None:
+    async def main() -> None:
+        network = Brokers(one=None, two=BrokerSettings(), three=None)
+        provider = Provider("pulsar://one")
+        clusters = Provided(provider, lambda url: Service.at(url, network))
+        transport = NativeTransport(clusters)
+        link: Any = await transport.subscribe(subscription())
+        link.start(Collector())
+        for name in ("two", "three"):
+            thread = threading.Thread(target=provider.tell, args=(f"pulsar://{name}",))
+            thread.start()
+            thread.join()
+            await asyncio.sleep(2)
+            assert link.is_connected()
+            assert len(network.brokers[f"{name}:6650"].lines) == 1
+        assert network.brokers["one:6650"].lines == network.brokers["two:6650"].lines == []
+        with pytest.raises(InvalidUrl):
+            provider.tell("nonsense")
+        assert clusters.now() is transport._place().lookup.pool.service
+        await transport.close()
+        transport.shutdown()
+        assert provider.closed == 1
+        provider.tell("pulsar://one")
+        await asyncio.sleep(2)
+        assert network.brokers["one:6650"].lines == []
+
+    run(main())

@@ -1,0 +1,746 @@
+"""The native consumer link against the dev broker's core: flow, acks, redelivery, losses, seeks."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from native_kit import (
+    TOPIC,
+    Collector,
+    Rig,
+    at_random,
+    message_frame,
+    run,
+    settle,
+    subscription,
+)
+
+from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
+from pulsar_encore.devbroker.settings import BrokerSettings
+from pulsar_encore.errors import ClosedError, TransportTimeout
+from pulsar_encore.exceptions import (
+    ConsumerBusy,
+    NotConnected,
+    OperationNotSupported,
+    UnknownError,
+)
+from pulsar_encore.ids import MessageId
+from pulsar_encore.options import ConsumerType
+from pulsar_encore.transport.base import AckPlan
+from pulsar_encore.transport.native.consumer import source
+from pulsar_encore.transport.native.consumer.permits import Permits
+from pulsar_encore.transport.native.settings import Settings
+from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire.entries import encode_batch, encode_body
+
+
+async def opened(rig: Rig, **fields: Any) -> tuple[Any, Collector]:
+    """A link that delivers to a collector."""
+    link = await rig.transport.subscribe(subscription(**fields))
+    sink = Collector()
+    link.start(sink)
+    await settle()
+    return link, sink
+
+
+def backlog(rig: Rig, topic: str = TOPIC, name: str = "s") -> int:
+    return int(rig.service.catalogue.topic(topic).subscriptions[name].backlog)
+
+
+def acks(sink: Collector) -> AckPlan:
+    return AckPlan(0, None, [(each.ledger, each.entry) for each in sink.deliveries], [])
+
+
+def test_plain_messages_and_batches_are_delivered_and_acked() -> None:
+    async def main() -> None:
+        rig = Rig()
+        link, sink = await opened(rig)
+        rig.store(b"a", b"b")
+        rig.store(b"c", b"d", b"e", batch=True)
+        await settle()
+        assert sink.payloads == [b"a", b"b", b"c", b"d", b"e"]
+        assert [each.batch_size for each in sink.deliveries] == [0, 0, 3]
+        link.ack(acks(sink))
+        await settle()
+        assert backlog(rig) == 0
+        await link.close()
+        assert rig.service.catalogue.topic(TOPIC).subscriptions["s"].consumers == []
+
+    run(main())
+
+
+def test_a_batch_of_which_compaction_left_nothing_is_acked_and_costs_its_entry_only() -> None:
+    async def main() -> None:
+        rig = Rig()
+        removed = pb.SingleMessageMetadata(compacted_out=True)
+        rig.store_batch((removed, b"a"), (removed, b"b"))
+        rig.store_batch((pb.SingleMessageMetadata(), b"c"), (removed, b"d"))
+        rig.store(b"e")
+        link, sink = await opened(rig)
+        assert sink.payloads == [b"c", b"e"]
+        assert [tuple(each.indexes) for each in sink.deliveries] == [(0,), (0,)]
+        assert backlog(rig) == 2
+        link.ack(acks(sink))
+        await settle()
+        assert backlog(rig) == 0
+
+    run(main())
+
+
+def test_what_cannot_be_decrypted_costs_the_permits_that_the_broker_counted() -> None:
+    async def main() -> None:
+        rig = Rig()
+        key = pb.EncryptionKeys(key="k", value=b"?")
+        rig.store(*(b"%d" % each for each in range(8)), batch=True, encryption_keys=[key])
+        link, sink = await opened(rig)
+        state = rig.service.catalogue.topic(TOPIC)
+        for _ in range(2):
+            (consumer,) = state.subscriptions["s"].consumers
+            assert link._sources[0].permits.open == consumer.permits
+            stored = state.log.at(state.log.base)
+            link.ack(AckPlan(0, None, [], [(stored.ledger, stored.entry, 8, 0b1111_0100)]))
+            await settle()
+            rig.dialer.drop()
+            await settle(1)  # and it comes without what is acked
+        assert not sink.deliveries
+
+    run(main())
+
+
+def test_no_more_than_the_queue_is_asked_for_until_it_is_consumed() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(*(b"%d" % number for number in range(100)))
+        link, sink = await opened(rig, receiver_queue_size=20)
+        assert len(sink.payloads) == 20
+        link.consumed(0, 9)
+        await settle()
+        assert len(sink.payloads) == 20
+        link.consumed(0, 1)
+        await settle()
+        assert len(sink.payloads) == 30
+        link.stop_flow()
+        link.consumed(0, 30)
+        await settle()
+        assert len(sink.payloads) == 30
+
+    run(main())
+
+
+@given(st.integers(1, 50), st.lists(st.tuples(st.integers(1, 120), st.integers(0, 60))))
+def test_what_is_open_and_held_is_the_window(queue: int, steps: list[tuple[int, int]]) -> None:
+    """As a broker counts: an entry is sent whole while a permit is left."""
+    permits = Permits(queue, 1 << 30)
+    left = permits.due()
+    held = 0
+    permits.arrived(1, 1, 10)
+    left -= 1
+    held += 1
+    left += permits.due()
+    for batch, consumed in steps:
+        if left > 0:
+            left -= batch
+            held += batch
+            permits.arrived(batch, batch, 10 * batch)
+        consumed = min(consumed, held)
+        permits.consumed(consumed)
+        held -= consumed
+        left += permits.due()
+        assert left == permits.open
+        assert left + held <= max(queue, 1)
+        assert held > 0 or left > 0, "nothing here, and nothing asked for"
+
+
+def test_the_window_shrinks_to_the_bytes_allowed() -> None:
+    permits = Permits(1000, 100_000)
+    first = permits.due()
+    assert first < 1000
+    for _ in range(first):
+        permits.arrived(1, 1, 10_000)
+        permits.consumed(1)
+    permits.due()
+    assert permits.window == 10
+    assert permits.open <= 16
+
+
+def test_entries_are_redelivered_by_id_and_at_once() -> None:
+    async def main() -> None:
+        rig = Rig()
+        link, sink = await opened(rig)
+        rig.store(b"a", b"b", b"c")
+        await settle()
+        second = sink.deliveries[1]
+        link.redeliver(0, [(second.ledger, [second.entry])])
+        await settle()
+        assert sink.payloads == [b"a", b"b", b"c", b"b"]
+        assert sink.deliveries[-1].redelivery_count == 1
+        link.redeliver(0, [])
+        await settle()
+        assert len(sink.deliveries) == 4
+
+    run(main())
+
+
+def test_a_part_of_a_batch_is_acked_and_only_the_rest_comes_again() -> None:
+    async def main() -> None:
+        rig = Rig()
+        link, sink = await opened(rig, receiver_queue_size=100)
+        rig.store(*(b"%02d" % number for number in range(80)), batch=True)
+        await settle()
+        entry = sink.deliveries[0]
+        rest = (1 << 79) | 1
+        link.ack(AckPlan(0, None, [], [(entry.ledger, entry.entry, 80, rest)]))
+        link.redeliver(0, [(entry.ledger, [entry.entry])])
+        await settle()
+        again = sink.deliveries[1]
+        assert (list(again.indexes), again.ack_set) == ([0, 79], rest)
+        assert [message.data() for message in again.messages] == [b"00", b"79"]
+        assert backlog(rig) == 1
+        link.ack(acks(sink))
+        await settle()
+        assert backlog(rig) == 0
+
+    run(main())
+
+
+def test_a_lost_connection_is_told_and_what_is_acked_then_leaves_before_any_permit() -> None:
+    async def main() -> None:
+        rig = Rig()
+        link = await rig.transport.subscribe(subscription())
+
+        class Acking(Collector):
+            def on_connected(self, only: Any = None) -> None:
+                self.told.append(("connected", only))
+                link.ack(acks(self))
+
+        sink = Acking()
+        link.start(sink)
+        await settle()
+        sink.told.clear()
+        rig.store(b"a", b"b")
+        await settle()
+        rig.dialer.drop()
+        assert sink.names == ["disconnected"]
+        assert not link.can_ack(0)
+        with pytest.raises(NotConnected):
+            link.ack(acks(sink))
+        rig.store(b"c")
+        await settle(1)
+        assert sink.names == ["disconnected", "connected"]
+        assert sink.payloads == [b"a", b"b", b"c"]
+        assert backlog(rig) == 1
+
+    run(main())
+
+
+def test_an_unload_is_survived_and_all_unacked_comes_again() -> None:
+    async def main() -> None:
+        rig = Rig()
+        _, sink = await opened(rig)
+        rig.store(b"a", b"b")
+        await settle()
+        rig.service.unload(rig.service.catalogue.topic(TOPIC))
+        await settle(1)
+        assert sink.payloads == [b"a", b"b", b"a", b"b"]
+        assert sink.names[-2:] == ["disconnected", "connected"]
+
+    run(main())
+
+
+def test_an_outage_is_survived_however_long_and_refused_subscriptions_too() -> None:
+    async def main() -> None:
+        rig = Rig()
+        link, sink = await opened(rig)
+        rig.service.faults = FaultPlan([Fault(kind="refuse", command="SUBSCRIBE", times=2)])
+        rig.dialer._outage(600)
+        await settle(500)
+        assert not link.is_connected()
+        rig.store(b"a")
+        await settle(300)
+        assert link.is_connected()
+        assert sink.payloads == [b"a"]
+
+    run(main())
+
+
+def test_a_refusal_that_is_final_fails_the_link_by_name() -> None:
+    async def main() -> None:
+        rig = Rig()
+        _, sink = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        with pytest.raises(ConsumerBusy):
+            await opened(Rig2(rig), consumer_type=ConsumerType.Exclusive)
+        refusal = Fault(kind="refuse", command="SUBSCRIBE", error="AuthorizationError", times=9)
+        rig.service.faults = FaultPlan([refusal])
+        rig.dialer.drop()
+        await settle(5)
+        assert sink.names[-1] == "failed"
+
+    run(main())
+
+
+class Rig2(Rig):
+    """Another client of the same broker."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.dialer = rig.dialer
+        self.settings = rig.settings
+        self.transport = type(rig.transport)("pulsar://memory:6650", dialer=rig.dialer)
+
+
+def test_a_broker_that_accepts_and_never_answers_ends_by_name_in_time() -> None:
+    async def main() -> None:
+        rig = Rig(settings=Settings(operation_timeout_s=5))
+        rig.dialer.service.faults = FaultPlan([Fault(kind="drop", command="SUBSCRIBE", times=99)])
+        with pytest.raises(TransportTimeout):
+            await rig.transport.subscribe(subscription())
+        await settle()
+        assert rig.service.catalogue.topic(TOPIC).subscriptions == {}
+
+    run(main())
+
+
+def test_a_subscribe_that_is_cancelled_leaves_no_consumer_behind() -> None:
+    async def main() -> None:
+        for steps in range(12):
+            rig = Rig()
+            task = asyncio.create_task(rig.transport.subscribe(subscription()))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+            await settle(1)
+            states = rig.service.catalogue.topics
+            consumers = [
+                one
+                for state in states.values()
+                for sub in state.subscriptions.values()
+                for one in sub.consumers
+            ]
+            assert consumers == [] or not isinstance(outcome, BaseException), steps
+
+    run(main())
+
+
+def store_chunks(rig: Rig, uuid: str, *pieces: bytes) -> None:
+    total = sum(map(len, pieces))
+    for at, piece in enumerate(pieces):
+        rig.store(
+            piece,
+            uuid=uuid,
+            chunk_id=at,
+            num_chunks_from_msg=len(pieces),
+            total_chunk_msg_size=total,
+        )
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.Exclusive])
+def test_chunks_are_one_message_acked_and_redelivered_whole(kind: ConsumerType) -> None:
+    async def main() -> None:
+        rig = Rig(BrokerSettings(rewind_overtaken=0))
+        link, sink = await opened(rig, consumer_type=kind, receiver_queue_size=2)
+        store_chunks(rig, "u", b"one ", b"two ", b"three")
+        rig.store(b"plain")
+        await settle()
+        assert sink.payloads == [b"one two three", b"plain"]
+        whole = sink.deliveries[0]
+        assert whole.first_chunk == (whole.ledger, whole.entry - 2)
+        assert backlog(rig) == 4
+        link.consumed(0, 2)
+        if kind is ConsumerType.Shared:
+            link.redeliver(0, [(whole.ledger, [whole.entry])])
+            await settle()
+            assert sink.payloads[2:] == [b"one two three"]
+        else:
+            link.redeliver_all()
+            await settle(1)
+            assert sink.payloads[2:] == [b"one two three", b"plain"]
+        link.ack(acks(sink))
+        await settle()
+        assert backlog(rig) == 0
+
+    run(main())
+
+
+def test_chunks_that_are_cut_by_a_loss_come_again_and_a_rest_without_a_begin_is_let_go() -> None:
+    async def main() -> None:
+        rig = Rig()
+        _, sink = await opened(rig)
+        store_chunks(rig, "u", b"one ", b"two ")
+        state = rig.service.catalogue.topic(TOPIC)
+        rig.dialer.drop()
+        await settle(1)
+        assert sink.payloads == [b"one two "]
+        rig.store(b"x", uuid="v", chunk_id=1, num_chunks_from_msg=2, total_chunk_msg_size=2)
+        await settle(200)
+        assert len(sink.deliveries) == 1
+        assert state.subscriptions["s"].backlog == 2, "the rest of v was acked: it never comes"
+
+    run(main())
+
+
+def test_exclusive_rewinds_with_an_epoch_and_what_was_under_way_is_dropped() -> None:
+    async def main() -> None:
+        rig = Rig(BrokerSettings(rewind_overtaken=0))
+        link, sink = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        rig.store(b"a", b"b", b"c")
+        await settle()
+        first = sink.deliveries[0]
+        link.ack(AckPlan(0, (first.ledger, first.entry, 0, -1), [], []))
+        link.redeliver_all()
+        await settle(1)
+        assert sink.payloads == [b"a", b"b", b"c", b"b", b"c"]
+        rig.store(*(b"%d" % number for number in range(3000)))
+        await settle(0.001)
+        link.redeliver_all(0)
+        sink.deliveries.clear()
+        for _ in range(100):
+            link.consumed(0, 100)
+            await settle(0.1)
+        assert sink.payloads == [b"b", b"c", *(b"%d" % number for number in range(3000))]
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.Exclusive])
+@pytest.mark.parametrize("inclusive", [True, False])
+def test_a_seek_goes_to_an_id_or_behind_it(kind: ConsumerType, inclusive: bool) -> None:
+    async def main() -> None:
+        rig = Rig()
+        link, sink = await opened(rig, consumer_type=kind, start_message_id_inclusive=inclusive)
+        rig.store(b"a", b"b")
+        rig.store(b"c", b"d", b"e", batch=True)
+        rig.store(b"f")
+        await settle()
+        plain, batch = sink.deliveries[1], sink.deliveries[2]
+        sink.deliveries.clear()
+        await link.seek(MessageId(-1, plain.ledger, plain.entry))
+        await settle(1)
+        assert sink.payloads == [b"b", b"c", b"d", b"e", b"f"][not inclusive :]
+        assert "sought" in sink.names
+        assert "disconnected" not in sink.names
+        sink.deliveries.clear()
+        await link.seek(MessageId(-1, batch.ledger, batch.entry, 1, batch_size=3))
+        await settle(1)
+        assert sink.payloads == [b"d", b"e", b"f"][not inclusive :]
+        sink.deliveries.clear()
+        await link.seek(MessageId.earliest)
+        await settle(1)
+        assert sink.payloads == [b"a", b"b", b"c", b"d", b"e", b"f"]
+        sink.deliveries.clear()
+        await link.seek(0)
+        await settle(1)
+        assert len(sink.payloads) == 6
+
+    run(main())
+
+
+def test_a_seek_that_loses_its_connection_takes_effect_all_the_same() -> None:
+    async def main() -> None:
+        for kind in ("close_before", "close_after"):
+            rig = Rig()
+            link, sink = await opened(rig)
+            rig.store(b"a", b"b")
+            await settle()
+            link.ack(acks(sink))
+            sink.deliveries.clear()
+            rig.service.faults = FaultPlan([Fault(kind=kind, command="SEEK")])  # type: ignore[arg-type]
+            await link.seek(MessageId.earliest)
+            await settle(2)
+            assert sink.payloads[-2:] == [b"a", b"b"]
+            assert sink.names.count("sought") == 1
+
+    run(main())
+
+
+def test_a_seek_waits_for_one_that_is_still_under_way_at_the_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(source, "_FENCED", "refused by the fault plan")
+
+    async def main() -> None:
+        rig = Rig(settings=Settings(operation_timeout_s=5))
+        link, sink = await opened(rig)
+        rig.store(b"a", b"b")
+        await settle()
+        link.ack(acks(sink))
+        refusals = Fault(kind="refuse", command="SEEK", times=3, error="UnknownError")
+        rig.service.faults = FaultPlan([refusals])
+        await link.seek(MessageId.earliest)
+        await settle(1)
+        assert sink.payloads == [b"a", b"b", b"a", b"b"]
+        rig.service.faults = FaultPlan([replace(refusals, times=1000)])
+        with pytest.raises(UnknownError):
+            await link.seek(MessageId.earliest)
+
+    run(main())
+
+
+def test_a_reader_goes_on_behind_what_was_delivered_over_a_loss() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(b"a", b"b")
+        rig.store(b"c", b"d", batch=True)
+        link, sink = await opened(
+            rig,
+            durable=False,
+            consumer_type=ConsumerType.Exclusive,
+            start_message_id=MessageId.earliest,
+        )
+        assert sink.payloads == [b"a", b"b", b"c", b"d"]
+        assert not await link.has_message_available()
+        rig.dialer.drop()
+        await settle(1)
+        rig.store(b"e")
+        await settle(1)
+        assert sink.payloads == [b"a", b"b", b"c", b"d", b"e"]
+        last = await link.last_message_id()
+        assert (last.ledger_id(), last.entry_id()) == (
+            sink.deliveries[-1].ledger,
+            sink.deliveries[-1].entry,
+        )
+
+    run(main())
+
+
+def test_a_reader_that_sought_a_time_is_there_again_after_a_loss() -> None:
+    async def main() -> None:
+        for lost_again in (False, True):
+            rig = Rig()
+            link, sink = await opened(
+                rig,
+                durable=False,
+                consumer_type=ConsumerType.Exclusive,
+                start_message_id=MessageId.latest,
+            )
+            await link.seek(1_700_000_000_000)
+            await settle(1)
+            if lost_again:  # also on the way back
+                rig.service.faults = FaultPlan([Fault(kind="close_after", command="SEEK")])
+            rig.dialer.drop()
+            rig.store(b"a", b"b")
+            await settle(3)
+            assert sink.payloads == [b"a", b"b"]
+            assert sink.names.count("sought") == 1
+            rig.dialer.drop()
+            rig.store(b"c")
+            await settle(3)
+            assert sink.payloads == [b"a", b"b", b"c"]
+            await link.close()
+
+    run(main())
+
+
+def test_what_is_asked_between_two_attachments_waits_for_the_second() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(b"a", b"b")
+        link, sink = await opened(
+            rig,
+            durable=False,
+            consumer_type=ConsumerType.Exclusive,
+            start_message_id=MessageId.earliest,
+        )
+        await link.seek(MessageId.earliest)
+        assert not await link.has_message_available(), "all of it came with the second attachment"
+        assert sink.payloads == [b"a", b"b", b"a", b"b"]
+        rig.dialer.drop()
+        assert (await link.last_message_id()).entry_id() == 1
+        rig.dialer.drop()
+        await link.unsubscribe()
+        await settle(1)
+        assert not rig.service.catalogue.topic(TOPIC).subscriptions
+
+    run(main())
+
+
+def test_who_asks_while_the_broker_is_away_waits_no_longer_than_the_operation_timeout() -> None:
+    async def main() -> None:
+        rig = Rig(settings=Settings(operation_timeout_s=10.0))
+        loop = asyncio.get_running_loop()
+        link, _ = await opened(rig)
+        rig.dialer.reachable = False
+        rig.dialer.drop()
+        began = loop.time()
+        with pytest.raises(NotConnected):
+            await link.last_message_id()
+        assert loop.time() - began == pytest.approx(10.0)
+        asking = asyncio.ensure_future(link.last_message_id())
+        await asyncio.sleep(0)
+        await link.close()
+        with pytest.raises(ClosedError):
+            await asking
+
+    run(main())
+
+
+def test_a_reader_begins_inside_a_batch() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(b"a", b"b", b"c", batch=True)
+        state = rig.service.catalogue.topic(TOPIC)
+        entry = state.log.at(state.log.base)
+        start = MessageId(-1, entry.ledger, entry.entry, 1, batch_size=3)
+        for inclusive, expected in ((True, [b"b", b"c"]), (False, [b"c"])):
+            link, sink = await opened(
+                rig,
+                subscription_name=f"r-{inclusive}",
+                durable=False,
+                consumer_type=ConsumerType.Exclusive,
+                start_message_id=start,
+                start_message_id_inclusive=inclusive,
+            )
+            assert sink.payloads == expected
+            assert await link.has_message_available() is False
+            await link.close()
+
+    run(main())
+
+
+def test_has_message_available_before_anything_came() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(b"a", b"b")
+        for start, expected in ((MessageId.earliest, True), (MessageId.latest, False)):
+            link = await rig.transport.subscribe(
+                subscription(
+                    subscription_name=f"r-{expected}",
+                    durable=False,
+                    consumer_type=ConsumerType.Exclusive,
+                    start_message_id=start,
+                )
+            )
+            assert await link.has_message_available() is expected
+            await link.close()
+
+    run(main())
+
+
+def test_partitions_are_sources_and_new_ones_are_found() -> None:
+    async def main() -> None:
+        rig = Rig(settings=Settings(discovery_s=60))
+        rig.service.catalogue.create_partitioned(TOPIC, 2)
+        link, sink = await opened(rig)
+        for each in range(2):
+            rig.store(b"%d" % each, topic=f"{TOPIC}-partition-{each}")
+        await settle()
+        assert sorted(sink.payloads) == [b"0", b"1"]
+        assert {link.topic_of(each.source)[1] for each in sink.deliveries} == {0, 1}
+        with pytest.raises(OperationNotSupported):
+            await link.last_message_id()
+        rig.service.catalogue.create_partitioned(TOPIC, 3)
+        rig.store(b"2", topic=f"{TOPIC}-partition-2")
+        await settle(61)
+        assert sorted(sink.payloads) == [b"0", b"1", b"2"]
+
+    run(main())
+
+
+def test_topics_of_a_pattern_are_found_as_they_come() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(b"a", topic="persistent://public/default/jobs-1")
+        rig.store(b"x", topic="persistent://public/default/other")
+        _, sink = await opened(
+            rig,
+            topics=(),
+            pattern="persistent://public/default/jobs-.*",
+            pattern_auto_discovery_period=5,
+        )
+        assert sink.payloads == [b"a"]
+        rig.store(b"b", topic="persistent://public/default/jobs-2")
+        await settle(6)
+        assert sink.payloads == [b"a", b"b"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_backlog_in_pieces_with_losses(seed: int) -> None:
+    """Whatever the cuts and the losses, all comes until it is acked, and nothing after that."""
+
+    async def main() -> None:
+        rng = Random(seed)
+        rig = Rig(cuts=at_random(rng))
+        count = 0
+        for _ in range(60):
+            size = rng.choice([1, 1, 5, 30])
+            rig.store(*(b"%d" % (count + each) for each in range(size)), batch=size > 1)
+            count += size
+        link, sink = await opened(rig, receiver_queue_size=25)
+        seen: set[bytes] = set()
+        for _ in range(400):
+            taken, sink.deliveries = sink.deliveries, []
+            for each in taken:
+                seen.update(message.data() for message in each.messages)
+                link.consumed(0, len(each.messages))
+            try:
+                if taken:
+                    link.ack(AckPlan(0, None, [(one.ledger, one.entry) for one in taken], []))
+            except NotConnected:
+                pass
+            if rng.random() < 0.05:
+                rig.dialer.drop()
+            await settle(0.2)
+            if backlog(rig) == 0:
+                break
+        assert backlog(rig) == 0
+        assert seen == {b"%d" % number for number in range(count)}
+
+    run(main())
+
+
+@given(st.data())
+def test_runs_of_plain_messages_are_what_each_of_them_is(data: st.DataObject) -> None:
+    """Whatever changes from one to the next: the way through many at once gives the same."""
+    entries = data.draw(st.sampled_from([0, 120, 16_370, 2_097_140]))
+    sequence = data.draw(st.sampled_from([0, 120, 16_370, 2_097_140]))
+    steps = data.draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["p", "p", "p", "p", "other"]),
+                st.sampled_from([0, 0, 0, 1, 70_000]),  # ms until the next one was published
+                st.sampled_from([3, 3, 3, 4, 200]),  # bytes of payload
+                st.sampled_from(["plain"] * 8 + ["key", "batch", "again", "no sum"]),
+            ),
+            max_size=40,
+        )
+    )
+    cut = data.draw(st.integers(1, 900))
+    published, stream, expected = 1_700_000_000_000, b"", []
+    for at, (producer, later, size, what) in enumerate(steps):
+        published += later
+        metadata = pb.MessageMetadata(
+            producer_name=producer, sequence_id=sequence + at, publish_time=published
+        )
+        payload = b"%d" % at * size
+        content = payload
+        if what == "key":
+            metadata.partition_key = "k"
+        elif what == "batch":
+            metadata.num_messages_in_batch = 1
+            content = encode_batch([(pb.SingleMessageMetadata(), payload)])
+        body = encode_body(metadata, content, checksum=what != "no sum")
+        count = 2 if what == "again" else 0
+        expected.append((5, entries + at, count, payload, published))
+        stream += message_frame(entries + at, body, ledger=5, redelivery_count=count)
+
+    async def main() -> None:
+        rig = Rig()
+        _, sink = await opened(rig)
+        (line,) = rig.dialer.lines
+        for at in range(0, len(stream), cut):
+            line.client.receive(stream[at : at + cut])
+        came = [
+            (each.ledger, each.entry, each.redelivery_count, message.data(), message)
+            for each in sink.deliveries
+            for message in each.messages
+        ]
+        assert [(*head, last.publish_timestamp()) for *head, last in came] == expected
+
+    run(main())

@@ -1,0 +1,239 @@
+"""Whole consumers and producers over the native transport, in the moments between two steps."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from native_kit import TOPIC, URL, Rig, run
+from producer_kit import Network
+
+import pulsar_encore as encore
+from pulsar_encore import ConsumerType, InitialPosition
+from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
+from pulsar_encore.outgoing import Outgoing
+from pulsar_encore.transport.base import Run
+
+
+async def subscribed(client: encore.Client, **options: Any) -> encore.Consumer:
+    """From the beginning; Shared unless said otherwise."""
+    options.setdefault("consumer_type", ConsumerType.Shared)
+    return await client.subscribe(TOPIC, "s", initial_position=InitialPosition.Earliest, **options)
+
+
+async def all_of(consumer: encore.Consumer, timeout: float = 300) -> list[bytes]:
+    """What comes, each acked, until nothing comes for so long (virtual) seconds."""
+    got = []
+    while True:
+        try:
+            message = await consumer.receive(timeout=timeout)
+        except encore.ReceiveTimeout:
+            return got
+        got.append(message.data())
+        await consumer.acknowledge(message)
+
+
+def test_a_run_with_a_message_that_is_held_here_loses_nothing_of_it() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(b"0", b"1")
+        async with encore.Client(URL, transport=rig.transport) as client:
+            consumer = await subscribed(client)
+            messages = [await consumer.receive(timeout=5) for _ in range(2)]
+            held = messages[1].message_id()
+            ledger, entry = held.ledger_id(), held.entry_id()
+            again = Run(0)
+            again.places = [(ledger, 100), (ledger, 101), (ledger, entry), (ledger, 102)]
+            again.messages = [messages[0]._raw] * 4
+            consumer._parts.intake.on_deliveries([again])
+            came = [(await consumer.receive(timeout=1)).message_id() for _ in range(3)]
+            assert [each.entry_id() for each in came] == [100, 101, 102]
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
+def test_a_rewind_while_it_subscribes_again_is_of_the_new_epoch(kind: ConsumerType) -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(*(b"%d" % number for number in range(10)))
+        async with encore.Client(URL, transport=rig.transport) as client:
+            consumer = await subscribed(client, consumer_type=kind)
+            held = [await consumer.receive(timeout=5) for _ in range(3)]
+            rig.service.faults = FaultPlan([Fault(kind="delay", command="SUBSCRIBE", delay_ms=500)])
+            rig.dialer.drop()
+            await asyncio.sleep(0.3)
+            consumer.redeliver_unacknowledged_messages()
+            await consumer.acknowledge(held)
+            assert await all_of(consumer) == [b"%d" % number for number in range(3, 10)]
+
+    run(main())
+
+
+def test_a_seek_that_is_lost_behind_its_deadline_leaves_a_consumer_that_attaches() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(*(b"%d" % number for number in range(5)))
+        async with encore.Client(URL, transport=rig.transport) as client:
+            consumer = await subscribed(client)
+            rig.service.faults = FaultPlan([Fault(kind="drop", command="SEEK", times=9)])
+            seeking = asyncio.ensure_future(consumer.seek(0))
+            await asyncio.sleep(29)
+            rig.dialer.drop()  # asked again
+            await asyncio.sleep(3)
+            rig.dialer.drop()
+            with pytest.raises(encore.TransportError):
+                await seeking
+            rig.service.faults = None
+            await asyncio.sleep(5)
+            rig.service.unload(rig.service.catalogue.topic(TOPIC))
+            await asyncio.sleep(5)
+            assert consumer.is_connected()
+            assert len(await all_of(consumer)) == 5
+
+    run(main())
+
+
+def test_nacks_that_fell_due_while_it_was_away_are_not_put_off_after_that() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(b"a", b"b")
+        async with encore.Client(URL, transport=rig.transport) as client:
+            consumer = await subscribed(client)
+            for _ in range(2):
+                message = await consumer.receive(timeout=5)
+                await consumer.negative_acknowledge(message, delay=0.5)
+            rig.dialer._outage(20)
+            await asyncio.sleep(1)
+            while not consumer.is_connected():
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
+            assert consumer.statistics().nacked == 0
+            assert await all_of(consumer) == [b"a", b"b"]
+
+    run(main())
+
+
+def test_a_seek_that_waits_for_a_connection_ends_with_the_consumer() -> None:
+    async def main() -> None:
+        rig = Rig()
+        async with encore.Client(URL, transport=rig.transport) as client:
+            consumer = await subscribed(client)
+            rig.dialer._outage(60)
+            seeking = asyncio.ensure_future(consumer.seek(0))
+            await asyncio.sleep(1)
+            await consumer.close()
+            with pytest.raises(encore.ClosedError):
+                async with asyncio.timeout(1):
+                    await seeking
+
+    run(main())
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_what_was_sought_past_comes_when_somebody_else_goes_back(batch: bool) -> None:
+    async def main() -> None:
+        rig = Rig()
+        sent = [b"%d" % number for number in range(5)]
+        rig.store(*sent, batch=batch)
+        async with encore.Client(URL, transport=rig.transport) as client:
+            consumer = await subscribed(client, ack_group_time_ms=0)
+            messages = [await consumer.receive(timeout=5) for _ in range(5)]
+            await consumer.acknowledge(messages)
+            await consumer.seek(messages[3 if batch else 4].message_id())
+            if batch:
+                await consumer.acknowledge(await consumer.receive(timeout=5))
+            await asyncio.sleep(120)  # nothing is in doubt any more
+            other = await subscribed(client)
+            await other.seek(0)
+            await other.close()
+            assert sorted(set(await all_of(consumer))) == sent
+
+    run(main())
+
+
+def test_with_a_queue_of_nothing_a_duplicate_does_not_count_as_what_is_waited_for() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(b"a", b"b", b"c")
+        async with encore.Client(URL, transport=rig.transport) as client:
+            consumer = await subscribed(client, receiver_queue_size=0)
+            await consumer.receive(timeout=5)  # held
+            rig.dialer.drop()  # it comes again, and is dropped
+            await asyncio.sleep(5)
+            assert (await consumer.receive(timeout=600)).data() == b"b"
+
+    run(main())
+
+
+def test_an_ack_without_an_answer_is_not_tried_after_the_close() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(b"a")
+        async with encore.Client(URL, transport=rig.transport) as client:
+            consumer = await subscribed(client)
+            rig.service.faults = FaultPlan(
+                [Fault(kind="drop", command="ACK_RESPONSE", direction="out", times=9)]
+            )
+            await consumer.acknowledge(await consumer.receive(timeout=5))
+            await asyncio.sleep(0.5)
+            await consumer.close()
+            tried = 0
+            flush = consumer._parts.acks._flush_ready
+
+            def counted(most: int) -> None:
+                nonlocal tried
+                tried += 1
+                flush(most)
+
+            consumer._parts.acks._flush_ready = counted  # type: ignore[method-assign]
+            await asyncio.sleep(3600)
+            assert tried < 3
+
+    run(main())
+
+
+def test_a_reader_that_flaps_holds_no_more_than_its_queue() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(*(b"%d" % number for number in range(2000)))
+        async with encore.Client(URL, transport=rig.transport) as client:
+            reader = await client.create_reader(
+                TOPIC, encore.MessageId.earliest, receiver_queue_size=100
+            )
+            for _ in range(10):
+                await asyncio.sleep(1)
+                rig.dialer.drop()
+            await asyncio.sleep(1)
+            place = next(iter(rig.transport._places.values()))
+            (link,) = place.links
+            assert link._sources[0].permits._held <= 100  # type: ignore[union-attr]
+            assert [(await reader.read_next()).data() for _ in range(2000)] == [
+                b"%d" % number for number in range(2000)
+            ]
+
+    run(main())
+
+
+def test_who_waits_for_room_of_a_lazy_partition_is_told_what_became_of_it() -> None:
+    async def main() -> None:
+        network = Network()
+        network.service.catalogue.create_partitioned(TOPIC, 2)
+        producer = await network.producer(
+            lazy_start_partitioned_producers=True,
+            max_pending_messages=1,
+            block_if_queue_full=True,
+            batching_enabled=False,
+        )
+        idle = next(part for part in producer.parts if not part.started)
+        producer._choice.partition = lambda *_: idle.partition  # type: ignore[method-assign]
+        network.drop()
+        network.reachable = False
+        sends = [producer.publish(Outgoing(payload=b"%d" % number)) for number in range(3)]
+        async with asyncio.timeout(600):
+            outcomes = await asyncio.gather(*sends, return_exceptions=True)
+        assert all(isinstance(each, encore.TransportError) for each in outcomes)
+        producer.abandon()
+
+    run(main())

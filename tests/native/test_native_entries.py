@@ -1,0 +1,232 @@
+"""Entries read in place give what the codec gives, and broken ones are told by name."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from native_kit import subscription
+
+from pulsar_encore.transport.native.consumer import commands as encoded
+from pulsar_encore.transport.native.consumer.decryption import Decryption
+from pulsar_encore.transport.native.consumer.entries import Chunk, EntryReader, Marker, Opened
+from pulsar_encore.transport.native.consumer.messages import PlainMessage, Unreadable
+from pulsar_encore.wire import ack_sets, commands, compress, frames
+from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire.entries import (
+    EntryError,
+    decode_batch,
+    decode_body,
+    encode_batch,
+    encode_body,
+)
+
+
+class Here:
+    topic = "persistent://public/default/t"
+
+
+def reader() -> EntryReader:
+    return EntryReader(Here(), Decryption(subscription()), 5 * 1024 * 1024)
+
+
+texts = st.text(max_size=8)
+numbers = st.one_of(st.integers(0, 300), st.integers(0, 2**63 - 1))
+pairs = st.lists(st.builds(pb.KeyValue, key=texts, value=texts), max_size=2)
+
+
+@st.composite
+def metadata(draw: st.DrawFn) -> pb.MessageMetadata:
+    """Of an entry, mostly with little in it."""
+    made = pb.MessageMetadata(
+        producer_name=draw(st.one_of(st.just("standalone-0-1"), texts, st.just("n" * 200))),
+        sequence_id=draw(numbers),
+        publish_time=draw(st.one_of(st.just(1_700_000_000_000), numbers)),
+    )
+    for name, values in {
+        "uncompressed_size": st.integers(0, 2**31),
+        "event_time": numbers,
+        "partition_key": texts,
+        "highest_sequence_id": numbers,
+        "schema_version": st.binary(max_size=8),
+        "null_value": st.booleans(),
+        "deliver_at_time": st.integers(0, 2**40),
+    }.items():
+        if draw(st.integers(0, 6)) == 0:
+            setattr(made, name, draw(values))
+    if draw(st.integers(0, 4)) == 0:
+        made.properties.extend(draw(pairs))
+    return made
+
+
+@st.composite
+def singles(draw: st.DrawFn) -> list[tuple[pb.SingleMessageMetadata, bytes]]:
+    """Messages of a batch, mostly alike."""
+    alike = draw(st.booleans())
+    size = draw(st.sampled_from([0, 1, 100, 127, 128, 300, 20_000]))
+    made = []
+    for at in range(draw(st.integers(1, 12))):
+        one = pb.SingleMessageMetadata(payload_size=0)
+        if draw(st.booleans()):
+            one.sequence_id = at
+        if not alike and draw(st.integers(0, 3)) == 0:
+            one.partition_key = draw(texts)
+        if not alike and draw(st.integers(0, 3)) == 0:
+            one.event_time = draw(numbers)
+        if not alike and draw(st.integers(0, 5)) == 0:
+            one.properties.extend(draw(pairs))
+        if not alike and draw(st.integers(0, 5)) == 0:
+            one.compacted_out = draw(st.booleans())
+        made.append((one, bytes(size if alike else draw(st.integers(0, 200)))))
+    return made
+
+
+@given(st.lists(st.tuples(metadata(), st.binary(max_size=40), st.booleans()), max_size=6))
+def test_plain_messages_are_what_the_codec_reads(
+    entries: list[tuple[pb.MessageMetadata, bytes, bool]],
+) -> None:
+    opening = reader()
+    for made, payload, checksum in entries:
+        body = encode_body(made, payload, checksum=checksum)
+        opened = opening.open(b"before" + body + b"after", 6, 6 + len(body))
+        assert isinstance(opened, PlainMessage)
+        assert opened.data() == payload
+        assert opened.length() == len(payload)
+        assert opened.metadata == made == decode_body(body).metadata
+        assert opened.publish_timestamp() == made.publish_time
+        assert opened.properties() == {pair.key: pair.value for pair in made.properties}
+        assert opened.partition_key() == made.partition_key
+        assert opened.event_timestamp() == made.event_time
+
+
+@given(metadata(), singles(), st.sampled_from([pb.NONE, pb.ZLIB, pb.LZ4, pb.ZSTD, pb.SNAPPY]))
+def test_batches_are_what_the_codec_reads(
+    made: pb.MessageMetadata, messages: list[tuple[pb.SingleMessageMetadata, bytes]], codec: Any
+) -> None:
+    payload = encode_batch(messages)
+    made.num_messages_in_batch = len(messages)
+    if codec != pb.NONE:
+        made.compression = codec
+        made.uncompressed_size = len(payload)
+    body = encode_body(made, compress(codec, payload))
+    opened = reader().open(body, 0, len(body))
+    assert isinstance(opened, Opened)
+    assert opened.batch_size == len(messages)
+    expected = [
+        (at, single, bytes(data))
+        for at, (single, data) in enumerate(decode_batch(payload, len(messages)))
+        if not single.compacted_out
+    ]
+    indexes = opened.indexes or range(len(opened.messages))
+    assert [
+        (at, message.metadata, message.data())
+        for at, message in zip(indexes, opened.messages, strict=True)
+    ] == expected
+    assert [message.length() for message in opened.messages] == [
+        len(data) for _, _, data in expected
+    ]
+
+
+@given(singles(), st.randoms(use_true_random=False))
+def test_a_damaged_entry_is_an_error_by_name_or_still_an_entry(
+    messages: list[tuple[pb.SingleMessageMetadata, bytes]], rng: Random
+) -> None:
+    made = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
+    made.num_messages_in_batch = len(messages)
+    body = bytearray(encode_body(made, encode_batch(messages), checksum=False))
+    for _ in range(rng.randint(1, 3)):
+        body[rng.randrange(len(body))] = rng.randrange(256)
+    damaged = bytes(body[: rng.randint(0, len(body))] if rng.random() < 0.3 else body)
+    try:
+        opened = reader().open(damaged + b"\0", 0, len(damaged))
+    except EntryError:
+        return
+    if isinstance(opened, Opened):
+        for message in opened.messages:
+            assert len(message.data()) == message.length()
+
+
+def test_a_wrong_checksum_is_told() -> None:
+    made = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
+    body = bytearray(encode_body(made, b"payload"))
+    body[-1] ^= 1
+    with pytest.raises(EntryError) as broken:
+        reader().open(bytes(body), 0, len(body))
+    assert broken.value.validation_error == pb.CommandAck.ChecksumMismatch
+
+
+def test_markers_and_chunks_are_told_apart() -> None:
+    made = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2, marker_type=21)
+    body = encode_body(made, b"")
+    assert reader().open(body, 0, len(body)) == Marker(21)
+    made = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
+    made.num_chunks_from_msg, made.chunk_id, made.uuid = 2, 0, "p-1"
+    body = encode_body(made, b"half")
+    opened = reader().open(body, 0, len(body))
+    assert isinstance(opened, Chunk)
+    assert (opened.payload, opened.metadata.uuid) == (b"half", "p-1")
+
+
+def test_a_codec_that_is_not_there_is_the_messages_own_error() -> None:
+    """An enum's number that is unknown is dropped by the codec, so the highest known stands in."""
+    made = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
+    unreadable = Unreadable(Here(), encode_body(made, b"x", checksum=False), made, ValueError("no"))
+    with pytest.raises(ValueError, match="no"):
+        unreadable.data()
+    assert unreadable.length() == 1
+
+
+# Commands
+
+
+ids = st.tuples(st.integers(0, 2**62), st.one_of(st.integers(0, 300), st.integers(0, 2**40)))
+
+
+def decoded(data: bytes) -> pb.BaseCommand:
+    (frame,) = frames.FrameDecoder(10**9).feed(data)
+    return frame.command
+
+
+def plain(places: list[tuple[int, int]]) -> list[pb.MessageIdData]:
+    return [commands.message_id(ledger, entry, partition=None) for ledger, entry in places]
+
+
+@given(
+    st.integers(0, 2**40),
+    st.lists(ids, max_size=20),
+    st.lists(st.tuples(ids, st.integers(1, 200)), max_size=4),
+    st.one_of(st.none(), st.integers(0, 2**62)),
+    st.randoms(use_true_random=False),
+)
+def test_acks_by_hand_are_the_protocols(
+    consumer: int,
+    whole: list[tuple[int, int]],
+    parts: list[tuple[tuple[int, int], int]],
+    request: int | None,
+    rng: Random,
+) -> None:
+    partial = [(ledger, entry, size, rng.randrange(1 << size)) for (ledger, entry), size in parts]
+    expected = plain(whole) + [
+        commands.message_id(ledger, entry, partition=None, ack_set=ack_sets.to_words(mask, size))
+        for ledger, entry, size, mask in partial
+    ]
+    made = decoded(encoded.individual_acks(consumer, whole, partial, request))
+    assert made == commands.ack(consumer, expected, request_id=request)
+
+
+@given(st.integers(0, 2**40), st.lists(ids, max_size=20), st.one_of(st.none(), numbers))
+def test_redelivery_requests_by_hand_are_the_protocols(
+    consumer: int, places: list[tuple[int, int]], epoch: int | None
+) -> None:
+    made = decoded(encoded.redeliver(consumer, places, epoch))
+    assert made == commands.redeliver(consumer, plain(places), consumer_epoch=epoch)
+
+
+@given(st.integers(0, 2**40), st.one_of(ids, st.just((7, -1))))
+def test_cumulative_acks_by_hand_are_the_protocols(consumer: int, place: tuple[int, int]) -> None:
+    made = decoded(encoded.cumulative_ack(consumer, *place, 9))
+    expected = commands.message_id(*place, partition=None)
+    assert made == commands.ack(consumer, [expected], cumulative=True, request_id=9)

@@ -1,0 +1,180 @@
+"""What a native consumer does about damage, deleted topics, torn messages and lost acks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from native_kit import TOPIC, Collector, Rig, run, settle, subscription
+
+from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
+from pulsar_encore.devbroker.rules.topic_log import LogEntry
+from pulsar_encore.exceptions import TopicNotFound
+from pulsar_encore.options import ConsumerType
+from pulsar_encore.transport.base import AckPlan
+from pulsar_encore.transport.native.connection.session import Session
+from pulsar_encore.wire import commands, frames
+from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire.entries import encode_batch, encode_body
+
+OTHER = f"{TOPIC}-other"
+PUBLISHED = 1_700_000_000_000
+
+
+async def opened(rig: Rig, **fields: Any) -> tuple[Any, Collector]:
+    link = await rig.transport.subscribe(subscription(**fields))
+    sink = Collector()
+    link.start(sink)
+    await settle()
+    return link, sink
+
+
+def backlog(rig: Rig, topic: str = TOPIC) -> int:
+    return int(rig.service.catalogue.topic(topic).subscriptions["s"].backlog)
+
+
+def store_broken_batch(rig: Rig) -> None:
+    """A batch of 5 whose checksum is not that of its bytes."""
+    metadata = pb.MessageMetadata(
+        producer_name="p", sequence_id=7, publish_time=PUBLISHED, num_messages_in_batch=5
+    )
+    body = bytearray(
+        encode_body(metadata, encode_batch((pb.SingleMessageMetadata(), b"x") for _ in range(5)))
+    )
+    body[-1] ^= 1
+    state = rig.service.catalogue.topic(TOPIC, create=True)
+    state.log.append(LogEntry(bytes(body), batch=5, publish_ms=PUBLISHED))
+
+
+def store_chunks(rig: Rig, *pieces: bytes, uuid: str = "p-1") -> None:
+    for index, piece in enumerate(pieces):
+        rig.store(
+            piece,
+            uuid=uuid,
+            chunk_id=index,
+            num_chunks_from_msg=3,
+            total_chunk_msg_size=3,
+        )
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.Exclusive])
+def test_a_broken_batch_is_asked_for_once_more_then_acked_and_costs_no_permits(
+    kind: ConsumerType,
+) -> None:
+    async def main() -> None:
+        rig = Rig()
+        link, sink = await opened(rig, receiver_queue_size=3, consumer_type=kind)
+        store_broken_batch(rig)
+        rig.store(b"a", b"b", b"c", b"d", b"e", b"f")
+        for _ in range(20):
+            await settle(0.3)
+            link.consumed(0, 1)
+        assert sorted(set(sink.payloads)) == [b"a", b"b", b"c", b"d", b"e", b"f"]
+        assert sink.names.count("disconnected") == 2
+        assert backlog(rig) == 6
+
+    run(main())
+
+
+def test_one_of_several_topics_that_is_deleted_ends_alone() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(b"a")
+        rig.store(b"b", topic=OTHER)
+        link, sink = await opened(rig, topics=(TOPIC, OTHER), force_topic_creation=False)
+        rig.service.delete(OTHER)
+        await settle(5)
+        assert link.is_connected()
+        assert sink.names == ["disconnected", "sought"]
+        rig.store(b"c")
+        await settle()
+        assert sorted(sink.payloads) == [b"a", b"b", b"c"]
+        rig.service.delete(TOPIC)
+        await settle(5)
+        [(name, error)] = sink.told[-1:]
+        assert name == "failed"
+        assert isinstance(error, TopicNotFound)
+
+    run(main())
+
+
+def test_an_ack_of_a_chunked_message_that_was_lost_is_sent_again_for_all_its_chunks() -> None:
+    async def main() -> None:
+        rig = Rig()
+        link, sink = await opened(rig)
+        store_chunks(rig, b"a", b"b", b"c")
+        await settle()
+        assert sink.payloads == [b"abc"]
+        plan = AckPlan(0, None, [(each.ledger, each.entry) for each in sink.deliveries], [])
+        rig.service.faults = FaultPlan([Fault(kind="close_before", command="ACK")])
+        link.ack(plan)
+        await settle(1)
+        assert backlog(rig) == 3
+        link.ack(plan)
+        await settle()
+        assert backlog(rig) == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.Exclusive])
+def test_a_message_whose_end_never_comes_is_handed_back_once_before_it_is_acked(
+    kind: ConsumerType,
+) -> None:
+    async def main() -> None:
+        rig = Rig()
+        _, sink = await opened(rig, consumer_type=kind)
+        store_chunks(rig, b"a", b"b")
+        await settle(100)
+        assert backlog(rig) == 2
+        await settle(60)
+        assert backlog(rig) == 0
+        assert sink.payloads == []
+
+    run(main())
+
+
+class Writer:
+    """Where a session's bytes go: nowhere."""
+
+    ended = False
+
+    def write(self, data: bytes) -> None: ...
+
+    def close(self) -> None:
+        self.ended = True
+
+    abort = close
+
+
+@pytest.mark.parametrize(
+    ("said", "alive"),
+    [
+        (b"\0", False),  # of a frame whose size was damaged, and is never complete
+        (frames.encode(commands.ping()), False),  # what we send is lost on the way
+        (frames.encode(commands.pong()), True),
+    ],
+)
+def test_a_connection_lives_by_answers_and_not_by_bytes(said: bytes, alive: bool) -> None:
+    async def main() -> None:
+        writer = Writer()
+        session = Session(
+            writer,
+            loop=asyncio.get_running_loop(),
+            request_ids=iter(range(1, 1000)),
+            keep_alive_s=30.0,
+            peer="test:6650",
+            renew=lambda session: None,
+            on_end=lambda session: None,
+        )
+        session.receive(frames.encode(commands.connected(server_version="test")))
+        if said == b"\0":
+            session.receive((1 << 20).to_bytes(4))
+        for _ in range(20):
+            await asyncio.sleep(10)
+            session.receive(said)
+        assert session.closed is not alive
+        session.close()
+
+    run(main())

@@ -1,0 +1,336 @@
+"""Where topics are: redirects, patience, and what is asked once. Virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from brokers_kit import Brokers, Double, welcome
+from native_kit import TOPIC, Rig, run, settle
+
+from pulsar_encore.devbroker import BrokerSettings, Fault, FaultPlan
+from pulsar_encore.errors import TransportTimeout
+from pulsar_encore.exceptions import (
+    AuthorizationError,
+    ConnectError,
+    InvalidTopicName,
+    NotConnected,
+    ServiceUnitNotReady,
+    TooManyLookupRequestException,
+)
+from pulsar_encore.exceptions import LookupError as TopicLookupError
+from pulsar_encore.options import RegexSubscriptionMode
+from pulsar_encore.transport.native.connection.session import Session
+from pulsar_encore.transport.native.lookup.asking import Pattern
+from pulsar_encore.transport.native.lookup.lookup import Lookup
+from pulsar_encore.transport.native.settings import Settings
+from pulsar_encore.wire import commands
+from pulsar_encore.wire import pulsar_pb2 as pb
+
+_Type = pb.BaseCommand
+
+
+def asked(network: Brokers, broker: str, command: str) -> int:
+    recorder = network.brokers[f"{broker}:6650"].service.recorder
+    assert recorder is not None
+    return len(recorder.find(command, "in"))
+
+
+# Redirects
+
+
+def test_a_broker_that_refers_to_another_is_followed() -> None:
+    async def main() -> None:
+        network = Brokers(
+            a=BrokerSettings(redirect_to="pulsar://b:6650"),
+            b=BrokerSettings(redirect_to="pulsar://c:6650"),
+            c=None,
+        )
+        lookup = Lookup(network.pool("pulsar://a"))
+        session = await lookup.owner(TOPIC)
+        assert session.peer == "pulsar://c:6650"
+        recorder = network.brokers["c:6650"].service.recorder
+        assert recorder is not None
+        (question,) = recorder.find("LOOKUP", "in")
+        assert question.command.lookupTopic.authoritative, "as the broker before said"
+
+    run(main())
+
+
+def test_brokers_that_refer_to_each_other_are_left_by_name() -> None:
+    async def main() -> None:
+        network = Brokers(
+            a=BrokerSettings(redirect_to="pulsar://b:6650"),
+            b=BrokerSettings(redirect_to="pulsar://a:6650"),
+        )
+        with pytest.raises(TopicLookupError, match="more than 20 redirects"):
+            await Lookup(network.pool("pulsar://a")).owner(TOPIC)
+        assert asked(network, "a", "LOOKUP") + asked(network, "b", "LOOKUP") == 21
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("scheme", "urls", "why"),
+    [
+        ("pulsar", {}, "no plain address"),
+        ("pulsar", {"service_url": "nonsense"}, "makes no sense"),
+        ("pulsar+ssl", {"service_url": "pulsar://plain:1"}, "no TLS address"),
+    ],
+)
+def test_an_answer_without_an_address_is_named(scheme: str, urls: dict[str, str], why: str) -> None:
+    def answer(command: pb.BaseCommand) -> list[pb.BaseCommand]:
+        if command.type == _Type.LOOKUP:
+            return [commands.lookup_response(command.lookupTopic.request_id, **urls)]  # type: ignore[arg-type]
+        return welcome(command)
+
+    async def main() -> None:
+        network = Brokers()
+        network.doubles["h:1"] = Double(answer)
+        with pytest.raises(TopicLookupError, match=why):
+            await Lookup(network.pool(f"{scheme}://h:1")).owner(TOPIC)
+
+    run(main())
+
+
+def test_by_tls_the_brokers_tls_address_counts() -> None:
+    def answer(command: pb.BaseCommand) -> list[pb.BaseCommand]:
+        if command.type == _Type.LOOKUP:
+            number = command.lookupTopic.request_id
+            return [
+                commands.lookup_response(
+                    number, service_url="pulsar://b:1", service_url_tls="pulsar+ssl://b:2"
+                )
+            ]
+        return welcome(command)
+
+    async def main() -> None:
+        network = Brokers()
+        double = Double(answer)
+        network.doubles = dict.fromkeys(("h:6651", "b:2", "h:6650", "b:1"), double)
+        secure = await Lookup(network.pool("pulsar+ssl://h")).owner(TOPIC)
+        assert secure.peer == "pulsar+ssl://b:2"
+        plain = await Lookup(network.pool("pulsar://h")).owner(TOPIC)
+        assert plain.peer == "pulsar://b:1"
+
+    run(main())
+
+
+def test_a_proxy_connects_to_the_broker_for_us() -> None:
+    """As behind Pulsar's proxy, where a broker's own address leads nowhere."""
+
+    def answer(command: pb.BaseCommand) -> list[pb.BaseCommand]:
+        if command.type == _Type.LOOKUP:
+            number = command.lookupTopic.request_id
+            return [
+                commands.lookup_response(
+                    number, service_url="pulsar://inside:6650", proxy_through_service_url=True
+                )
+            ]
+        return welcome(command)
+
+    async def main() -> None:
+        network = Brokers()
+        network.doubles["proxy:6650"] = double = Double(answer)
+        lookup = Lookup(network.pool("pulsar://proxy"))
+        session = await lookup.owner(TOPIC)
+        assert await lookup.owner(f"{TOPIC}2") is session
+        assert network.dialed == ["proxy:6650"] * 2
+        proxied = [each.connect.proxy_to_broker_url for each in double.heard if each.type == 2]
+        assert proxied == ["", "inside:6650"]
+
+    run(main())
+
+
+# Patience
+
+
+@pytest.mark.parametrize("error", ["ServiceNotReady", "TooManyRequests", "MetadataError"])
+def test_what_may_be_answered_in_a_while_is_asked_again(error: str) -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.service.faults = FaultPlan(
+            [Fault(kind="refuse", command="PARTITIONED_METADATA", times=3, error=error)]
+        )
+        assert await rig.transport._place().lookup.partitions(TOPIC) == 0
+        assert rig.service.faults.done
+
+    run(main())
+
+
+def test_what_will_not_be_answered_otherwise_is_told_at_once() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.service.faults = FaultPlan(
+            [Fault(kind="refuse", command="PARTITIONED_METADATA", error="AuthorizationError")]
+        )
+        with pytest.raises(AuthorizationError):
+            await rig.transport._place().lookup.partitions(TOPIC)
+        assert asyncio.get_running_loop().time() < 1
+
+    run(main())
+
+
+def test_a_connection_that_is_lost_under_a_question_is_made_anew() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.service.faults = FaultPlan(
+            [
+                Fault(kind="close_before", command="PARTITIONED_METADATA", times=2),
+                Fault(kind="outage", command="GET_TOPICS_OF_NAMESPACE", outage_s=3.0),
+            ]
+        )
+        lookup = rig.transport._place().lookup
+        assert await lookup.partitions(TOPIC) == 0
+        found = await lookup.topics("public/default", RegexSubscriptionMode.PersistentOnly)
+        assert found.topics == [TOPIC]
+
+    run(main())
+
+
+def test_patience_ends_with_the_operation_timeout_and_tells_the_last_error() -> None:
+    async def main() -> None:
+        rig = Rig(settings=Settings(operation_timeout_s=10.0))
+        rig.service.faults = FaultPlan(
+            [Fault(kind="refuse", command="PARTITIONED_METADATA", times=1000)]
+        )
+        loop = asyncio.get_running_loop()
+        with pytest.raises(ServiceUnitNotReady):
+            await rig.transport._place().lookup.partitions(TOPIC)
+        assert 2 < loop.time() <= 10, "another attempt would have ended too late"
+        network = Brokers()
+        network.dead.add("h:6650")
+        began = loop.time()
+        with pytest.raises(TransportTimeout, match=r"within 25 s; this came before: no connection"):
+            await Lookup(
+                network.pool("pulsar://h", settings=Settings(operation_timeout_s=25.0))
+            ).partitions(TOPIC)
+        assert loop.time() - began == pytest.approx(25)
+
+    run(main())
+
+
+def test_a_broker_with_too_much_to_do_is_left_for_another() -> None:
+    def busy(command: pb.BaseCommand) -> list[pb.BaseCommand]:
+        if command.type == _Type.PARTITIONED_METADATA:
+            number = command.partitionMetadata.request_id
+            return [
+                commands.partitioned_metadata_response(
+                    number, error=pb.TooManyRequests, message="busy"
+                )
+            ]
+        return welcome(command)
+
+    async def main() -> None:
+        network = Brokers(free=None)
+        network.doubles["busy:6650"] = double = Double(busy)
+        pool = network.pool("pulsar://busy,free", settings=Settings(idle_s=0))
+        while (await pool.any_broker()).peer != "pulsar://busy:6650":
+            pool = network.pool("pulsar://busy,free", seed=len(network.dialed) + 2)
+        lookup = Lookup(pool)
+        answers = await asyncio.gather(
+            *(lookup.partitions(f"{TOPIC}{each}") for each in range(49)), return_exceptions=True
+        )
+        assert double.sessions[-1].closed, "it refused again and again"
+        assert answers == [0] * 49, "and the other one answered"
+
+    run(main())
+
+
+def test_refusals_now_and_then_cost_no_connection() -> None:
+    def busy(command: pb.BaseCommand) -> list[pb.BaseCommand]:
+        if command.type == _Type.LOOKUP:
+            number = command.lookupTopic.request_id
+            return [commands.lookup_response(number, error=pb.TooManyRequests, message="busy")]
+        return welcome(command)
+
+    async def main() -> None:
+        network = Brokers()
+        network.doubles["h:6650"] = double = Double(busy)
+        lookup = Lookup(network.pool("pulsar://h", settings=Settings(idle_s=0)))
+        for _ in range(200):
+            with pytest.raises(TooManyLookupRequestException):
+                await lookup.owner(TOPIC)
+            await asyncio.sleep(1.25)
+        assert len(double.sessions) == 1
+        with pytest.raises((TooManyLookupRequestException, NotConnected, ConnectError)):
+            for _ in range(50):
+                try:
+                    await lookup.owner(TOPIC)
+                except TooManyLookupRequestException:
+                    if double.sessions[0].closed:
+                        raise
+        assert double.sessions[0].closed
+
+    run(main())
+
+
+# Once
+
+
+def test_the_same_question_is_asked_once_however_many_ask_it() -> None:
+    async def main() -> None:
+        rig = Rig()
+        lookup = rig.transport._place().lookup
+        asking = [asyncio.create_task(lookup.owner(TOPIC)) for _ in range(20)]
+        await asyncio.sleep(0)
+        asking[0].cancel()
+        sessions = await asyncio.gather(*asking, return_exceptions=True)
+        assert isinstance(sessions[0], asyncio.CancelledError)
+        assert all(isinstance(each, Session) for each in sessions[1:])
+        assert len(rig.service.recorder.find("LOOKUP", "in")) == 1
+        await lookup.owner(TOPIC)
+        assert len(rig.service.recorder.find("LOOKUP", "in")) == 2, "an answer is not kept"
+
+    run(main())
+
+
+def test_no_more_questions_are_under_way_than_may_be() -> None:
+    async def main() -> None:
+        rig = Rig(settings=Settings(lookups=2))
+        rig.service.faults = FaultPlan(
+            [
+                Fault(
+                    kind="delay",
+                    command="PARTITIONED_METADATA_RESPONSE",
+                    delay_ms=1000,
+                    times=6,
+                )
+            ]
+        )
+        lookup = rig.transport._place().lookup
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*(lookup.partitions(f"{TOPIC}{each}") for each in range(6)))
+        assert loop.time() == pytest.approx(3, abs=0.1)
+
+    run(main())
+
+
+def test_a_question_nobody_waits_for_any_more_leaves_no_noise() -> None:
+    async def main() -> None:
+        network = Brokers()
+        lookup = Lookup(network.pool("pulsar://nobody"))
+        asking = asyncio.create_task(lookup.owner(TOPIC))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await settle()
+
+    run(main())
+
+
+# Patterns
+
+
+def test_patterns_are_matched_in_full_by_the_topics_own_name() -> None:
+    pattern = Pattern("persistent://t/n/a.*")
+    assert pattern.namespace == "t/n" and pattern.path == "t/n/a.*"
+    assert pattern.matches("persistent://t/n/a")
+    assert pattern.matches("non-persistent://t/n/ab")
+    assert pattern.matches("persistent://t/n/ab-partition-3")
+    assert not pattern.matches("persistent://t/n/ba")
+    assert not Pattern("t/n/a").matches("persistent://t/n/ab")
+    assert Pattern("t/n/a").matches("persistent://t/n/a-partition-3")
+    assert Pattern("x.*").namespace == "public/default"
+    for wrong in ("persistent://t/n", "t/n/[", "persistent://t"):
+        with pytest.raises(InvalidTopicName):
+            Pattern(wrong)

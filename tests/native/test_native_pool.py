@@ -1,0 +1,505 @@
+"""Connections: which address, how long, who is told of their end. Virtual time, no sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from random import Random
+
+import pytest
+from brokers_kit import HANG_UP, Brokers, Deaf, Double, welcome
+from native_kit import TOPIC, Collector, Rig, run, settle, subscription
+
+from pulsar_encore.devbroker import BrokerSettings
+from pulsar_encore.devbroker.rules.credentials import Credential
+from pulsar_encore.errors import ClosedError, ConfigurationError, TransportTimeout
+from pulsar_encore.exceptions import (
+    AuthenticationError,
+    ConnectError,
+    ErrorGettingAuthenticationData,
+    InvalidUrl,
+    NotConnected,
+)
+from pulsar_encore.transport.native.connection.addresses import Addresses, parse
+from pulsar_encore.transport.native.connection.backoff import Delays
+from pulsar_encore.transport.native.connection.service import Service
+from pulsar_encore.transport.native.connection.session import Session
+from pulsar_encore.transport.native.connection.staggered import first
+from pulsar_encore.transport.native.settings import Settings
+from pulsar_encore.wire import commands, frames
+from pulsar_encore.wire import pulsar_pb2 as pb
+
+
+class Secret:
+    """Credentials that a test makes up."""
+
+    def __init__(self, *given: str | Exception) -> None:
+        self.given = list(given)
+        self.asked = 0
+
+    method_name = "token"
+
+    async def data(self) -> bytes:
+        self.asked += 1
+        given = self.given.pop(0) if len(self.given) > 1 else self.given[0]
+        if isinstance(given, Exception):
+            raise given
+        return given.encode()
+
+
+# Addresses
+
+
+def test_addresses_of_a_service_url() -> None:
+    found = parse("pulsar+ssl://h1,[::1]:7,h2:6652/")
+    assert [str(each) for each in found] == [
+        "pulsar+ssl://h1:6651",
+        "pulsar+ssl://[::1]:7",
+        "pulsar+ssl://h2:6652",
+    ]
+    assert [each.port for each in parse("http://h")] == [80]
+    for wrong in (
+        "h:6650",
+        "kafka://h",
+        "pulsar://",
+        "pulsar://h:1,",
+        "pulsar://u@h",
+        "pulsar://h:x",
+    ):
+        with pytest.raises(InvalidUrl, match="service_url"):
+            parse(wrong)
+
+
+def test_an_address_that_failed_is_left_alone_for_longer_each_time() -> None:
+    one, two = parse("pulsar://one,two")
+    addresses = Addresses([one, two], Random(3))
+    addresses.failed(one, 0)
+    assert {addresses.next(now) for now in (1, 30_000, 59_999)} == {two}
+    assert {addresses.next(60_000), addresses.next(60_000)} == {one, two}
+    addresses.failed(one, 60_000)
+    assert {addresses.next(now) for now in (60_001, 179_999)} == {two}
+    addresses.failed(two, 60_001)
+    assert {addresses.next(60_002), addresses.next(60_002)} == {one, two}, "better than none"
+    addresses.worked(one)
+    assert {addresses.next(60_003), addresses.next(60_003)} == {one}
+
+
+def test_clients_begin_with_different_addresses() -> None:
+    addresses = parse("pulsar://one,two,three")
+    began = {Addresses(addresses, Random(seed)).next(0).host for seed in range(20)}
+    assert began == {"one", "two", "three"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("what", ["gone", "silent", "dead"])
+def test_another_address_is_used_when_one_does_not_answer(what: str, seed: int) -> None:
+    async def main() -> None:
+        network = Brokers(good=None)
+        if what != "gone":
+            getattr(network, what).add("bad:6650")
+        pool = network.pool("pulsar://bad,good", seed=seed)
+        for _ in range(5):
+            session = await pool.any_broker()
+            assert session.peer == "pulsar://good:6650"
+            network.brokers["good:6650"].drop()
+        assert network.dialed.count("bad:6650") <= 1, "it is left alone for a minute"
+
+    run(main())
+
+
+def test_with_no_address_left_the_last_ones_error_is_told() -> None:
+    async def main() -> None:
+        network = Brokers()
+        with pytest.raises(ConnectError, match="refused"):
+            await network.pool("pulsar://a,b").any_broker()
+        assert sorted(network.dialed) == ["a:6650", "b:6650"]
+
+    run(main())
+
+
+# Delays
+
+
+def test_delays_double_and_are_spread() -> None:
+    seen = []
+    for seed in range(200):
+        delays = Delays(0.1, 60.0, Random(seed))
+        seen.append([delays.next() for _ in range(12)])
+    for at, most in enumerate([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 60.0, 60.0]):
+        taken = [each[at] for each in seen]
+        assert most / 2 <= min(taken) < 0.6 * most < 0.9 * most < max(taken) <= most
+    delays.reset()
+    assert delays.next() <= 0.1
+
+
+# The handshake
+
+
+def test_a_broker_that_accepts_and_never_answers_is_given_up_in_time() -> None:
+    async def main() -> None:
+        network = Brokers()
+        network.silent.add("h:6650")
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(TransportTimeout, match="did not answer the handshake within 10 s"):
+            await network.pool("pulsar://h").any_broker()
+        assert loop.time() - began == pytest.approx(10)
+
+    run(main())
+
+
+def test_who_hangs_up_at_once_may_be_a_port_for_tls() -> None:
+    async def main() -> None:
+        network = Brokers()
+        network.doubles["h:6650"] = Double(lambda command: HANG_UP)
+        with pytest.raises(ConnectError, match=r"without an answer.*pulsar\+ssl://"):
+            await network.pool("pulsar://h").any_broker()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "answers HTTP"),
+        (b"\x15\x03\x01\x00\x02\x02\x46\0", r"speaks TLS: use pulsar\+ssl://"),
+        (b"220 mail.example ESMTP\r\n", "does not speak Pulsar's binary protocol"),
+    ],
+)
+def test_who_speaks_something_else_is_named_so(said: bytes, named: str) -> None:
+    async def main() -> None:
+        network = Brokers()
+        network.doubles["h:6650"] = double = Double(lambda command: said)
+        with pytest.raises(ConnectError, match=named):
+            await network.pool("pulsar://h").any_broker()
+        assert double.sessions[0].closed
+
+    run(main())
+
+
+def test_a_cancelled_wait_ends_nothing_and_the_end_of_the_client_is_told_to_who_waits() -> None:
+    async def main() -> None:
+        network = Brokers()
+        network.dead.add("h:6650")
+        pool = network.pool("pulsar://h")
+        waiting = [asyncio.create_task(pool.any_broker()) for _ in range(2)]
+        await settle()
+        waiting[0].cancel()
+        await settle()
+        pool.shutdown()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert isinstance(results[0], asyncio.CancelledError)
+        assert isinstance(results[1], ClosedError)
+        with pytest.raises(ClosedError):
+            await pool.any_broker()
+
+    run(main())
+
+
+def test_the_handshake_that_is_cut_short_leaves_no_connection() -> None:
+    async def main() -> None:
+        network = Brokers()
+        network.doubles["h:6650"] = double = Double(lambda command: b"")
+        pool = network.pool("pulsar://h")
+        waiting = asyncio.create_task(pool.any_broker())
+        await settle()
+        pool.shutdown()
+        with pytest.raises(ClosedError):
+            await waiting
+        assert double.sessions[0].closed
+
+    run(main())
+
+
+# Credentials
+
+
+def test_credentials_that_fail_are_named_without_what_they_say() -> None:
+    async def main() -> None:
+        network = Brokers(h=None)
+        broken = Secret(RuntimeError("the password is sesame"))
+        with pytest.raises(
+            ErrorGettingAuthenticationData, match=r"token: .*RuntimeError"
+        ) as caught:
+            await network.pool("pulsar://h", credentials=broken).any_broker()
+        assert "sesame" not in str(caught.value)
+        ours = Secret(ConfigurationError("the key file cannot be read"))
+        with pytest.raises(ErrorGettingAuthenticationData, match="key file"):
+            await network.pool("pulsar://h", credentials=ours).any_broker()
+        assert network.dialed == [], "there was nothing to say"
+
+    run(main())
+
+
+def test_a_credential_that_expires_is_asked_for_again_and_nothing_is_lost() -> None:
+    async def main() -> None:
+        network = Brokers(
+            h=BrokerSettings(
+                credentials=(Credential(data="old", expires_s=30), Credential(data="new")),
+                auth_refresh_check_s=10,
+            )
+        )
+        secret = Secret("old", "new")
+        pool = network.pool("pulsar://h", credentials=secret, settings=Settings(idle_s=0))
+        session = await pool.any_broker()
+        await asyncio.sleep(200)
+        assert not session.closed
+        assert secret.asked == 2
+
+    run(main())
+
+
+def test_a_challenge_that_cannot_be_met_ends_the_connection_by_name() -> None:
+    async def main() -> None:
+        network = Brokers(
+            h=BrokerSettings(
+                credentials=(Credential(data="old", expires_s=30),), auth_refresh_check_s=10
+            )
+        )
+        secret = Secret("old", AuthenticationError("the issuer is away", retryable=True))
+        pool = network.pool("pulsar://h", credentials=secret, settings=Settings(idle_s=0))
+        session = await pool.any_broker()
+        await asyncio.sleep(29)
+        assert not session.closed
+        await asyncio.sleep(15)
+        assert session.closed
+        assert secret.asked == 2
+        assert pool.sessions == []
+
+    run(main())
+
+
+# How long they live
+
+
+def test_a_connection_that_nobody_uses_is_closed_and_one_in_use_is_not() -> None:
+    async def main() -> None:
+        rig = Rig()
+        pool = rig.transport._place().lookup.pool
+        session = await pool.any_broker()
+        await asyncio.sleep(59)
+        assert not session.closed
+        await asyncio.sleep(62)
+        assert session.closed and rig.dialer.lines == []
+        link = await rig.transport.subscribe(subscription())
+        link.start(Collector())
+        await asyncio.sleep(1000)
+        assert len(rig.dialer.lines) == 1
+        await link.close()
+        await asyncio.sleep(121)
+        assert rig.dialer.lines == []
+
+    run(main())
+
+
+def test_a_connection_that_is_asked_now_and_then_stays() -> None:
+    async def main() -> None:
+        network = Brokers(h=None)
+        pool = network.pool("pulsar://h")
+        session = await pool.any_broker()
+        for _ in range(10):
+            await session.ask(
+                lambda number: commands.partitioned_metadata(TOPIC, request_id=number), "ask", 5
+            )
+            await asyncio.sleep(50)
+        assert not session.closed
+        forever = network.pool("pulsar://h", settings=Settings(idle_s=0))
+        session = await forever.any_broker()
+        await asyncio.sleep(1000)
+        assert not session.closed
+
+    run(main())
+
+
+def alone(transport: Deaf) -> Session:
+    """A session that the broker accepted."""
+    session = Session(
+        transport,
+        loop=asyncio.get_running_loop(),
+        request_ids=iter(range(1000)),
+        keep_alive_s=30.0,
+        peer="test",
+        renew=lambda session: None,
+        on_end=lambda session: None,
+    )
+    session.receive(frames.encode(commands.connected(server_version="test")))
+    return session
+
+
+def test_a_broker_that_reads_nothing_is_given_up_and_one_that_is_slow_is_not() -> None:
+    async def main() -> None:
+        pong = frames.encode(commands.pong())
+        deaf, slow = Deaf(), Deaf()
+        stuck, moving = alone(deaf), alone(slow)
+        for _ in range(20):
+            stuck.pause_writing()
+            moving.pause_writing()
+            await asyncio.sleep(10)
+            stuck.receive(pong)
+            moving.receive(pong)
+            moving.resume_writing()
+        assert moving.writable and not moving.closed
+        assert not stuck.writable
+
+    run(main())
+
+
+def test_a_paused_connection_ends_with_the_second_keep_alive() -> None:
+    async def main() -> None:
+        deaf = Deaf()
+        session = alone(deaf)
+        session.pause_writing()
+        for _ in range(13):
+            await asyncio.sleep(5)
+            session.receive(frames.encode(commands.pong()))
+        assert session.closed
+        assert deaf.ended == "aborted"
+
+    run(main())
+
+
+def test_a_large_frame_in_small_pieces_takes_its_own_size_and_no_more() -> None:
+    async def main() -> None:
+        session = alone(Deaf())
+        size = 5_000_000
+        tracemalloc.start()
+        try:
+            session.receive((size).to_bytes(4, "big"))
+            for _ in range(100_000):
+                session.receive(b"\0")
+            assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        finally:
+            tracemalloc.stop()
+        assert not session.closed
+        session.lost(None)
+
+    run(main())
+
+
+def test_a_close_names_the_address_for_those_who_use_tls() -> None:
+    async def main() -> None:
+        told: list[str | None] = []
+
+        class Handler:
+            def on_closed_by_broker(self, address: str | None) -> None:
+                told.append(address)
+
+        close = commands.close_consumer(1)
+        close.close_consumer.assignedBrokerServiceUrl = "pulsar://plain:1"
+        close.close_consumer.assignedBrokerServiceUrlTls = "pulsar+ssl://secure:2"
+        for tls in (False, True):
+            session = Session(
+                Deaf(),
+                loop=asyncio.get_running_loop(),
+                request_ids=iter(range(1000)),
+                keep_alive_s=30.0,
+                peer="test",
+                renew=lambda session: None,
+                on_end=lambda session: None,
+                tls=tls,
+            )
+            session.receive(frames.encode(commands.connected(server_version="test")))
+            session.attach_consumer(1, Handler())  # type: ignore[arg-type]
+            session.receive(frames.encode(close))
+            assert not session.holds_consumer(1)
+            session.lost(None)
+        assert told == ["pulsar://plain:1", "pulsar+ssl://secure:2"]
+
+    run(main())
+
+
+# Proxies and other clusters
+
+
+def test_brokers_behind_one_proxy_are_different_connections_to_one_address() -> None:
+    async def main() -> None:
+        network = Brokers()
+        network.doubles["proxy:6650"] = double = Double(welcome)
+        pool = network.pool("pulsar://proxy")
+        proxy, one, two = parse("pulsar://proxy,one:1,two:2")
+        service = await pool.any_broker()
+        first_one = await pool.broker(one, through=proxy)
+        assert await pool.broker(one, through=proxy) is first_one
+        assert await pool.broker(two, through=proxy) not in (first_one, service)
+        assert await pool.broker(proxy, through=proxy) is service
+        asked = [
+            each.connect.proxy_to_broker_url
+            for each in double.heard
+            if each.type == pb.BaseCommand.CONNECT
+        ]
+        assert asked == ["", "one:1", "two:2"]
+        way = pool.way_of(first_one)
+        assert way is not None and way.proxy_to == "one:1"
+
+    run(main())
+
+
+def test_a_move_ends_the_connections_and_what_is_under_way_goes_to_the_other_cluster() -> None:
+    async def main() -> None:
+        network = Brokers(new=None)
+        network.dead.add("slow:6650")
+        network.brokers["old:6650"] = Brokers(old=None).brokers["old:6650"]
+        pool = network.pool("pulsar://old")
+        session = await pool.any_broker()
+        pool.move(Service.at("pulsar://slow", network))
+        assert session.closed
+        waiting = asyncio.create_task(pool.any_broker())
+        await settle()
+        pool.move(Service.at("pulsar://new", network))
+        with pytest.raises(NotConnected, match="moves to another cluster"):
+            await waiting
+        assert (await pool.any_broker()).peer == "pulsar://new:6650"
+        assert not await pool.probe(Service.at("pulsar://slow,nobody", network))
+        assert await pool.probe(Service.at("pulsar://nobody,new", network))
+        await settle()
+        assert len(network.brokers["new:6650"].lines) == 1, "a probe leaves nothing"
+
+    run(main())
+
+
+# One address of several
+
+
+def test_the_first_address_to_answer_wins_and_what_comes_later_is_discarded() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        discarded: list[str] = []
+        began: list[tuple[str, float]] = []
+
+        async def attempt(name: str, takes_s: float, *, fails: bool = False) -> str:
+            began.append((name, round(loop.time(), 2)))
+            try:
+                await asyncio.sleep(takes_s)
+            except asyncio.CancelledError:
+                if name == "stubborn":
+                    return name
+                raise
+            if fails:
+                raise ConnectError(name)
+            return name
+
+        async def ask(*attempts: tuple[str, float, bool]) -> str:
+            began.clear()
+            return await first(
+                [lambda each=each: attempt(each[0], each[1], fails=each[2]) for each in attempts],
+                discard=discarded.append,
+            )
+
+        assert await ask(("good", 0.1, False), ("other", 0.1, False)) == "good"
+        assert began == [("good", 0.0)]
+        assert await ask(("stubborn", 100, False), ("good", 0.1, False)) == "good"
+        assert [name for name, _ in began] == ["stubborn", "good"]
+        assert began[1][1] - began[0][1] == pytest.approx(0.25)
+        await settle()
+        assert discarded == ["stubborn"]
+        assert await ask(("bad", 0.01, True), ("good", 0.1, False)) == "good"
+        assert began[1][1] - began[0][1] < 0.1
+        with pytest.raises(ConnectError, match="last"):
+            await ask(("bad", 0.01, True), ("last", 0.3, True))
+        task = asyncio.create_task(ask(("a", 5, False), ("b", 5, False)))
+        await asyncio.sleep(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(main())

@@ -1,0 +1,208 @@
+"""A client and a broker that set no timer of their own, and what a client does about losses."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+from native_kit import TOPIC, URL, Collector, Rig, run, settle, subscription
+
+import pulsar_encore as encore
+from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
+from pulsar_encore.devbroker.settings import BrokerSettings
+from pulsar_encore.options import ConsumerType
+from pulsar_encore.testing import Deadlock
+from pulsar_encore.transport.native.lookup.rounds import Round
+from pulsar_encore.transport.native.settings import Settings
+from pulsar_encore.transport.native.transport import NativeTransport
+
+QUIET = Settings(keep_alive_s=math.inf, idle_s=0)
+PARTS = "persistent://public/default/parts"
+VOLATILE = "non-persistent://public/default/v"
+
+
+class WhenTold:
+    """Looks when a test says so (`Round`)."""
+
+    def __init__(self) -> None:
+        self.told = asyncio.Event()
+        self.asked_again = 0
+
+    async def next(self, every_s: float) -> None:
+        await self.told.wait()
+        self.told.clear()
+
+    def again(self) -> None:
+        self.asked_again += 1
+
+
+def quiet(rig: Rig, rounds: list[WhenTold]) -> NativeTransport:
+    def make() -> Round:
+        rounds.append(WhenTold())
+        return rounds[-1]
+
+    return NativeTransport(URL, QUIET, dialer=rig.dialer, make_round=make)
+
+
+def test_without_a_keep_alive_and_a_period_there_is_no_timer() -> None:
+    async def main() -> None:
+        rig = Rig(BrokerSettings(keep_alive_s=math.inf))
+        transport = quiet(rig, [])
+        link = await transport.subscribe(subscription())
+        link.start(Collector())
+        await asyncio.Event().wait()
+
+    with pytest.raises(Deadlock):
+        run(main())
+
+
+def test_new_partitions_are_looked_for_when_it_is_time_and_again_when_one_is_refused() -> None:
+    async def main() -> None:
+        rig = Rig(BrokerSettings(keep_alive_s=math.inf))
+        rig.service.catalogue.create_partitioned(PARTS, 1)
+        rounds: list[WhenTold] = []
+        transport = quiet(rig, rounds)
+        link = await transport.subscribe(subscription(topics=(PARTS,)))
+        sink = Collector()
+        link.start(sink)
+        rig.service.catalogue.create_partitioned(PARTS, 2)
+        await asyncio.sleep(3600)
+        assert len(link.sources()) == 1
+        rig.service.faults = FaultPlan(
+            [Fault(kind="refuse", command="SUBSCRIBE", error="AuthorizationError")]
+        )
+        rounds[0].told.set()
+        await settle()
+        assert (len(link.sources()), rounds[0].asked_again) == (1, 1)
+        rounds[0].told.set()
+        await settle()
+        assert (len(link.sources()), rounds[0].asked_again) == (2, 1)
+        await transport.close()
+
+    run(main())
+
+
+def test_a_reader_misses_nothing_of_a_partition_that_comes_later() -> None:
+    """What is put there before it has looked is behind the end at which it began."""
+
+    async def main() -> None:
+        rig = Rig()
+        rig.service.catalogue.create_partitioned(PARTS, 1)
+        rig.store(b"old", topic=f"{PARTS}-partition-0")
+        async with (
+            encore.Client(URL, transport=rig.transport) as client,
+            client.create_reader(PARTS, encore.MessageId.latest) as reader,
+        ):
+            rig.service.catalogue.create_partitioned(PARTS, 2)
+            rig.store(b"new", topic=f"{PARTS}-partition-1")
+            assert (await reader.read_next(61_000)).data() == b"new"
+            with pytest.raises(encore.ReceiveTimeout):
+                await reader.read_next(1000)
+
+    run(main())
+
+
+def test_a_reader_of_a_topic_that_keeps_nothing_gets_all_of_it() -> None:
+    """All its messages have the same id, and none is a place."""
+
+    async def main() -> None:
+        rig = Rig()
+        async with (
+            encore.Client(URL, transport=rig.transport) as client,
+            client.create_reader(VOLATILE, encore.MessageId.latest) as reader,
+        ):
+            for number in range(3):
+                rig.store(b"%d" % number, topic=VOLATILE)
+                assert (await reader.read_next(1000)).data() == b"%d" % number
+
+    run(main())
+
+
+def test_a_position_that_is_asked_for_after_a_loss_waits_for_the_connection() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(b"0", b"1")
+        async with encore.Client(URL, transport=rig.transport) as client:
+            reader = await client.create_reader(TOPIC, encore.MessageId.earliest)
+            assert (await reader.read_next(1000)).data() == b"0"
+            rig.dialer.drop()
+            assert await reader.has_message_available()
+            rig.dialer.drop()
+            assert (await reader.last_message_id()).entry_id() == 1
+            rig.dialer.reachable = False
+            rig.dialer.drop()
+            began = asyncio.get_running_loop().time()
+            assert (await reader.read_next(1000)).data() == b"1"
+            with pytest.raises(encore.NotConnected):
+                await reader.has_message_available()
+            assert asyncio.get_running_loop().time() - began == pytest.approx(30)
+
+    run(main())
+
+
+def test_whose_turn_it_is_is_told_after_that_it_is_connected() -> None:
+    """A broker says it with its answer to SUBSCRIBE, in one read."""
+
+    async def main() -> None:
+        rig = Rig()
+        link = await rig.transport.subscribe(subscription(consumer_type=ConsumerType.Failover))
+        sink = Collector()
+        link.start(sink)
+        await settle()
+        rig.dialer.drop()
+        await settle(1)
+        assert sink.names == ["active_changed", "disconnected", "connected", "active_changed"]
+        await link.close()
+
+    run(main())
+
+
+def test_a_seek_is_no_connection_that_is_back() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(b"0")
+        events: list[encore.ConsumerEvent] = []
+        async with encore.Client(URL, transport=rig.transport) as client:
+            consumer = await client.subscribe(TOPIC, "s", event_listener=events.append)
+            await consumer.seek(encore.MessageId.earliest)
+            assert (await consumer.receive(timeout=1)).data() == b"0"
+            assert events == []
+            rig.dialer.drop()
+            await settle(1)
+            assert events == [encore.Disconnected((TOPIC,)), encore.Connected((TOPIC,))]
+
+    run(main())
+
+
+def test_who_rests_before_another_attempt_can_be_told_that_it_is_worth_while() -> None:
+    async def main() -> None:
+        rig = Rig(settings=Settings(backoff_s=50))
+        link = await rig.transport.subscribe(subscription())
+        rig.dialer.drop()
+        await settle(1)
+        assert not link.is_connected()
+        rig.transport.hurry()
+        await settle()
+        assert link.is_connected()
+        await rig.transport.close()
+
+    run(main())
+
+
+def test_who_waits_on_a_transport_that_is_shut_down_is_told() -> None:
+    async def main() -> None:
+        rig = Rig()
+        links = [await rig.transport.subscribe(subscription()) for _ in range(2)]
+        assert rig.transport.consumers == links
+        sinks = [Collector(), Collector()]
+        for link, sink in zip(links, sinks, strict=True):
+            link.start(sink)
+        await links[0].close()
+        assert rig.transport.consumers == links[1:]
+        rig.transport.shutdown()
+        rig.transport.shutdown()
+        assert [sink.names for sink in sinks] == [[], ["failed"]]
+        assert isinstance(sinks[1].told[0][1], encore.ClosedError)
+
+    run(main())

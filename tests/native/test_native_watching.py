@@ -1,0 +1,290 @@
+"""Pattern subscriptions: topics that come and go, told by a watch or found in a list."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from native_kit import Collector, Rig, run, settle, subscription
+
+from pulsar_encore.devbroker import BrokerSettings, Fault, FaultPlan
+from pulsar_encore.exceptions import AuthorizationError, InvalidTopicName
+from pulsar_encore.options import RegexSubscriptionMode
+from pulsar_encore.topic_names import base_name
+from pulsar_encore.transport.native.lookup.watching import Watched
+from pulsar_encore.wire import commands
+from pulsar_encore.wire.checksum import topics_hash
+
+NAMESPACE = "persistent://public/default"
+PATTERN = f"{NAMESPACE}/a.*"
+LONG = f"{NAMESPACE}/a.*(, a pattern that is longer than brokers take)?"
+
+
+def topic(name: str) -> str:
+    return f"{NAMESPACE}/{name}"
+
+
+class Following:
+    """A consumer of a pattern, and what it got."""
+
+    def __init__(self, rig: Rig, **chosen: Any) -> None:
+        self.rig = rig
+        self.chosen = {"topics": (), "pattern": PATTERN, **chosen}
+        self.sink = Collector()
+
+    async def start(self) -> Following:
+        self.link: Any = await self.rig.transport.subscribe(subscription(**self.chosen))
+        self.link.start(self.sink)
+        await settle()
+        return self
+
+    def topics(self) -> set[str]:
+        """Of the messages."""
+        return {self.link.topic_of(each.source)[0] for each in self.sink.deliveries}
+
+
+def commands_in(rig: Rig, name: str) -> list[Any]:
+    return list(rig.service.recorder.find(name, "in"))
+
+
+def test_news_do_not_put_the_list_off() -> None:
+    async def main() -> None:
+        rig = Rig()
+        await Following(rig, pattern_auto_discovery_period=10).start()
+        before = len(commands_in(rig, "GET_TOPICS_OF_NAMESPACE"))
+        for number in range(12):
+            rig.store(b"1", topic=topic(f"a{number}"))
+            await settle(3)
+        assert len(commands_in(rig, "GET_TOPICS_OF_NAMESPACE")) - before == 3
+
+    run(main())
+
+
+def test_a_new_topic_is_subscribed_to_as_soon_as_it_is_there() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(b"1", topic=topic("a1"))
+        rig.store(b"no", topic=topic("b"))
+        following = await Following(rig).start()
+        rig.store(b"2", topic=topic("a2"))
+        rig.store(b"no", topic=topic("c"))
+        await settle(0.1)
+        assert following.sink.payloads == [b"1", b"2"]
+        assert ("new_source", 1) in following.sink.told
+        assert len(commands_in(rig, "GET_TOPICS_OF_NAMESPACE")) == 1
+        await following.link.close()
+        await settle()
+        assert commands_in(rig, "WATCH_TOPIC_LIST_CLOSE")
+
+    run(main())
+
+
+def test_partitions_of_a_pattern_s_topic_and_those_that_are_added() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.service.catalogue.create_partitioned(topic("a"), 2)
+        following = await Following(rig).start()
+        rig.service.catalogue.create_partitioned(topic("a"), 4)
+        rig.service.catalogue.create_partitioned(topic("ab"), 2)
+        await settle(0.1)
+        for name in ("a-partition-0", "a-partition-3", "ab-partition-1"):
+            rig.store(b"x", topic=topic(name))
+        await settle(0.1)
+        assert following.topics() == {
+            topic("a-partition-0"),
+            topic("a-partition-3"),
+            topic("ab-partition-1"),
+        }
+        assert len(following.link.sources()) == 6
+
+    run(main())
+
+
+def test_a_topic_that_is_deleted_ends_alone_and_may_come_back() -> None:
+    async def main() -> None:
+        rig = Rig()
+        for name in ("a1", "a2"):
+            rig.store(b"1", topic=topic(name))
+        following = await Following(rig).start()
+        rig.service.delete(topic("a1"))
+        await asyncio.sleep(5)
+        assert topic("a1") not in rig.service.catalogue.in_namespace("public/default")
+        assert "failed" not in following.sink.names
+        assert following.link.is_connected()
+        subscribes = len(commands_in(rig, "SUBSCRIBE"))
+        await asyncio.sleep(300)
+        assert len(commands_in(rig, "SUBSCRIBE")) == subscribes, "nobody asks for it any more"
+        rig.store(b"again", topic=topic("a1"))
+        rig.store(b"other", topic=topic("a2"))
+        await asyncio.sleep(1)
+        assert sorted(following.sink.payloads) == [b"1", b"1", b"again", b"other"]
+        rig.service.delete(topic("a2"))
+        await asyncio.sleep(5)
+        await following.link.seek(0)
+        await asyncio.sleep(1)
+        await following.link.unsubscribe()
+
+    run(main())
+
+
+def test_what_came_while_the_connection_was_down_is_told_after_it() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(b"1", topic=topic("a1"))
+        following = await Following(rig).start()
+        rig.dialer.reachable = False
+        rig.dialer.drop()
+        await settle(0.2)
+        rig.store(b"2", topic=topic("a2"))
+        rig.dialer.reachable = True
+        await asyncio.sleep(2)
+        assert following.topics() == {topic("a1"), topic("a2")}
+        hashes = [
+            each.command.watchTopicList.topics_hash for each in commands_in(rig, "WATCH_TOPIC_LIST")
+        ]
+        assert hashes == ["00000000", topics_hash([topic("a1")])]
+        assert len(commands_in(rig, "GET_TOPICS_OF_NAMESPACE")) == 1
+
+    run(main())
+
+
+def test_an_update_that_was_lost_is_noticed_by_the_next_one() -> None:
+    async def main() -> None:
+        rig = Rig()
+        following = await Following(rig).start()
+        rig.service.faults = FaultPlan(
+            [Fault(kind="drop", command="WATCH_TOPIC_UPDATE", direction="out")]
+        )
+        rig.store(b"1", topic=topic("a1"))
+        await settle(0.1)
+        assert following.sink.payloads == []
+        rig.store(b"2", topic=topic("a2"))
+        await settle(0.1)
+        assert sorted(following.sink.payloads) == [b"1", b"2"]
+        assert len(commands_in(rig, "GET_TOPICS_OF_NAMESPACE")) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("broker", "chosen"),
+    [
+        (BrokerSettings(topic_watchers=False), {}),
+        (BrokerSettings(), {"pattern": LONG}),
+        (BrokerSettings(), {"regex_subscription_mode": RegexSubscriptionMode.AllTopics}),
+    ],
+)
+def test_without_a_watch_the_list_says_so_in_time(
+    broker: BrokerSettings, chosen: dict[str, Any]
+) -> None:
+    async def main() -> None:
+        rig = Rig(broker)
+        rig.store(b"1", topic=topic("a1"))
+        following = await Following(rig, pattern_auto_discovery_period=20, **chosen).start()
+        rig.store(b"2", topic=topic("a2"))
+        await asyncio.sleep(21)
+        assert following.topics() == {topic("a1"), topic("a2")}
+        await asyncio.sleep(100)
+        lists = commands_in(rig, "GET_TOPICS_OF_NAMESPACE")
+        assert 5 <= len(lists) <= 7
+        assert lists[-1].command.getTopicsOfNamespace.topics_hash, "asked whether it has changed"
+        assert len(commands_in(rig, "WATCH_TOPIC_LIST")) <= 1
+        assert len(commands_in(rig, "PARTITIONED_METADATA")) == 2, "of each topic once"
+
+    run(main())
+
+
+def test_a_watch_that_is_refused_is_not_asked_for_again_and_again() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.service.faults = FaultPlan(
+            [Fault(kind="drop", command="WATCH_TOPIC_LIST", times=2)]  # no answer in 30 s
+        )
+        following = await Following(rig).start()
+        await asyncio.sleep(59)
+        assert len(commands_in(rig, "WATCH_TOPIC_LIST")) == 2
+        assert len(commands_in(rig, "WATCH_TOPIC_LIST_CLOSE")) == 1, "it may have come about"
+        await asyncio.sleep(10)
+        rig.store(b"1", topic=topic("a1"))
+        await settle(0.1)
+        assert following.sink.payloads == [b"1"]
+
+    run(main())
+
+
+def test_a_topic_that_is_gone_when_it_is_subscribed_to_does_no_harm() -> None:
+    async def main() -> None:
+        rig = Rig()
+        for name in ("a1", "a2"):
+            rig.store(b"1", topic=topic(name))
+        rig.service.faults = FaultPlan(
+            [
+                Fault(kind="refuse", command="SUBSCRIBE", error="TopicNotFound", topic=topic("a1")),
+                Fault(
+                    kind="refuse",
+                    command="PARTITIONED_METADATA",
+                    error="TopicNotFound",
+                    topic=topic("a3"),
+                ),
+            ]
+        )
+        following = await Following(rig).start()
+        assert following.link.is_connected()
+        rig.store(b"1", topic=topic("a3"))
+        await asyncio.sleep(1)
+        assert following.topics() == {topic("a1"), topic("a2")}, "at the next look"
+        await asyncio.sleep(60)
+        assert following.topics() == {topic("a1"), topic("a2"), topic("a3")}
+
+    run(main())
+
+
+def test_any_other_refusal_is_the_subscribers() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(b"1", topic=topic("a1"))
+        rig.service.faults = FaultPlan(
+            [Fault(kind="refuse", command="SUBSCRIBE", error="AuthorizationError")]
+        )
+        with pytest.raises(AuthorizationError):
+            await Following(rig).start()
+        with pytest.raises(InvalidTopicName, match="the pattern"):
+            await Following(rig, pattern=f"{NAMESPACE}/[").start()
+
+    run(main())
+
+
+def test_the_client_decides_what_matches() -> None:
+    """A broker's dialect may say otherwise, and a watch of its takes what it sends."""
+
+    async def main() -> None:
+        rig = Rig()
+        lookup = rig.transport._place().lookup
+        watched = Watched(lookup, PATTERN, RegexSubscriptionMode.PersistentOnly, 60.0)
+        assert await watched.first() == []
+        await settle()
+        session = lookup.pool.sessions[0]
+        assert not session.idle
+        names = [topic("b"), topic("a1"), "non-persistent://public/default/a2"]
+        update = commands.watch_topic_update(1, new_topics=names, topics_hash=topics_hash(names))
+        watched.on_topics_changed(update.watchTopicUpdate)
+        assert await watched.changed() == [names[2], names[1]]
+        await watched.stop()
+        assert session.idle
+
+    run(main())
+
+
+def test_many_topics_at_once_are_one_question_each() -> None:
+    async def main() -> None:
+        rig = Rig(BrokerSettings(record_limit=100_000))
+        following = await Following(rig).start()
+        for each in range(150):
+            rig.store(b"x", topic=topic(f"a{each}"))
+        await asyncio.sleep(5)
+        assert len(following.sink.deliveries) == 150
+        assert len(commands_in(rig, "PARTITIONED_METADATA")) == 150
+        assert len({base_name(each) for each in following.topics()}) == 150
+
+    run(main())

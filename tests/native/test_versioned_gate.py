@@ -1,0 +1,123 @@
+"""What waits for its schema is dropped source by source, and only where it comes again."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from native_kit import Collector
+
+from pulsar_encore.errors import SchemaVersionError
+from pulsar_encore.schema import AvroSchema
+from pulsar_encore.transport.base import Delivery
+from pulsar_encore.transport.native.consumer.messages import PlainMessage
+from pulsar_encore.transport.versioned.gate import Gate
+from pulsar_encore.transport.versioned.known import Definition
+from pulsar_encore.transport.versioned.messages import SchemaVersions
+from pulsar_encore.transport.versioned.writers import WriterSchemas
+from pulsar_encore.wire import pb
+
+SCHEMA = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "int"}]}
+WRITTEN = Definition(
+    "Avro", '{"type": "record", "name": "N", "fields": [{"name": "n", "type": "int"}]}'
+)
+
+
+class Rig:
+    """A gate whose versions come when they are let come.
+
+    Attributes:
+        credits: (source, messages) that were given back.
+    """
+
+    def __init__(self, *, durable: bool = True, answer: Definition | Exception = WRITTEN) -> None:
+        self.sink: Any = Collector()
+        self.credits: list[tuple[int, int]] = []
+        self.answered = asyncio.Event()
+        self._answer = answer
+        link: Any = SimpleNamespace(
+            topic_of=lambda source: (f"t-partition-{source}", source),
+            consumed=lambda source, messages: self.credits.append((source, messages)),
+        )
+        versions = SchemaVersions(AvroSchema(None, SCHEMA), WriterSchemas(self._fetch))
+        self.gate = Gate(link, versions, self.sink, durable=durable)
+
+    async def _fetch(self, topic: str, version: int) -> Definition:
+        await self.answered.wait()
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+    def arrive(self, *sources: int, version: int = 0) -> None:
+        """A message of each, with the source as its value."""
+        metadata = pb.MessageMetadata(schema_version=version.to_bytes(8, "big"))
+        for source in sources:
+            origin = SimpleNamespace(topic=f"t-partition-{source}")
+            message = PlainMessage(origin, b"", metadata, bytes([2 * source]))
+            self.gate.on_deliveries([Delivery(source, 1, source, 0, 0, (0,), (message,))])
+
+    async def values(self) -> list[int]:
+        """What was let through once the versions came."""
+        self.answered.set()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return [m.value()["n"] for each in self.sink.deliveries for m in each.messages]
+
+
+async def test_in_order_once_the_version_is_here() -> None:
+    rig = Rig()
+    rig.arrive(0, 1, 2)
+    await asyncio.sleep(0)
+    assert rig.gate.holds and not rig.sink.deliveries
+    assert await rig.values() == [0, 1, 2]
+    assert not rig.credits
+    rig.arrive(3)
+    assert [each.source for each in rig.sink.deliveries] == [0, 1, 2, 3]
+
+
+async def test_a_lost_connection_voids_what_waits_of_its_own_sources() -> None:
+    rig = Rig()
+    rig.arrive(0, 1, 2, 1)
+    rig.gate.on_disconnected((1,))
+    assert rig.credits == [(1, 1), (1, 1)]
+    assert rig.sink.names == ["disconnected"]
+    assert await rig.values() == [0, 2]
+
+
+async def test_of_a_reader_nothing_comes_again_and_all_stays() -> None:
+    rig = Rig(durable=False)
+    rig.arrive(0, 1)
+    rig.gate.on_disconnected()
+    assert await rig.values() == [0, 1]
+    assert not rig.credits
+
+
+async def test_a_seek_voids_what_waits_of_a_reader_too() -> None:
+    rig = Rig(durable=False)
+    rig.arrive(0, 1)
+    rig.gate.on_sought((0,))
+    assert await rig.values() == [1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [(Definition("Json", "{}"), "of type Json, not AVRO"), (OSError("away"), "away")],
+)
+async def test_without_its_version_a_message_is_handed_out_and_its_value_is_an_error(
+    answer: Any, why: str
+) -> None:
+    rig = Rig(answer=answer)
+    rig.arrive(7)
+    with pytest.raises(SchemaVersionError, match=why):
+        await rig.values()
+    assert rig.sink.payloads == [b"\x0e"]
+    assert not rig.gate.holds
+
+
+async def test_closed_nothing_is_handed_over_any_more() -> None:
+    rig = Rig()
+    rig.arrive(0)
+    rig.gate.close()
+    assert await rig.values() == []
