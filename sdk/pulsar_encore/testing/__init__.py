@@ -23,7 +23,7 @@ Code that uses threads or sockets, the stock transport among it, needs real time
 `BrokerUrl`, a str that has the running broker in its attribute `broker`.
 """
 
-from ..devbroker import BrokerSettings, BrokerThread, Fault, FaultPlan
+from ..devbroker import BrokerSettings, BrokerThread, Credential, Fault, FaultPlan, TlsSettings
 from .clock import Deadlock, run
 from .clock import VirtualClockLoop as VirtualClockLoop
 from .commands import Command
@@ -37,10 +37,12 @@ __all__ = [
     "BrokerSettings",
     "BrokerThread",
     "Command",
+    "Credential",
     "Deadlock",
     "Fault",
     "FaultPlan",
     "MemoryTransport",
+    "TlsSettings",
     "broker",
     "run",
 ]

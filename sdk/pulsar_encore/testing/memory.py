@@ -1,46 +1,71 @@
-"""A transport without a network: the development broker's rules, called directly.
+"""A transport without a network: the client of the binary protocol and a broker, back to back.
 
-Owns `MemoryTransport`: what a test puts into the cluster and asks of it, and the seam, which makes
-the cluster's consumers, producers and readers. Everything runs on one event loop, real or virtual.
+Owns `MemoryTransport`: what a test puts into the cluster and asks of it, and how its connections
+fail. It has no rules of its own; what a client does is the native transport's, and what a broker
+does the development broker's. Everything runs on one event loop, real or virtual, and comes again
+in the same order: what both draw at random elsewhere is fixed here, and nobody sets a timer that
+goes round.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from typing import TYPE_CHECKING, Any
+import math
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
 
+from ..devbroker.handlers.producing import read_entry
 from ..devbroker.recorder import check_command
-from ..devbroker.rules.consumers import SubscriptionType
+from ..devbroker.rules.catalogue import Catalogue, TopicState
 from ..devbroker.rules.faults import FaultPlan
 from ..devbroker.rules.refusal import Refusal, missing_subscription
 from ..devbroker.settings import BrokerSettings
-from ..errors import ClosedError, ConfigurationError, NotSupportedError
-from ..exceptions import named
+from ..errors import ConfigurationError
 from ..ids import MessageId
 from ..options.checks import string_map
-from .cluster import MemoryCluster
-from .commands import Command, MemoryMessage
-from .consuming import MemoryConsumer
-from .producing import MemoryProducer
-from .reading import MemoryReader
+from ..transport.base import Capabilities, ConsumerLink, ProducerLink
+from ..transport.native.settings import Settings
+from ..transport.native.transport import NativeTransport
+from .arrivals import NewTopics
+from .broker_clock import BrokerClock
+from .commands import Command, CommandLog
+from .dialer import BrokerDialer
+from .stored import chunk_bodies, entry_body
 
 if TYPE_CHECKING:
-    from ..options import ConsumerOptions, ProducerOptions, ReaderOptions
+    from ..options import ProducerOptions, Subscription
+
+_URL: Final = "pulsar://memory:6650"
+# Nothing is asked that no test asks for: a loop in which nobody has anything to do stands still.
+_SETTINGS: Final = Settings(keep_alive_s=math.inf, idle_s=0)
 
 
-class MemoryTransport(MemoryCluster):
+class _Even(Random):
+    """Spreads nothing: an attempt comes when its delay is over, a first partition is the first."""
+
+    def random(self) -> float:
+        return 0.0
+
+
+class MemoryTransport:
     """Topics and subscriptions of one imaginary cluster; pass it to `Client(..., transport=)`.
 
     Several clients may share one. It outlives its clients: `close` ends their links, and what was
     published stays.
 
+    What client and broker say to each other takes turns of the loop: a test that looks at what a
+    call set going lets it run before, by `await asyncio.sleep(0.01)`, free in virtual time.
+
     Args:
         settings: The broker rules to obey; when None Pulsar's defaults, with rewinds that nothing
-            overtakes (`rewind_overtaken`).
+            overtakes (`rewind_overtaken`). Authentication is not among them.
         faults: What goes wrong at which command. Closed connections come back after 0.1 s.
 
     Attributes:
-        commands: Every `Command` so far, oldest first; `recorded` has those of one type.
+        commands: Every `Command` so far of consumers and producers, oldest first; none with
+            `BrokerSettings.record` off. `recorded` has those of one type, answers too.
         connected: False between `disconnect` and `reconnect`.
         catalogue: The topics; `create_partitioned(topic, count)` makes one with partitions.
     """
@@ -48,8 +73,26 @@ class MemoryTransport(MemoryCluster):
     def __init__(
         self, settings: BrokerSettings | None = None, *, faults: FaultPlan | None = None
     ) -> None:
-        super().__init__(settings, faults=faults)
+        self.settings: BrokerSettings = settings or BrokerSettings(
+            namespaces=None, rewind_overtaken=0
+        )
+        self.capabilities: Capabilities = Capabilities(name="memory")
+        self._clock = BrokerClock()
+        obeyed = replace(
+            self.settings, keep_alive_s=math.inf, token=None, credentials=(), record=False
+        )
+        self._dialer = BrokerDialer(obeyed, clock=self._clock)
+        self._log = CommandLog(self._batch_of)
+        self._news = NewTopics()
+        service = self._service = self._dialer.service
+        service.start_outage = self._outage
+        service.on_created = self._news.came
+        service.records = self._log if self.settings.record else None
+        service.faults = faults
+        self.catalogue: Catalogue = service.catalogue
         self._numbers = itertools.count()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: NativeTransport | None = None
 
     # Publishing and looking
 
@@ -58,7 +101,7 @@ class MemoryTransport(MemoryCluster):
         topic: str,
         *payloads: bytes | None,
         batch: bool | None = None,
-        key: str = "",
+        key: str | bytes = "",
         properties: dict[str, str] | None = None,
         event_ms: int = 0,
         deliver_at_ms: int = 0,
@@ -69,7 +112,7 @@ class MemoryTransport(MemoryCluster):
             topic: Of one topic or partition.
             payloads: One for each message; None is a tombstone.
             batch: True makes a batch of one message too.
-            key: Partition key of all of them.
+            key: Partition key of all of them; "" for none.
             properties: Of all of them.
             event_ms: Event time of all of them, ms since the epoch.
             deliver_at_ms: Not before, ms since the epoch (Shared and Key_Shared).
@@ -85,42 +128,45 @@ class MemoryTransport(MemoryCluster):
                     f"a payload must be bytes or None, got {type(payload).__name__}: encode it, as "
                     "a producer does with its schema"
                 )
-        if not isinstance(key, str):
-            raise ConfigurationError(f"key must be a str, got {type(key).__name__}")
+        if not isinstance(key, (str, bytes)):
+            raise ConfigurationError(f"key must be str or bytes, got {type(key).__name__}")
         given = string_map(properties, "properties")
-        messages = [
-            MemoryMessage(payload, key=key, attributes=dict(given), event_ms=event_ms)
-            for payload in payloads
-        ]
-        batched = len(messages) > 1 if batch is None else batch
-        entry = self.store(topic, messages, batched=batched, key=key, deliver_at_ms=deliver_at_ms)
-        size = len(messages) if batched else 0
-        partition = self.state(topic).log.partition
+        batched = len(payloads) > 1 if batch is None else batch
+        state = self.state(topic)
+        body = entry_body(
+            payloads,
+            batched=batched,
+            sequence_id=state.log.end,
+            publish_ms=self.wall_ms(),
+            key=key,
+            properties=given,
+            event_ms=event_ms,
+            deliver_at_ms=deliver_at_ms,
+        )
+        entry = self._service.publish(state, read_entry(body))
         return [
             MessageId(
-                partition,
+                state.log.partition,
                 entry.ledger,
                 entry.entry,
                 index if batched else -1,
-                batch_size=size,
-                topic=messages[index].topic,
+                batch_size=len(payloads) if batched else 0,
+                topic=state.name,
             )
-            for index in range(len(messages))
+            for index in range(len(payloads))
         ]
 
     def put_chunked(self, topic: str, payload: bytes, chunks: int) -> MessageId:
         """Store a message in several entries; it is delivered, once all of them were, as one."""
+        state = self.state(topic)
         entries = [
-            self.store(
-                topic,
-                [MemoryMessage(payload)] if number == chunks - 1 else [],
-                chunks=(number, chunks),
+            self._service.publish(state, read_entry(body))
+            for body in chunk_bodies(
+                payload, chunks, sequence_id=state.log.end, publish_ms=self.wall_ms()
             )
-            for number in range(chunks)
         ]
         first, last = entries[0], entries[-1]
-        partition = self.state(topic).log.partition
-        name = last.content[0].topic
+        partition, name = state.log.partition, state.name
         return MessageId(
             partition,
             last.ledger,
@@ -128,6 +174,19 @@ class MemoryTransport(MemoryCluster):
             topic=name,
             first_chunk=MessageId(partition, first.ledger, first.entry, topic=name),
         )
+
+    def terminate(self, topic: str) -> None:
+        """Accept no more messages on a topic, or on all partitions of one.
+
+        Raises:
+            ConfigurationError: There is no such topic.
+        """
+        try:
+            states = self.catalogue.states(topic)
+        except Refusal as refusal:
+            raise ConfigurationError(f"no end of {topic!r}: {refusal.message}") from refusal
+        for state in states:
+            self._service.terminate(state)
 
     def backlog(self, topic: str, subscription: str) -> int:
         """Entries of a subscription of one topic or partition that are not wholly acked.
@@ -143,66 +202,137 @@ class MemoryTransport(MemoryCluster):
             raise missing_subscription(topic, subscription, known)
         return known[subscription].backlog
 
+    @property
+    def commands(self) -> list[Command]:
+        return self._log.commands
+
     def recorded(self, name: str) -> list[Command]:
-        """The commands of one type, such as ``"ACK"``, oldest first.
+        """The commands of one type, such as ``"ACK"``, oldest first; answers too.
 
         Raises:
             ConfigurationError: The protocol has no such command.
         """
         check_command(name)
-        return [command for command in self.commands if command.name == name]
+        return [command for command in self._log.every if command.name == name]
+
+    def state(self, topic: str, *, create: bool = True) -> TopicState:
+        """A topic or partition as the broker has it, with its log and subscriptions.
+
+        Raises:
+            Refusal: There is none, and it is not to be created.
+        """
+        return self.catalogue.topic(topic, create=create)
+
+    def wall_ms(self) -> int:
+        """Ms since the epoch on the broker's clock, which is the loop's."""
+        return self._clock.wall_ms()
+
+    def _batch_of(self, topic: str, ledger: int, entry: int) -> int:
+        state = self.catalogue.topics.get(topic)
+        seq = None if state is None else state.log.locate(ledger, entry)
+        return 0 if state is None or seq is None else state.log.at(seq).batch
+
+    # Connections
+
+    @property
+    def connected(self) -> bool:
+        return self._dialer.reachable
+
+    @property
+    def faults(self) -> FaultPlan | None:
+        """The fault plan in force; assigning one starts its count."""
+        return self._service.faults
+
+    @faults.setter
+    def faults(self, plan: FaultPlan | None) -> None:
+        self._service.faults = plan
+
+    @property
+    def links(self) -> list[ConsumerLink]:
+        """The subscriptions that clients have open, in the order they were made."""
+        return [] if self._client is None else self._client.consumers
+
+    def disconnect(self) -> None:
+        """Lose every connection, until `reconnect`. What was held is to be delivered again."""
+        self._dialer.reachable = False
+        self._dialer.drop()
+
+    def reconnect(self, *, keep_ack_sets: bool = True) -> None:
+        """Let clients connect again, which they do at once, in the next turns of the loop; each
+        consumer's acks go before its deliveries, and each producer sends again what was not
+        answered.
+
+        Args:
+            keep_ack_sets: False for what an unload or an orderly stop of a broker does: partial
+                acks are forgotten.
+        """
+        if self.connected:
+            return
+        if not keep_ack_sets:
+            for state in self.catalogue.topics.values():
+                for subscription in state.subscriptions.values():
+                    subscription.cursor.forget_partial()
+        self._dialer.reachable = True
+        # Not before those that have just lost their connection wait for another.
+        self._clock.call_soon(self._hurry)
+
+    def _hurry(self) -> None:
+        if self._client is not None:
+            self._client.hurry()
+
+    def _outage(self, seconds: float) -> None:
+        self.disconnect()
+        self._clock.call_later(seconds, self.reconnect)
 
     # The seam
 
-    async def subscribe(self, options: ConsumerOptions) -> MemoryConsumer:
-        self.check_connected()
-        names = self.names_of(options)
-        kind = SubscriptionType(options.consumer_type.value)
-        name = options.consumer_name or f"memory-{next(self._numbers)}"
-        link = MemoryConsumer(self, options, names, kind, name)
-        self.command(
-            "SUBSCRIBE", names[0] if names else "", options.subscription_name, options, _nothing
-        )
-        try:
-            link.attach(self.wall_ms())
-        except Refusal as error:
-            link.detach(self.wall_ms())
-            raise named(error.code, error.message) from error
-        self.links.append(link)
+    def _native(self) -> NativeTransport:
+        """The client, on the running loop."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._dialer.forget()
+            self._clock.enter(loop)
+            self._loop, self._client = loop, None
+        if self._client is None:
+            self._client = NativeTransport(
+                _URL,
+                _SETTINGS,
+                dialer=self._dialer,
+                rng=_Even(),
+                make_round=self._news.make_round,
+            )
+        return self._client
+
+    async def subscribe(self, subscription: Subscription) -> ConsumerLink:
+        client = self._native()
+        if not subscription.consumer_name:
+            # Key_Shared goes by it, and it is to be the same each time.
+            subscription = replace(subscription, consumer_name=f"memory-{next(self._numbers)}")
+        link = await client.subscribe(subscription)
+        link.capabilities = self.capabilities
         return link
 
-    async def create_producer(self, options: ProducerOptions) -> MemoryProducer:
-        self.check_connected()
-        names = self.parts_of(options.topic)
-        self.command("PRODUCER", names[0], "", options, _nothing)
-        return MemoryProducer(self, options, names, f"memory-{next(self._numbers)}")
-
-    async def create_reader(self, options: ReaderOptions) -> MemoryReader:
-        self.check_connected()
-        logs = [self.state(name).log for name in self.parts_of(options.topic)]
-        reader = MemoryReader(logs, options, self.readers.remove)
-        self.readers.append(reader)
-        return reader
+    async def create_producer(self, options: ProducerOptions) -> ProducerLink:
+        return await self._native().create_producer(options)
 
     async def schema_of(self, topic: str, version: int) -> Any:
-        raise NotSupportedError("messages in memory have no schema version")
+        return await self._native().schema_of(topic, version)
 
     async def topic_partitions(self, topic: str) -> list[str]:
-        return self.parts_of(topic)
+        return await self._native().topic_partitions(topic)
 
     def shutdown(self) -> None:
         """Drop every link without flushing; the topics stay."""
-        for link in list(self.links):
-            link.drop()
-            link.fail(ClosedError("the transport was shut down"))
-        for reader in list(self.readers):
-            reader.drop()
-        for producer in list(self.producers):
-            producer.drop()
+        client, self._client = self._client, None
+        if client is not None:
+            client.shutdown()
+            if self._loop is not None and not self._loop.is_closed():
+                self._dialer.drop()
+            else:
+                self._dialer.forget()
 
     async def close(self) -> None:
+        client = self._client
         self.shutdown()
-
-
-def _nothing() -> None:
-    """For commands that are carried out by the caller."""
+        if client is not None:
+            await client.close()  # until nothing of it is left on the loop

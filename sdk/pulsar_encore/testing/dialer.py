@@ -1,0 +1,155 @@
+"""Connections to a development broker in the same event loop, without a socket.
+
+Owns `BrokerDialer`: both cores of the protocol, the client's and the broker's, back to back. What
+one side writes the other receives in a later turn of the loop, cut where a test wants it cut; the
+loop may run in virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+from ..devbroker.clock import Clock, LoopClock
+from ..devbroker.service import BrokerService
+from ..devbroker.session import Session as BrokerSession
+from ..devbroker.settings import BrokerSettings
+from ..exceptions import ConnectError
+from ..transport.native.connection.addresses import Address
+from ..transport.native.connection.session import ByteTransport
+from ..transport.native.connection.session import Session as ClientSession
+
+Cuts = Callable[[bytes], Iterator[bytes]]
+"""How what is written is cut into what is read."""
+
+
+def whole(data: bytes) -> Iterator[bytes]:
+    """As it was written."""
+    yield data
+
+
+class BrokerDialer:
+    """Connects clients of one event loop to a broker in it (`Dialer`).
+
+    Args:
+        settings: Of the broker; None for its defaults.
+        cuts: How bytes are cut on their way, both ways.
+        clock: The broker's; None for that of the running loop.
+
+    Attributes:
+        service: The broker.
+        reachable: False refuses new connections.
+        lines: The connections there are.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings | None = None,
+        *,
+        cuts: Cuts = whole,
+        clock: Clock | None = None,
+    ) -> None:
+        self.service: BrokerService = BrokerService(
+            settings or BrokerSettings(),
+            clock or LoopClock(asyncio.get_running_loop()),
+            self._outage,
+        )
+        self.reachable: bool = True
+        self.lines: list[Line] = []
+        self._cuts = cuts
+
+    async def dial(
+        self,
+        address: Address,
+        make: Callable[[ByteTransport], ClientSession],
+        timeout_s: float,
+    ) -> ClientSession:
+        await asyncio.sleep(0)
+        if not self.reachable:
+            raise ConnectError(f"no connection to {address}: refused")
+        line = Line(asyncio.get_running_loop(), self._cuts, self.lines)
+        line.client = make(End(line, to_broker=True))
+        line.broker = BrokerSession(
+            self.service, End(line, to_broker=False), url=str(address), address="/memory:1"
+        )
+        self.lines.append(line)
+        return line.client
+
+    def drop(self) -> None:
+        """Cut every connection."""
+        for line in list(self.lines):
+            line.cut()
+
+    def forget(self) -> None:
+        """The event loop that the connections are of is no more: only the broker hears of it."""
+        for line in list(self.lines):
+            line.forget()
+
+    def _outage(self, seconds: float) -> None:
+        self.reachable = False
+        self.drop()
+        asyncio.get_running_loop().call_later(seconds, self._back)
+
+    def _back(self) -> None:
+        self.reachable = True
+
+
+class Line:
+    """One connection: what is under way on it, in both directions, and its two ends."""
+
+    client: ClientSession
+    broker: BrokerSession
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, cuts: Cuts, lines: list[Line]) -> None:
+        self._loop = loop
+        self._cuts = cuts
+        self._lines = lines
+        self._open = True
+
+    def carry(self, data: bytes, *, to_broker: bool) -> None:
+        """Bytes from one end to the other."""
+        if not self._open:
+            return
+        for part in self._cuts(data):
+            self._loop.call_soon(self._arrive, part, to_broker)
+
+    def _arrive(self, data: bytes, to_broker: bool) -> None:
+        if self._open:
+            receive = self.broker.receive if to_broker else self.client.receive
+            receive(data)
+
+    def end(self) -> None:
+        """One end closes, once what it wrote has arrived."""
+        self._loop.call_soon(self.cut)
+
+    def cut(self) -> None:
+        """Both ends lose the connection, and what is under way."""
+        if self._open:
+            self._open = False
+            self._lines.remove(self)
+            self.client.lost(None)
+            self.broker.lost()
+
+    def forget(self) -> None:
+        """The broker's end loses the connection."""
+        if self._open:
+            self._open = False
+            self._lines.remove(self)
+            self.broker.lost()
+
+
+class End:
+    """Where one side writes (`ByteTransport`)."""
+
+    def __init__(self, line: Line, *, to_broker: bool) -> None:
+        self._line = line
+        self._to_broker = to_broker
+
+    def write(self, data: bytes) -> None:
+        self._line.carry(data, to_broker=self._to_broker)
+
+    def close(self) -> None:
+        self._line.end()
+
+    def abort(self) -> None:
+        self._line.cut()
