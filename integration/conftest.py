@@ -6,6 +6,7 @@ Invariant: a missing broker fails the run, it never skips it.
 from __future__ import annotations
 
 import contextlib
+import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +21,14 @@ from .pulsar_server import (
     ContainerChoice,
     NoBrokerError,
     Server,
+    StandaloneError,
     container_here,
     find_engine,
     own_broker,
     prefetch,
     running_server,
 )
+from .secured_server import Secured, make_credentials
 
 _HERE = Path(__file__).resolve().parent
 
@@ -127,3 +130,25 @@ def container() -> ContainerChoice:
     found = container_here()
     assert found is not None
     return found
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A broker that lets nobody in unknown. Run from jars, also where containers are: it and its
+    clients read the same files."""
+    credentials = make_credentials(tmp_path_factory.mktemp("credentials"))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    broker = own_broker("standalone", **credentials.settings(port))
+    try:
+        with broker:
+            yield Secured(
+                credentials,
+                f"pulsar+ssl://127.0.0.1:{port}",
+                broker.service_url,
+                broker.admin_url,
+                Admin(broker.admin_url, token=credentials.token()),
+            )
+    except (NoBrokerError, StandaloneError) as e:
+        pytest.fail(str(e), pytrace=False)

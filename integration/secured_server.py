@@ -1,7 +1,7 @@
 """Owns what a broker that lets nobody in unknown needs: a CA, certificates, tokens, its settings.
 
-Invariant: everything is made anew in a folder that the caller gives, with a day to live; nothing of
-it is a secret of anybody's. Needs `openssl` on the path.
+`Secured` is one that runs. Invariant: everything is made anew in a folder that the caller gives,
+with a day to live; nothing of it is a secret of anybody's. Needs `openssl` on the path.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from .admin import Admin
 
 OPERATOR = "operator"
 """The role of whoever may do everything; also the common name in its certificate."""
@@ -67,6 +69,41 @@ class Credentials:
                 "org.apache.pulsar.client.impl.auth.AuthenticationToken"
             ),
             "brokerClientAuthenticationParameters": f"token:{self.token()}",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Secured:
+    """A broker that is up; it asks for a login at both addresses."""
+
+    credentials: Credentials
+    tls_url: str
+    plain_url: str
+    web_url: str
+    admin: Admin
+
+    def file(self, name: str) -> str:
+        return self.credentials.file(name)
+
+    def written(self, name: str, text: str) -> str:
+        path = self.credentials.folder / name
+        path.write_text(text)
+        return str(path)
+
+    @property
+    def trusting(self) -> dict[str, Any]:
+        return {"url": self.tls_url, "tls_trust_certs_file": self.file("ca.pem")}
+
+    @property
+    def with_token(self) -> dict[str, Any]:
+        return {**self.trusting, "token_file": self.written("token", self.credentials.token())}
+
+    @property
+    def with_certificate(self) -> dict[str, Any]:
+        return {
+            **self.trusting,
+            "tls_certificate_file": self.file(f"{OPERATOR}.pem"),
+            "tls_private_key_file": self.file(f"{OPERATOR}.key"),
         }
 
 

@@ -10,7 +10,6 @@ import ssl
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,69 +19,13 @@ import pytest
 import pulsar_encore as encore
 from pulsar_encore import letters
 
-from .admin import Admin
-from .pulsar_server import NoBrokerError, StandaloneError, own_broker
-from .secured_server import OPERATOR, PASSWORD, Credentials, make_credentials
+from .secured_server import OPERATOR, PASSWORD, Credentials, Secured
 
 # looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)
 
 LETTERS = 20
 QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
-
-
-@dataclass(frozen=True, slots=True)
-class Secured:
-    """A broker that is up; it asks for a login at both addresses."""
-
-    credentials: Credentials
-    tls_url: str
-    plain_url: str
-    admin: Admin
-
-    def file(self, name: str) -> str:
-        return self.credentials.file(name)
-
-    def written(self, name: str, text: str) -> str:
-        path = self.credentials.folder / name
-        path.write_text(text)
-        return str(path)
-
-    @property
-    def trusting(self) -> dict[str, Any]:
-        return {"url": self.tls_url, "tls_trust_certs_file": self.file("ca.pem")}
-
-    @property
-    def with_token(self) -> dict[str, Any]:
-        return {**self.trusting, "token_file": self.written("token", self.credentials.token())}
-
-    @property
-    def with_certificate(self) -> dict[str, Any]:
-        return {
-            **self.trusting,
-            "tls_certificate_file": self.file(f"{OPERATOR}.pem"),
-            "tls_private_key_file": self.file(f"{OPERATOR}.key"),
-        }
-
-
-@pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """Run from jars, also where containers are: the broker and its clients read the same files."""
-    credentials = make_credentials(tmp_path_factory.mktemp("credentials"))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    broker = own_broker("standalone", **credentials.settings(port))
-    try:
-        with broker:
-            yield Secured(
-                credentials,
-                f"pulsar+ssl://127.0.0.1:{port}",
-                broker.service_url,
-                Admin(broker.admin_url, token=credentials.token()),
-            )
-    except (NoBrokerError, StandaloneError) as e:
-        pytest.fail(str(e), pytrace=False)
 
 
 async def dlq(

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from pulsar import CryptoKeyReader
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, StringSchema
 
 import pulsar_encore as encore
@@ -19,17 +18,28 @@ from pulsar_encore import letters
 from pulsar_encore.deadletters import DeadLetters, Selection
 
 from .admin import Admin
+from .contract.cluster import ENGINES, Engine
 from .letters.java_client import JavaClient, java_client, missing
-from .letters.kit import QUIET, await_letters, read_out, subscribe
+from .letters.kit import await_letters, read_out, subscribe
 from .pulsar_server import Server
 
 # looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)
 
 
+both = pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name, indirect=True)
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """The stock transport, but for tests of `both`."""
+    chosen: Engine = getattr(request, "param", ENGINES[0])
+    return chosen
+
+
 @pytest_asyncio.fixture
-async def client(pulsar: Server) -> AsyncIterator[encore.Client]:
-    async with encore.Client(pulsar.service_url, logger=QUIET) as client:
+async def client(pulsar: Server, engine: Engine) -> AsyncIterator[encore.Client]:
+    async with engine.client(pulsar.service_url) as client:
         yield client
 
 
@@ -81,6 +91,7 @@ async def publish(client: encore.Client, topic: str, value: Any, **options: Any)
         await producer.send(value)
 
 
+@both
 @pytest.mark.parametrize("act", ["nack", "reconsume"])
 @pytest.mark.parametrize("reader", [OLD, NEW], ids=["old", "new"])
 async def test_a_letter_of_an_older_schema_is_read_with_it(
@@ -101,6 +112,7 @@ async def test_a_letter_of_an_older_schema_is_read_with_it(
     assert [await asyncio.to_thread(message.value) for message in home] == [BOX] * 4
 
 
+@both
 @pytest.mark.parametrize("act", ["nack", "reconsume"])
 async def test_a_letter_topic_that_refuses_the_schema_gives_the_message_back(
     client: encore.Client, admin: Admin, topic: str, act: str
@@ -127,6 +139,7 @@ async def test_a_letter_topic_that_refuses_the_schema_gives_the_message_back(
     assert len(await read_out(client, f"{topic}-s-DLQ")) == 1
 
 
+@both
 @pytest.mark.parametrize("kind", ["json", "text", "bytes"])
 @pytest.mark.parametrize("act", ["nack", "reconsume"])
 async def test_other_schemas_stay_what_they_are(
@@ -205,11 +218,12 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@both
 @pytest.mark.parametrize("act", ["nack", "reconsume"])
 async def test_letters_of_an_encrypted_topic_are_encrypted(
     client: encore.Client, topic: str, keys: Path, act: str
 ) -> None:
-    secret = CryptoKeyReader(str(keys / "public.pem"), str(keys / "private.pem"))
+    secret = encore.CryptoKeyReader(str(keys / "public.pem"), str(keys / "private.pem"))
     closed = encore.ConsumerCryptoFailureAction.CONSUME
     await publish(client, topic, b"secret", encryption_key="its", crypto_key_reader=secret)
     async with await subscribe(client, topic, 1, crypto_key_reader=secret) as consumer:

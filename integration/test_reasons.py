@@ -34,7 +34,7 @@ async def main(client, topic):
 """
 END = """
 async def run():
-    async with encore.Client(sys.argv[1]) as client:
+    async with encore.Client(sys.argv[1], transport="stock") as client:
         print(json.dumps([str(each) for each in await main(client, sys.argv[2])]))
 
 asyncio.run(run())

@@ -9,10 +9,11 @@ import argparse
 import asyncio
 import sys
 
+from pulsar_encore.cli.demo.scenario import SIDES
 from pulsar_encore.cli.demo.workload import Figures
 
 from .figures import Row, report
-from .processes import Runner, broker
+from .processes import OURS, Runner, broker
 
 DELAY_S = 3.0
 EVERY_S = 0.1
@@ -21,35 +22,37 @@ ALLOWED_S = 0.25  # a twelfth of the delay: the transport's share and the machin
 
 
 def run(url: str | None = None) -> list[Row]:
-    """Measure both sides at the same time."""
+    """Measure all sides at the same time."""
 
-    async def both(where: str) -> tuple[Figures, Figures]:
+    async def all_sides(where: str) -> dict[str, Figures]:
         runner = Runner(where)
-        ours, stock = await asyncio.gather(
+        found = await asyncio.gather(
             *(
                 runner(
                     *(side, "continuous_nacks"),
                     within_s=60,
+                    transport=transport,
                     delay_s=DELAY_S,
                     every_s=EVERY_S,
                     for_s=FOR_S,
                 )
-                for side in ("encore", "stock")
+                for side, transport in SIDES.values()
             )
         )
-        return ours, stock
+        return dict(zip(SIDES, found, strict=True))
 
     with broker(url) as where:
-        ours, stock = asyncio.run(both(where))
+        found = asyncio.run(all_sides(where))
     return [
         Row(
-            what="nack each 100 ms, delay 3 s: first redelivery",
+            what=f"nack each 100 ms, delay 3 s: first back, {name}",
             unit="s",
-            figure=_seconds(ours["first_s"]),
-            other=_seconds(stock["first_s"]),
+            figure=_seconds(found[label]["first_s"]),
+            other=_seconds(found["stock"]["first_s"]),
             bar=DELAY_S + ALLOWED_S,
             beside="stock asyncio",
         )
+        for label, name in OURS.items()
     ]
 
 

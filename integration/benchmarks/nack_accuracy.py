@@ -1,36 +1,54 @@
-"""A nack with a delay of 2 s: when is its redeliver command on the wire?
+"""A nack with a delay: when is it asked for again? 0.05 s and 1 s, at 20 and 10,000 a second.
 
 Read from the development broker's record, in another process: the first time each entry is asked
-for, minus the time of the nack, minus the delay; below 0 is early.
+for, minus the time of the nack, minus the delay; below 0 is early. With `--url` it is the time at
+which each message is back in the application, the broker's way included. The bar is 10 ms behind
+the bucket that the due time is rounded up to, over the stock engine, which asks in its own time,
+100 ms; with `--bits 0` a bucket is 1 ms.
 
-    python -m integration.benchmarks.nack_accuracy
+    python -m integration.benchmarks.nack_accuracy [--url URL] [--delays 0.05,1,60] [--bits 0]
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
 
 import pulsar_encore as encore
+from pulsar_encore.cli.demo.scenario import SIDES
 from pulsar_encore.cli.demo.stock_side import publish
 from pulsar_encore.core.due_index import precision_bits
 
 from .figures import Row, percentile, report
-from .processes import fresh_topic
+from .processes import OURS, fresh_topic
 from .recording_broker import Redeliveries, recording_broker
 
-DELAY_S = 2.0
-TICK_S = 0.005
-LATE_MS = 150.0
+DELAYS_S: Final = (0.05, 1.0)
+TICK_S: Final = 0.005
+#: How much later than its bucket, in ms.
+LATE_MS: Final = {"native": 10.0, "encore": 100.0}
 #: Nacks a second -> how many.
-RATES = {20: 160, 5000: 20_000}
-SETTLE_S = 1.0
+RATES: Final = {20: 100, 10_000: 20_000}
+SETTLE_S: Final = 1.0
+
+Key = tuple[int, int]
 
 
-async def errors_ms(url: str, read: Callable[[], Redeliveries], per_s: int) -> list[float]:
-    """How far from its time each redeliver command was, in ms.
+async def errors_ms(
+    url: str,
+    read: Callable[[], Redeliveries] | None,
+    *,
+    transport: str,
+    delay_s: float,
+    per_s: int,
+    bits: int | None,
+) -> list[float]:
+    """How far from its time each entry was asked for, or came back when nobody can be asked, in ms.
 
     Raises:
         AssertionError: An entry was never asked for.
@@ -38,19 +56,21 @@ async def errors_ms(url: str, read: Callable[[], Redeliveries], per_s: int) -> l
     count = RATES[per_s]
     topic = fresh_topic()
     await asyncio.to_thread(publish, url, topic, count)
-    logger = encore.ConsoleLogger(encore.LoggerLevel.Error)
     async with (
-        encore.Client(url, logger=logger) as client,
+        encore.Client(url, transport=transport) as client,
         await client.subscribe(
             topic,
             "accuracy",
             consumer_type=encore.ConsumerType.Shared,
             initial_position=encore.InitialPosition.Earliest,
+            negative_ack_precision_bit_cnt=bits,
             max_unacked_messages=1_000_000,
         ) as consumer,
     ):
         messages = [await consumer.receive() for _ in range(count)]
-        nacked: dict[tuple[int, int], float] = {}
+        back: dict[Key, float] = {}
+        returning = asyncio.ensure_future(_returns(consumer, count, back)) if read is None else None
+        nacked: dict[Key, float] = {}
         start = time.monotonic()
         for number, message in enumerate(messages):
             ahead = start + number / per_s - time.monotonic()
@@ -58,36 +78,84 @@ async def errors_ms(url: str, read: Callable[[], Redeliveries], per_s: int) -> l
                 await asyncio.sleep(max(ahead, TICK_S))
             identity = message.message_id()
             nacked[identity.ledger_id(), identity.entry_id()] = time.monotonic() * 1000
-            await consumer.negative_acknowledge(message, delay=DELAY_S)
-        await asyncio.sleep(DELAY_S + SETTLE_S)
-        asked = await asyncio.to_thread(read)
+            await consumer.negative_acknowledge(message, delay=delay_s)
+        if returning is None:
+            await asyncio.sleep(delay_s + SETTLE_S)
+        else:
+            await asyncio.wait((returning,), timeout=delay_s + 10 * SETTLE_S)
+            returning.cancel()
+        asked = back if read is None else await asyncio.to_thread(read)
     missing = nacked.keys() - asked.keys()
     assert not missing, f"{len(missing)} of {count} entries were never asked for again"
-    return [asked[key] - at_ms - DELAY_S * 1000 for key, at_ms in nacked.items()]
+    return [asked[key] - at_ms - delay_s * 1000 for key, at_ms in nacked.items()]
 
 
-def run() -> list[Row]:
-    """Measure every rate."""
+async def _returns(consumer: encore.Consumer, count: int, back: dict[Key, float]) -> None:
+    while len(back) < count:
+        message = await consumer.receive()
+        identity = message.message_id()
+        back.setdefault((identity.ledger_id(), identity.entry_id()), time.monotonic() * 1000)
+        consumer.acknowledge(message)
+
+
+@contextmanager
+def _broker(url: str | None) -> Iterator[tuple[str, Callable[[], Redeliveries] | None]]:
+    if url is not None:
+        yield url, None
+    else:
+        with recording_broker() as (made, read):
+            yield made, read
+
+
+def run(
+    url: str | None = None, *, delays: Sequence[float] = DELAYS_S, bits: int | None = None
+) -> list[Row]:
+    """Measure every delay at every rate, on both transports."""
     rows: list[Row] = []
-    bucket_ms = 1 << precision_bits(round(DELAY_S * 1000))
-    for per_s in RATES:
-        with recording_broker() as (url, read):
-            errors = asyncio.run(errors_ms(url, read, per_s))
-        what = f"nack delay {DELAY_S:g} s at {per_s}/s"
-        rows += [
-            Row(
-                what=f"{what}: earliest",
-                unit="ms",
-                figure=min(errors),
-                bar=-float(bucket_ms),
-                higher_is_better=True,
-            ),
-            Row(what=f"{what}: p1", unit="ms", figure=percentile(errors, 0.01)),
-            Row(what=f"{what}: p50", unit="ms", figure=percentile(errors, 0.5)),
-            Row(what=f"{what}: p99", unit="ms", figure=percentile(errors, 0.99), bar=LATE_MS),
-        ]
+    for delay_s in delays:
+        bucket_ms = 1 << precision_bits(round(delay_s * 1000), bits)
+        for per_s in RATES:
+            for label, name in OURS.items():
+                with _broker(url) as (where, read):
+                    work = errors_ms(
+                        where,
+                        read,
+                        transport=SIDES[label][1],
+                        delay_s=delay_s,
+                        per_s=per_s,
+                        bits=bits,
+                    )
+                    errors = asyncio.run(work)
+                what = f"nack of {delay_s:g} s at {per_s:,}/s {name}"
+                rows += [
+                    Row(
+                        what=f"{what}: earliest",
+                        unit="ms",
+                        figure=min(errors),
+                        bar=0.0,
+                        higher_is_better=True,
+                    ),
+                    Row(what=f"{what}: p50", unit="ms", figure=percentile(errors, 0.5)),
+                    Row(
+                        what=f"{what}: p99",
+                        unit="ms",
+                        figure=percentile(errors, 0.99),
+                        bar=bucket_ms + LATE_MS[label],
+                    ),
+                ]
     return rows
 
 
+def main() -> int:
+    """Print the table; the exit code says whether every bar was met."""
+    parser = argparse.ArgumentParser(description="When nacked messages are asked for again.")
+    parser.add_argument("--url")
+    parser.add_argument("--delays", default=",".join(map(str, DELAYS_S)), help="in s, by commas")
+    parser.add_argument("--bits", type=int, help="negative_ack_precision_bit_cnt")
+    given = parser.parse_args()
+    delays = [float(each) for each in given.delays.split(",")]
+    return report(run(given.url, delays=delays, bits=given.bits))
+
+
 if __name__ == "__main__":
-    sys.exit(report(run()))
+    sys.exit(main())

@@ -79,6 +79,11 @@ class Bare:
         self.send(commands.lookup(topic, request_id=next(self._requests)))
         await self.answer("LOOKUP_RESPONSE")
 
+    async def ask(self, command: pb.BaseCommand, kind: str) -> pb.BaseCommand:
+        """The answer to a command, or ERROR."""
+        self.send(command)
+        return await self.answer(kind)
+
     async def produce(self, topic: str) -> pb.BaseCommand:
         """Make the producer; gives PRODUCER_SUCCESS or ERROR."""
         await self.find(topic)
@@ -104,6 +109,15 @@ class Bare:
         ids = [await self.answer("SEND_RECEIPT") for _ in range(count)]
         places = [answer.send_receipt.message_id for answer in ids]
         return [(place.ledgerId, place.entryId) for place in places]
+
+    async def store(self, metadata: pb.MessageMetadata, payload: bytes) -> tuple[int, int]:
+        """One entry as it is given, by the producer that was made; gives its (ledger, entry)."""
+        number = metadata.sequence_id
+        count = metadata.num_messages_in_batch
+        command = commands.send(_PRODUCER, sequence_id=number, num_messages=count)
+        self._writer.write(frames.encode_with_body(command, encode_body(metadata, payload)))
+        place = (await self.answer("SEND_RECEIPT")).send_receipt.message_id
+        return place.ledgerId, place.entryId
 
     async def subscribe(self, topic: str, kind: int, **fields: Any) -> pb.BaseCommand:
         """Make the consumer, from the beginning; gives SUCCESS or ERROR."""
@@ -144,6 +158,13 @@ class Bare:
         self.send(commands.close_consumer(_CONSUMER, request_id=next(self._requests)))
         await self.answer("SUCCESS")
         self._messages.clear()
+
+    async def entry(self) -> frames.Frame:
+        """The next message with its body; not to be mixed with `message`."""
+        while True:
+            frame = await self._next(WAIT_S)
+            if frame.body is not None:
+                return frame
 
     async def message(self, timeout: float = WAIT_S) -> pb.CommandMessage:
         """The next message.

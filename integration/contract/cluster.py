@@ -8,12 +8,14 @@ the development broker.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import pulsar_encore as encore
 from pulsar_encore.options import ClientOptions
 from pulsar_encore.transport.base import Capabilities, Transport
+from pulsar_encore.transport.native.options import of_options
+from pulsar_encore.transport.native.transport import NativeTransport
 from pulsar_encore.transport.stock.transport import StockTransport
 
 # The engine's log is global: the first logger made decides, and tests provoke errors.
@@ -47,6 +49,9 @@ class Cluster(Protocol):
 
     async def create_partitioned_topic(self, topic: str, partitions: int) -> None: ...
 
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic that is not partitioned and that nobody uses."""
+
     async def unload(self, topic: str) -> None:
         """Close the topic on its broker; clients come again."""
 
@@ -61,11 +66,37 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A transport under test."""
+    """A transport under test.
+
+    What it cannot do is declared here, where nobody above it acts by that, and in its
+    `capabilities`; the tests ask both.
+
+    Attributes:
+        sees_ack_sets: Deliveries tell which indexes the broker has as acked.
+        zero_queue: It can run with receiver_queue_size 0.
+        acks_first: After a reconnect what the sink acks leaves before any permit.
+        keeps_sought_time: A reader that sought a time is there again after a loss.
+        last_id_of_readers: A reader can ask for the last message id.
+        seeks_many: A seek over several topics drops nothing that comes before the last has sought.
+        whole_entries: A batch is delivered in one piece.
+        all_schemas: It registers schemas of any type; else those of numbers are none, and one of
+            pairs ends the process.
+        sealed_chunks: Chunked messages that cannot be decrypted can be handed on; else they are
+            written behind the end of a buffer.
+    """
 
     name: str
     make: Callable[[ClientOptions], Transport]
     capabilities: Capabilities
+    sees_ack_sets: bool = True
+    zero_queue: bool = True
+    acks_first: bool = True
+    keeps_sought_time: bool = True
+    last_id_of_readers: bool = True
+    seeks_many: bool = True
+    whole_entries: bool = True
+    all_schemas: bool = True
+    sealed_chunks: bool = True
 
     def transport(self, url: str, **options: Any) -> Transport:
         """A connection to `url`."""
@@ -76,4 +107,24 @@ class Engine:
         return encore.Client(url, transport=self.transport(url, **options))
 
 
-ENGINES = [Engine("stock", StockTransport, StockTransport.capabilities)]
+def _native(options: ClientOptions) -> Transport:
+    return NativeTransport(*of_options(replace(options, logger=None)))
+
+
+ENGINES = [
+    Engine(
+        "stock",
+        StockTransport,
+        StockTransport.capabilities,
+        sees_ack_sets=False,
+        zero_queue=False,
+        acks_first=False,
+        keeps_sought_time=False,
+        last_id_of_readers=False,
+        seeks_many=False,
+        whole_entries=False,
+        all_schemas=False,
+        sealed_chunks=False,
+    ),
+    Engine("native", _native, NativeTransport.capabilities),
+]

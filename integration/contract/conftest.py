@@ -10,9 +10,9 @@ import pytest
 from ..admin import Admin
 from ..pulsar_server import Server
 from .cluster import Place
-from .fixtures import client, engine, topic, transport
+from .fixtures import client, engine, pytest_asyncio_loop_factories, topic, transport
 
-__all__ = ["client", "cluster", "engine", "topic", "transport"]
+__all__ = ["client", "cluster", "engine", "pytest_asyncio_loop_factories", "topic", "transport"]
 
 
 class RealCluster:
@@ -27,6 +27,9 @@ class RealCluster:
 
     async def create_partitioned_topic(self, topic: str, partitions: int) -> None:
         await asyncio.to_thread(self._admin.create_partitioned_topic, topic, partitions)
+
+    async def delete_topic(self, topic: str) -> None:
+        await asyncio.to_thread(self._admin.delete_topic, topic)
 
     async def unload(self, topic: str) -> None:
         await asyncio.to_thread(self._admin.unload, topic)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
+import uvloop
 
 import pulsar_encore as encore
 from pulsar_encore.transport.base import Transport
@@ -16,6 +17,11 @@ from .cluster import ENGINES, Cluster, Engine
 # looptime's plugin asks for a loop before every synchronous test; without this one is made, never
 # closed, and collected with a warning in whatever test comes later.
 asyncio.set_event_loop(None)
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Every test runs on asyncio's own loop, and on uvloop's."""
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(params=ENGINES, ids=lambda engine: engine.name)

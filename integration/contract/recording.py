@@ -5,8 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Container, Sequence
 
-from pulsar_encore.options import ConsumerOptions, ConsumerType, InitialPosition
-from pulsar_encore.transport.base import AckPlan, ConsumerLink, Delivery, Transport
+from pulsar_encore.options import ConsumerType, InitialPosition, Subscription
+from pulsar_encore.transport.base import (
+    AckPlan,
+    ConsumerLink,
+    Deliveries,
+    Delivery,
+    Transport,
+    singly,
+)
 
 from .kit import SUBSCRIPTION, WAIT_S
 
@@ -31,8 +38,8 @@ class Recording:
         self._more = asyncio.Event()
         link.start(self)
 
-    def on_deliveries(self, deliveries: Sequence[Delivery]) -> None:
-        for each in deliveries:
+    def on_deliveries(self, deliveries: Deliveries) -> None:
+        for each in singly(deliveries):
             self.deliveries.append(each)
             self.seen += [
                 (message.data(), each.redelivery_count)
@@ -53,6 +60,18 @@ class Recording:
 
     def on_sought(self, only: Container[int] | None = None) -> None:
         self.events.append("rewound")
+
+    def on_doubtful(self, only: Container[int] | None = None) -> None:
+        self.events.append("in doubt")
+
+    def on_end_of_topic(self, source: int) -> None:
+        self.events.append("end of topic")
+
+    def on_active_changed(self, source: int, active: bool) -> None:
+        self.events.append("active" if active else "standing by")
+
+    def on_new_source(self, source: int) -> None:
+        self.events.append("new source")
 
     def on_failed(self, error: Exception) -> None:
         self.events.append(f"failed: {error}")
@@ -90,12 +109,11 @@ async def record(
     name: str | None = None,
 ) -> Recording:
     """Subscribe at the seam, from the beginning."""
-    options = ConsumerOptions(
+    subscription = Subscription(
         topics=(topic,),
-        pattern=None,
         subscription_name=SUBSCRIPTION,
         consumer_type=kind,
         consumer_name=name,
         initial_position=InitialPosition.Earliest,
     )
-    return Recording(await transport.subscribe(options))
+    return Recording(await transport.subscribe(subscription))

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from pulsar_encore.wire import pb
+from pulsar_encore.wire import commands, hashing, pb
 
 from .bare import Bare
 from .cluster import Cluster
@@ -126,3 +126,124 @@ async def test_a_name_that_only_looks_like_a_partition_is_a_topic(
 ) -> None:
     async with Bare(cluster.url) as bare:
         assert (await bare.subscribe(topic + end, SUB.Shared)).HasField("success")
+
+
+async def test_the_last_id_is_that_of_the_topic_and_tells_the_last_index(
+    cluster: Cluster, topic: str
+) -> None:
+    async with Bare(cluster.url) as bare:
+        await bare.subscribe(topic, SUB.Shared)
+        assert await last_id(bare) == (2**64 - 1, 2**64 - 1, -1)
+        (place,) = await bare.publish(topic, 1)
+        assert await last_id(bare) == (*place, -1)
+    async with Bare(cluster.url) as bare:
+        *_, place = await bare.publish(topic, 2, batch=5)
+        await bare.subscribe(topic, SUB.Shared)
+        assert await last_id(bare) == (*place, 4)
+
+
+async def last_id(bare: Bare) -> tuple[int, int, int]:
+    ask = commands.get_last_message_id(1, request_id=1000)
+    answer = await bare.ask(ask, "GET_LAST_MESSAGE_ID_RESPONSE")
+    last = answer.getLastMessageIdResponse.last_message_id
+    return last.ledgerId, last.entryId, last.batch_index
+
+
+async def test_a_seek_into_a_batch_delivers_the_indexes_of_its_ack_set(
+    cluster: Cluster, topic: str
+) -> None:
+    async with Bare(cluster.url) as bare:
+        places = await bare.publish(topic, 3, batch=5)
+        await bare.subscribe(topic, SUB.Shared)
+        bare.send(bare.flow(100))
+        await bare.messages(3)
+        inside = commands.message_id(*places[1], ack_set=[0b11100])
+        ask = commands.seek(1, request_id=1000, message_id=inside)
+        assert (await bare.ask(ask, "CLOSE_CONSUMER")).HasField("close_consumer")
+        assert (await bare.answer("SUCCESS")).success.request_id == 1000
+        for _ in range(50):  # while the cursor is being reset
+            if (await bare.subscribe(topic, SUB.Shared)).HasField("success"):
+                break
+            await asyncio.sleep(0.1)
+        bare.send(bare.flow(100))
+        assert [seen(m) for m in await bare.messages(2)] == [(0, [0b11100]), (0, [])]
+
+
+async def test_sticky_ranges_own_the_keys_whose_hash_is_in_them(
+    cluster: Cluster, topic: str
+) -> None:
+    halves = [(0, 40_000), (40_001, 65_535)]
+    async with Bare(cluster.url) as first, Bare(cluster.url) as second:
+        for bare, half in zip((first, second), halves, strict=True):
+            assert (await bare.subscribe(topic, SUB.Key_Shared, key_shared=sticky(half))).HasField(
+                "success"
+            )
+            bare.send(bare.flow(100))
+        await first.produce(topic)
+        keys = {}
+        for number in range(20):
+            key = f"key-{number}"
+            metadata = pb.MessageMetadata(
+                producer_name="p", sequence_id=number, publish_time=1, partition_key=key
+            )
+            keys[await first.store(metadata, b"")] = hashing.murmur3(key.encode()) % 65_536
+        for bare, (start, end) in zip((first, second), halves, strict=True):
+            expected = {place for place, slot in keys.items() if start <= slot <= end}
+            got = await bare.messages(len(expected))
+            assert {(m.message_id.ledgerId, m.message_id.entryId) for m in got} == expected
+
+
+async def test_sticky_ranges_that_overlap_are_refused(cluster: Cluster, topic: str) -> None:
+    async with Bare(cluster.url) as first, Bare(cluster.url) as second:
+        await first.subscribe(topic, SUB.Key_Shared, key_shared=sticky((0, 100)))
+        alive = asyncio.create_task(first.message())  # it answers pings
+        for ranges, name in (
+            ([(100, 200)], "ConsumerAssignError"),
+            ([], "ConsumerAssignError"),
+            (None, "ConsumerBusy"),
+        ):
+            meta = pb.KeySharedMeta(keySharedMode=pb.AUTO_SPLIT)
+            meta = meta if ranges is None else sticky(*ranges)
+            refused = await second.subscribe(topic, SUB.Key_Shared, key_shared=meta)
+            assert pb.ServerError.Name(refused.error.error) == name
+        alive.cancel()
+
+
+def sticky(*ranges: tuple[int, int]) -> pb.KeySharedMeta:
+    return pb.KeySharedMeta(
+        keySharedMode=pb.STICKY,
+        hashRanges=[pb.IntRange(start=start, end=end) for start, end in ranges],
+    )
+
+
+async def test_chunks_of_a_message_go_to_one_consumer(cluster: Cluster, topic: str) -> None:
+    """Each message's chunks mixed with those of others, four consumers."""
+    bares = [Bare(cluster.url) for _ in range(4)]
+    async with bares[0], bares[1], bares[2], bares[3]:
+        for bare in bares:
+            await bare.subscribe(topic, SUB.Shared)
+        await bares[0].produce(topic)
+        uuids = {}
+        for index in range(5):
+            for message in range(12):
+                metadata = pb.MessageMetadata(
+                    producer_name="p",
+                    sequence_id=message,
+                    publish_time=1,
+                    uuid=f"p-{message}",
+                    num_chunks_from_msg=5,
+                    chunk_id=index,
+                    total_chunk_msg_size=5,
+                )
+                uuids[await bares[0].store(metadata, b"x")] = metadata.uuid
+        for bare in bares:
+            bare.send(bare.flow(60))
+        owners: dict[str, set[int]] = {}
+        count = 0
+        for number, bare in enumerate(bares):
+            for found in await bare.messages(0):
+                place = found.message_id
+                owners.setdefault(uuids[place.ledgerId, place.entryId], set()).add(number)
+                count += 1
+        assert count == 60
+        assert {len(each) for each in owners.values()} == {1}

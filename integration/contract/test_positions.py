@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import pulsar_encore as encore
 from pulsar_encore import MessageId
 
-from .cluster import Cluster
+from .cluster import Cluster, Engine
 from .kit import before_marker, bodies, data, publish, subscribe, take
 
 Exclusive, Shared = encore.ConsumerType.Exclusive, encore.ConsumerType.Shared
@@ -113,6 +114,58 @@ async def test_a_reader_reads_from_its_position(
             assert not await reader.has_message_available()
 
 
+@pytest.mark.parametrize("batch", [0, 3])
+async def test_a_reader_at_the_end_may_begin_with_the_last_message(
+    client: encore.Client, topic: str, batch: int
+) -> None:
+    sent = bodies(9)
+    await publish(client, topic, sent, batch=batch)
+    async with await client.create_reader(
+        topic, MessageId.latest, start_message_id_inclusive=True
+    ) as reader:
+        assert await reader.has_message_available()
+        await publish(client, topic, [b"new"])
+        got = [await reader.read_next(timeout_millis=15_000) for _ in range(2)]
+        assert data(got) == [sent[-1], b"new"]
+        assert not await reader.has_message_available()
+
+
+async def test_the_last_message_of_an_empty_topic_is_the_next_one(
+    cluster: Cluster, client: encore.Client, topic: str
+) -> None:
+    await cluster.create_topic(topic)
+    async with await client.create_reader(
+        topic, MessageId.latest, start_message_id_inclusive=True
+    ) as reader:
+        assert not await reader.has_message_available()
+        await publish(client, topic, [b"a", b"b"])
+        got = [await reader.read_next(timeout_millis=15_000) for _ in range(2)]
+        assert data(got) == [b"a", b"b"]
+
+
+async def test_at_the_last_message_nothing_that_comes_meanwhile_is_lost_or_doubled(
+    client: encore.Client, topic: str
+) -> None:
+    await publish(client, topic, bodies(1))
+
+    async def publish_on() -> None:
+        async with await client.create_producer(topic) as producer:
+            for number in itertools.count(1):
+                await producer.send(b"%05d" % number)
+
+    publishing = asyncio.create_task(publish_on())
+    try:
+        for _ in range(3):
+            async with await client.create_reader(
+                topic, MessageId.latest, start_message_id_inclusive=True
+            ) as reader:
+                got = [await reader.read_next(timeout_millis=15_000) for _ in range(20)]
+            assert data(got) == bodies(20, start=int(got[0].data()))
+    finally:
+        publishing.cancel()
+        await asyncio.gather(publishing, return_exceptions=True)
+
+
 async def test_a_reader_at_the_end_reads_what_comes(client: encore.Client, topic: str) -> None:
     await publish(client, topic, bodies(2))
     async with await client.create_reader(topic, MessageId.latest) as reader:
@@ -121,6 +174,40 @@ async def test_a_reader_at_the_end_reads_what_comes(client: encore.Client, topic
             await reader.read_next(timeout_millis=50)
         await publish(client, topic, [b"new"])
         assert (await reader.read_next(timeout_millis=15_000)).data() == b"new"
+
+
+@pytest.mark.parametrize("batch", [0, 4])
+async def test_a_reader_reads_entry_by_entry(
+    client: encore.Client, engine: Engine, topic: str, batch: int
+) -> None:
+    sent = bodies(12)
+    ids = await publish(client, topic, sent, batch=batch)
+    async with await client.create_reader(topic, ids[1]) as reader:
+        [first] = [await reader.read_next(15_000)]
+        entries = [[first]]
+        while sum(map(len, entries)) < 10:
+            entries.append(await reader.read_entry(15_000))
+        assert data(each for entry in entries for each in entry) == sent[2:]
+        assert [each.message_id() for entry in entries for each in entry] == ids[2:]
+        for entry in entries:
+            assert len({each.message_id().entry_id() for each in entry}) == 1
+        if engine.whole_entries:
+            assert [len(each) for each in entries] == ([1, 1, 4, 4] if batch else [1] * 10)
+        with pytest.raises(encore.ReceiveTimeout):
+            await reader.read_entry(timeout=0.05)
+
+
+@pytest.mark.parametrize("batch", [0, 3])
+async def test_a_reader_knows_the_last_id_or_says_that_it_cannot(
+    client: encore.Client, engine: Engine, topic: str, batch: int
+) -> None:
+    ids = await publish(client, topic, bodies(6), batch=batch)
+    async with await client.create_reader(topic, MessageId.earliest) as reader:
+        if engine.last_id_of_readers:
+            assert await reader.last_message_id() == ids[-1]
+        else:
+            with pytest.raises(encore.NotSupportedError, match="get_last_message_id"):
+                await reader.last_message_id()
 
 
 async def test_a_reader_seeks(client: encore.Client, topic: str) -> None:

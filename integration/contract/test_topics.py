@@ -9,7 +9,7 @@ import pytest
 import pulsar_encore as encore
 from pulsar_encore import MessageId
 
-from .cluster import Cluster
+from .cluster import Cluster, Engine
 from .kit import SUBSCRIPTION, bodies, data, eventually, publish, subscribe, take
 
 Exclusive, Shared = encore.ConsumerType.Exclusive, encore.ConsumerType.Shared
@@ -80,14 +80,21 @@ async def test_cumulative_ack_on_a_partition_leaves_the_others(
 
 
 async def test_seek_by_time_over_partitions(
-    client: encore.Client, cluster: Cluster, topic: str
+    client: encore.Client, cluster: Cluster, engine: Engine, topic: str
 ) -> None:
     await cluster.create_partitioned_topic(topic, 2)
     await publish(client, topic, bodies(10))
     consumer = await subscribe(client, topic)
     await consumer.acknowledge(await take(consumer, 10))
     await consumer.seek(1)
-    assert sorted(data(await take(consumer, 10))) == bodies(10)
+    try:
+        again = await take(consumer, 10)
+    except AssertionError:
+        if engine.seeks_many:
+            raise
+        consumer.redeliver_unacknowledged_messages()  # as the README says
+        again = await take(consumer, 10)
+    assert sorted(data(again)) == bodies(10)
 
 
 async def test_several_topics(client: encore.Client, cluster: Cluster, topic: str) -> None:

@@ -17,6 +17,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+#: What ours runs over.
+TRANSPORTS = ("stock", "auto")
+
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 #: Longest life of one program in seconds; alone they take 1 to 5.
 LONGEST_S = 60

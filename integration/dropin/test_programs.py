@@ -1,7 +1,8 @@
 """Programs in the shapes that users write say the same with either package.
 
 Each is a file in `programs/`, run as a process of its own on a real broker: once with stock, once
-with only its import changed. All of them run side by side, since they mostly wait.
+over each transport with only its import changed. All of them run side by side, since they mostly
+wait.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ..pulsar_server import Server
-from .running import PROGRAMS, Run, difference, of_ours, of_stock, run
+from .running import PROGRAMS, TRANSPORTS, Run, difference, of_ours, of_stock, run
 
 #: Programs about what stock cannot do, and what they say: the child of a fork that touches its
 #: parent's consumer hangs there, and what belongs to another loop is used from any.
@@ -47,6 +48,7 @@ BOTH = sorted({path.name for path in PROGRAMS.glob("*.py")} - OURS_ALONE.keys())
 AT_ONCE = 6
 
 Runs = dict[tuple[str, str], "Future[Run]"]
+"""By a program's name, and by what it runs with: "stock", or ours over a transport."""
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +71,7 @@ def runs(
     keys: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Runs]:
-    """Both runs of each program that a test of this run asks for, by name and package."""
+    """The runs of each program that a test of this run asks for."""
     asked = {
         item.callspec.params["name"]
         for item in request.session.items
@@ -86,30 +88,33 @@ def runs(
     with ThreadPoolExecutor(AT_ONCE) as pool:
         started: Runs = {}
         for name in sorted(asked):
-            texts = {"ours": of_ours(name)}
+            texts = {f"ours over {transport}": of_ours(name) for transport in TRANSPORTS}
             if name not in OURS_ALONE:
                 texts["stock"] = of_stock(name)
-            for package, text in texts.items():
+            for which, text in texts.items():
                 # In a folder of its own: what lies beside a program can be imported by it.
-                path = tmp_path_factory.mktemp(package) / name
-                started[name, package] = pool.submit(run, text, path, environment)
+                path = tmp_path_factory.mktemp("program") / name
+                chosen = environment | {"PULSAR_ENCORE_TRANSPORT": which.rpartition(" ")[2]}
+                started[name, which] = pool.submit(run, text, path, chosen)
         yield started
         for each in started.values():
             each.cancel()
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("name", BOTH)
-def test_a_program_says_the_same_with_either_package(name: str, runs: Runs) -> None:
-    stock, ours = runs[name, "stock"].result(), runs[name, "ours"].result()
+def test_a_program_says_the_same_with_either_package(name: str, transport: str, runs: Runs) -> None:
+    stock, ours = runs[name, "stock"].result(), runs[name, f"ours over {transport}"].result()
     assert stock.output, f"stock: {stock}\nours: {ours}"
     # Stock may abort or crash once the program is at its end; ours never.
     same = ours.code == 0 and ours.output == stock.output and (stock.code or 0) <= 0
     assert same, f"{difference(stock.output, ours.output)}\nstock: {stock}\nours: {ours}"
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("name", sorted(OURS_ALONE))
-def test_a_program_that_stock_cannot_run(name: str, runs: Runs) -> None:
-    ours = runs[name, "ours"].result()
+def test_a_program_that_stock_cannot_run(name: str, transport: str, runs: Runs) -> None:
+    ours = runs[name, f"ours over {transport}"].result()
     assert ours.code == 0 and ours.output == OURS_ALONE[name], str(ours)
 
 

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from ..admin import Admin, AdminError
 from ..pulsar_server import NoBrokerError, Server, running_server
 from .brokers import Brokers
-from .clients import can
+from .clients import OURS, ClientName, can
 from .fixed import FIXED
 from .generator import FAMILIES, generate
 from .report import full, history, line, side_by_side, smaller, summary
@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--at-once", type=int, default=6, help="histories side by side")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each")
     parser.add_argument("--client", choices=("encore", "stock", "both"), default="encore")
+    parser.add_argument("--transport", choices=tuple(OURS), default="stock", help="of encore")
     parser.add_argument("--shrink", type=int, default=0, help="runs to spend on a failing one")
     parser.add_argument("--message", type=int, help="print all that happened to this one, too")
     parser.add_argument("--quiet", action="store_true", help="failing ones only as lines")
@@ -126,7 +127,13 @@ def _numbers(text: str) -> list[int]:
 async def _run(
     options: argparse.Namespace, server: Server | None, workloads: Sequence[Workload]
 ) -> int:
-    clients = ("encore", "stock") if options.client == "both" else (options.client,)
+    of = OURS[options.transport]
+    clients: dict[str, tuple[ClientName, ...]] = {
+        "encore": (of,),
+        "stock": ("stock",),
+        "both": (of, "stock"),
+    }
+    chosen = clients[options.client]
     began = time.monotonic()
     of_seed = not (options.workload or options.fixed)
     outcomes: list[Outcome] = []
@@ -135,32 +142,32 @@ async def _run(
         # Not all at once, so that --seconds can leave the rest out.
         turns = asyncio.Semaphore(options.at_once)
 
-        async def one(workload: Workload, client: str) -> None:
+        async def one(workload: Workload, client: ClientName) -> None:
             async with turns:
                 if options.seconds and time.monotonic() - began > options.seconds:
                     return
                 outcome = await runner.run(workload, client)
                 outcomes.append(outcome)
-                if outcome.verdict.findings and client == "encore" and not options.quiet:
+                if outcome.verdict.findings and client != "stock" and not options.quiet:
                     _say(full(outcome, options.broker, of_seed=of_seed))
                 else:
                     _say(line(outcome))
                 if options.message is not None:
                     _say(history(outcome, options.message))
 
-        jobs = [(each, client) for each in workloads for client in clients if can(client, each)]
+        jobs = [(each, client) for each in workloads for client in chosen if can(client, each)]
         await asyncio.gather(*(one(*job) for job in jobs))
-        ours = [outcome for outcome in outcomes if outcome.client == "encore"]
+        ours = [outcome for outcome in outcomes if outcome.client != "stock"]
         if options.shrink:
             for failing in [outcome for outcome in ours if outcome.verdict.findings]:
                 best, tries = await shrink(runner, failing, options.shrink)
                 _say(smaller(failing.workload, best.workload, tries))
                 _say(full(best, options.broker, of_seed=False))
     _say(f"{time.monotonic() - began:.0f} s; {summary(outcomes)}")
-    if len(clients) == 2:
+    if len(chosen) == 2:
         theirs = {outcome.workload: outcome for outcome in outcomes if outcome.client == "stock"}
         _say(side_by_side([(one, theirs[one.workload]) for one in ours if one.workload in theirs]))
-    failed = any(outcome.verdict.findings for outcome in outcomes if outcome.client == "encore")
+    failed = any(outcome.verdict.findings for outcome in outcomes if outcome.client != "stock")
     return int(failed or not outcomes)
 
 

@@ -32,6 +32,7 @@ EARLY_S: Final = 0.001  # two readings of one clock
 LATE_S: Final = 2.0  # with an idle consumer; the engine's own late bound is a tenth of this
 LATE_RESTARTED_S: Final = 12.0  # the broker was restarted: it reads old entries after 5 s or so
 LATE_LETTER_S: Final = 4.0  # the broker's delays tick once a second
+FLUSH_EXACT_S: Final = 0.3  # the same of a client that says what was received
 FLUSH_S: Final = 1.0  # an ack made so long before a connection was lost has been sent
 NOTICED_S: Final = 0.3  # a lost connection is known to its client after so long
 SETTLES_S: Final = 3.0  # a rewind that was asked for has taken effect, and been repeated if need be
@@ -145,9 +146,15 @@ class _Fault:
     end: float | None = None
 
     def settles(self, at: float, now: float, slack: float) -> bool:
-        """Whether an ack made then may not have reached the broker."""
+        """Whether an ack made then may not have reached the broker.
+
+        Args:
+            at: When it was made.
+            now: When its message came again.
+            slack: How long an ack may take, in s.
+        """
         end = self.end if self.end is not None else now
-        return self.start - FLUSH_S - slack <= at <= end + FLUSH_S + slack
+        return self.start - slack <= at <= end + slack
 
     def touches(self, who: int, topic: str) -> bool:
         """Whether it is a fault of this consumer's connection to this topic."""
@@ -188,16 +195,25 @@ class _Stream:
     soft: bool = True  # whether what is held or waits may be left out since
 
 
-def check(workload: Workload, events: Sequence[Event]) -> Verdict:
-    """Every broken promise in a history of `workload`."""
-    checker = _Checker(workload, events)
+def check(workload: Workload, events: Sequence[Event], *, exact: bool = False) -> Verdict:
+    """Every broken promise in a history of `workload`.
+
+    Args:
+        workload: What was played.
+        events: What happened.
+        exact: Its client writes ack sets, waits for receipts and knows at once of a lost
+            connection: nothing is excused by what a client cannot say or know.
+    """
+    checker = _Checker(workload, events, exact)
     checker.run()
     return checker.verdict
 
 
 class _Checker:
-    def __init__(self, workload: Workload, events: Sequence[Event]) -> None:
+    def __init__(self, workload: Workload, events: Sequence[Event], exact: bool) -> None:
         self._workload = workload
+        self._exact = exact
+        self._flush_s = FLUSH_EXACT_S if exact else FLUSH_S
         self._events = sorted(events, key=lambda event: event.at)
         self.verdict = Verdict()
         self._messages: dict[int, _Message] = {}
@@ -208,7 +224,7 @@ class _Checker:
         self._common: list[float] = []  # rewinds of all consumers
         self._soft: list[tuple[float, int]] = []  # connections lost: time, consumer or -1
         self._disturbed: list[float] = []  # anything that may bring a waiting message early
-        self._failed_entries: set[tuple[str, int, int]] = set()
+        self._failed_entries: dict[tuple[str, int, int], float] = {}  # asked for again, first at
         self._redelivered_all = 0
         self._left: set[int] = set()
         self._away: set[int] = set()
@@ -351,14 +367,14 @@ class _Checker:
             for at, by in message.settled:
                 if by == who or not fault.touches(by, message.topic):
                     continue  # the consumer that acked it knows
-                if fault.settles(at, event.at, slack):
+                if fault.settles(at, event.at, self._flush_s + slack):
                     return "acked within a second of a lost connection, or without one"
                 end = fault.end if fault.end is not None else event.at
                 unloaded = fault.note in ("unload", "stop", "kill")
                 if self._workload.batched and unloaded and at <= end + FLUSH_S:
                     return "part of a batch, acked before its topic was unloaded"
         if who not in (acked_by, DRAINER) and self._several:
-            if self._workload.batched and message.entry in self._failed_entries:
+            if self._came_for_a_sibling(message, acked_at):
                 return "part of a batch that came again for a sibling"
             if message.waits or message.failures or len(message.looked_at) > 1:
                 return "redelivered more than once"
@@ -367,6 +383,20 @@ class _Checker:
         elif who == acked_by and self._several and len(message.looked_at) > 1 and self._left:
             return "came back from a consumer that left"
         return None
+
+    def _came_for_a_sibling(self, message: _Message, acked_at: float) -> bool:
+        """Whether what is asked for again is a batch, of which the broker had this as unacked."""
+        if not self._workload.batched:
+            return False
+        asked_at = self._failed_entries.get(message.entry)
+        if asked_at is None:
+            return False
+        return not self._exact or asked_at <= acked_at + self._slack(asked_at, acked_at)
+
+    def _asked_again(self, message: _Message, due: float) -> None:
+        """A message is asked for again, at `due` or earlier, and with it its batch."""
+        first = self._failed_entries.get(message.entry, due)
+        self._failed_entries[message.entry] = min(due, first)
 
     # Due times
 
@@ -398,7 +428,11 @@ class _Checker:
         """Whether a lost connection may have taken an ack of this consumer's along."""
         return any(
             fault.touches(who, message.topic)
-            and fault.settles(acked_at, event.at, self._slack(fault.start - FLUSH_S, fault.start))
+            and fault.settles(
+                acked_at,
+                event.at,
+                self._flush_s + self._slack(fault.start - FLUSH_S, fault.start),
+            )
             for fault in self._faults
             if fault.start <= event.at
         )
@@ -550,7 +584,7 @@ class _Checker:
         message.waits[event.who] = _Wait(event.at, event.at + event.delay, letter)
         self._waiting[event.who].add(event.number)
         self._due_times[event.who].append(event.at + event.delay)
-        self._failed_entries.add(message.entry)
+        self._asked_again(message, event.at + event.delay)
         if letter:
             message.settled.append((event.at, event.who))
 
@@ -588,7 +622,7 @@ class _Checker:
         self._redelivered_all += 1
         for message in self._messages.values():
             if message.acked_at is None:
-                self._failed_entries.add(message.entry)
+                self._asked_again(message, event.at)
                 if event.who in message.held:
                     message.held.discard(event.who)
                 if event.who in message.waits:
@@ -746,8 +780,18 @@ class _Checker:
         message = self._messages.get(event.number)
         if message is None or message.done or event.who not in message.held:
             return
+        if self._workload.ordered and self._nack_fell_due(event.who, message, event.at):
+            return  # all that was held went back with it, this one too
         text = f"consumer {event.who} holds message {event.number}, and was refused {event.note}"
         self._found("refused", text, event, event.number)
+
+    def _nack_fell_due(self, who: int, message: _Message, until: float) -> bool:
+        """Whether one of a consumer's nacks did, since it was handed the message."""
+        handed_at = message.looked_at[who]
+        since = handed_at - LATE_S / 10 - self._slack(handed_at, until)
+        waits = [self._messages[number].waits.get(who) for number in self._waiting[who]]
+        times = [wait.due - EARLY_S for wait in waits if wait is not None]
+        return any(since <= due <= until for due in (*times, *self._due_times[who]))
 
     def _failed(self, event: Event) -> None:
         self._found("failed", f"consumer {event.who}: {event.note}", event)
@@ -766,7 +810,7 @@ class _Checker:
         if self._all_done() and not self._gone:
             if counts["in_flight"] != held:
                 self._found("statistics", f"{said}, and the application holds {held}", event)
-            elif counts["nacked"] > most:
+            elif counts["nacked"] > most and who not in self._away:
                 self._found("statistics", f"{said}, and at most {most} nacks are not due", event)
             elif counts["queued"]:
                 self._found("statistics", f"{said}, and nothing is left to hand out", event)

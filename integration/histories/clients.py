@@ -1,8 +1,8 @@
-"""The two clients a workload can be played on, behind one face.
+"""The clients a workload can be played on, behind one face.
 
 Owns `Member`, what the player does with one consumer, and its two kinds: this package's consumer,
-and the stock client's, whose blocking calls run on a thread of its own. Each member has its own
-client, so that it can crash alone.
+over either transport, and the stock client's, whose blocking calls run on a thread of its own. Each
+member has its own client, so that it can crash alone.
 """
 
 from __future__ import annotations
@@ -13,13 +13,19 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import pulsar
 
 import pulsar_encore as encore
 
+from ..contract.cluster import ENGINES
 from .workload import Workload
+
+#: This package over its stock and over its native transport, and the stock library itself.
+ClientName = Literal["encore", "native", "stock"]
+#: The name of this package's client over each transport.
+OURS: Final[dict[str, ClientName]] = {"stock": "encore", "native": "native"}
 
 SUBSCRIPTION: Final = "histories"
 STOCK_WAIT_MS: Final = 100
@@ -83,9 +89,9 @@ def number_of(payload: bytes) -> int:
     return int(payload.partition(b";")[0])
 
 
-def can(client: str, workload: Workload) -> bool:
+def can(client: ClientName, workload: Workload) -> bool:
     """Whether a client has what a workload asks for."""
-    if client == "encore":
+    if client != "stock":
         return True
     # Later or earlier than asked is what the stock client does with a delay a message; its own
     # ack timeout begins at 10 s.
@@ -99,11 +105,22 @@ def can(client: str, workload: Workload) -> bool:
 
 
 async def open_member(
-    client: str, url: str, workload: Workload, base: str, topics: Sequence[str], name: str
+    client: ClientName,
+    url: str,
+    workload: Workload,
+    base: str,
+    topics: Sequence[str],
+    name: str,
 ) -> Member:
     """Subscribe. `base` names the letter topics."""
-    opener = EncoreMember.open if client == "encore" else StockMember.open
-    return await opener(url, workload, base, topics, name)
+    if client == "stock":
+        return await StockMember.open(url, workload, base, topics, name)
+    return await EncoreMember.open(_ours(client, url), workload, base, topics, name)
+
+
+def _ours(client: ClientName, url: str) -> encore.Client:
+    [engine] = [each for each in ENGINES if OURS[each.name] == client]
+    return engine.client(url, operation_timeout_seconds=20)
 
 
 class EncoreMember:
@@ -116,9 +133,13 @@ class EncoreMember:
 
     @classmethod
     async def open(
-        cls, url: str, workload: Workload, base: str, topics: Sequence[str], name: str
+        cls,
+        client: encore.Client,
+        workload: Workload,
+        base: str,
+        topics: Sequence[str],
+        name: str,
     ) -> EncoreMember:
-        client = encore.Client(url, logger=QUIET, operation_timeout_seconds=20)
         options: dict[str, Any] = {}
         if workload.backoff is not None:
             low, high = workload.backoff

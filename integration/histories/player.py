@@ -20,6 +20,7 @@ from .brokers import Broker
 from .clients import (
     SUBSCRIPTION,
     CannotError,
+    ClientName,
     Look,
     Member,
     dead_topic,
@@ -41,7 +42,7 @@ LAG_S: Final = 0.03
 YIELD_EACH: Final = 32
 
 
-async def play(workload: Workload, broker: Broker, client: str, name: str) -> r.Recorder:
+async def play(workload: Workload, broker: Broker, client: ClientName, name: str) -> r.Recorder:
     """Run it once on topics named after `name`; returns its history."""
     player = _Player(workload, broker, client, name)
     try:
@@ -69,7 +70,7 @@ class _Playing:
 
 
 class _Player:
-    def __init__(self, workload: Workload, broker: Broker, client: str, name: str) -> None:
+    def __init__(self, workload: Workload, broker: Broker, client: ClientName, name: str) -> None:
         self.recorder = r.Recorder()
         self._workload = workload
         self._broker = broker

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from .checker import Finding, Verdict, involved
+from .clients import ClientName
 from .running import Outcome
 from .workload import Workload
 
@@ -24,10 +25,11 @@ def line(outcome: Outcome) -> str:
     )
 
 
-def command(workload: Workload, broker: str, *, of_seed: bool) -> str:
+def command(workload: Workload, broker: str, client: ClientName, *, of_seed: bool) -> str:
     """How to run it again."""
+    transport = " --transport native" if client == "native" else ""
     which = f"--seeds {workload.seed}" if of_seed else f"--workload '{workload.dumps()}'"
-    return f"python -m integration.histories {which} --broker {broker}"
+    return f"python -m integration.histories {which} --broker {broker}{transport}"
 
 
 def full(outcome: Outcome, broker: str, *, of_seed: bool) -> str:
@@ -43,7 +45,7 @@ def full(outcome: Outcome, broker: str, *, of_seed: bool) -> str:
         lines.append(f"    and {len(findings) - SHOWN} more")
     lines.append("  history of the first of each kind:")
     lines += [f"    {event}" for event in involved(chosen, outcome.events)]
-    lines.append(f"  again: {command(outcome.workload, broker, of_seed=of_seed)}")
+    lines.append(f"  again: {command(outcome.workload, broker, outcome.client, of_seed=of_seed)}")
     return "\n".join(lines)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from .brokers import Brokers
 from .checker import Finding, Verdict, check
+from .clients import ClientName
 from .player import play
 from .recording import Event
 from .workload import Workload
@@ -24,14 +25,14 @@ class Outcome:
 
     Attributes:
         workload: What was run.
-        client: `encore` or `stock`.
+        client: Which client it was played on.
         verdict: What the checker says.
         events: The history.
         seconds: Wall clock.
     """
 
     workload: Workload
-    client: str
+    client: ClientName
     verdict: Verdict
     events: list[Event]
     seconds: float
@@ -49,12 +50,12 @@ class Runner:
         self._brokers = brokers
         self._slots = asyncio.Semaphore(at_once)
 
-    async def run(self, workload: Workload, client: str = "encore") -> Outcome:
+    async def run(self, workload: Workload, client: ClientName = "encore") -> Outcome:
         """Play it, and check the history."""
         async with self._slots:
             return await self._run(workload, client)
 
-    async def _run(self, workload: Workload, client: str) -> Outcome:
+    async def _run(self, workload: Workload, client: ClientName) -> Outcome:
         name = f"{workload.name}-{workload.seed}-{client}-{uuid.uuid4().hex[:6]}"
         async with self._brokers.lend(private=workload.breaks_broker) as broker:
             began = time.monotonic()
@@ -63,7 +64,7 @@ class Runner:
                 recorder = await play(workload, broker, client, name)
                 recorder.late(self._brokers.lags())
                 events = recorder.events
-                verdict = await asyncio.to_thread(check, workload, events)
+                verdict = await asyncio.to_thread(check, workload, events, exact=client == "native")
             except Exception:  # no history, no verdict: it must not pass, nor end the others
                 verdict = Verdict(findings=[Finding(kind="no run", text=traceback.format_exc())])
             return Outcome(

@@ -9,6 +9,7 @@ import pytest
 
 from ..pulsar_server import Server
 from .brokers import Brokers
+from .clients import OURS, ClientName
 from .fixed import FIXED
 from .generator import FAMILIES, generate
 from .report import full
@@ -23,25 +24,30 @@ BREAKING_SEEDS = range(1, 2)  # stops a broker of its own, and waits for clients
 AT_ONCE = 8
 
 
-async def no_finding(server: Server, workloads: Sequence[Workload]) -> None:
+clients = pytest.mark.parametrize("client", OURS.values(), ids=OURS)
+
+
+async def no_finding(server: Server, workloads: Sequence[Workload], client: ClientName) -> None:
     """Plays them side by side; a failing one is printed with the command that runs it again."""
     async with Brokers("real", server) as brokers:
         runner = Runner(brokers, AT_ONCE)
-        outcomes = await asyncio.gather(*(runner.run(each) for each in workloads))
+        outcomes = await asyncio.gather(*(runner.run(each, client) for each in workloads))
     failing = [outcome for outcome in outcomes if outcome.verdict.findings]
     if failing:
         said = "\n\n".join(full(each, "real", of_seed=False) for each in failing)
         pytest.fail(said, pytrace=False)
 
 
-async def test_the_losses_that_were_seen(pulsar: Server) -> None:
-    await no_finding(pulsar, [workload for workload in FIXED.values() for _ in range(3)])
+@clients
+async def test_the_losses_that_were_seen(pulsar: Server, client: ClientName) -> None:
+    await no_finding(pulsar, [workload for workload in FIXED.values() for _ in range(3)], client)
 
 
 def _of_family(family: str) -> list[Workload]:
     return [generate(seed, family) for seed in (BREAKING_SEEDS if family == "broken" else SEEDS)]
 
 
+@clients
 @pytest.mark.parametrize("family", [name for name, (weight, _) in FAMILIES.items() if weight])
-async def test_histories(pulsar: Server, family: str) -> None:
-    await no_finding(pulsar, _of_family(family))
+async def test_histories(pulsar: Server, family: str, client: ClientName) -> None:
+    await no_finding(pulsar, _of_family(family), client)

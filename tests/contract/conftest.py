@@ -16,9 +16,23 @@ from pulsar_encore.devbroker import BrokerSettings, BrokerThread
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from integration.contract.cluster import Place
-from integration.contract.fixtures import client, engine, topic, transport
+from integration.contract.fixtures import (
+    client,
+    engine,
+    pytest_asyncio_loop_factories,
+    topic,
+    transport,
+)
 
-__all__ = ["client", "cluster", "engine", "start_broker", "topic", "transport"]
+__all__ = [
+    "client",
+    "cluster",
+    "engine",
+    "pytest_asyncio_loop_factories",
+    "start_broker",
+    "topic",
+    "transport",
+]
 
 
 class DevCluster:
@@ -34,6 +48,9 @@ class DevCluster:
 
     async def create_partitioned_topic(self, topic: str, partitions: int) -> None:
         await asyncio.to_thread(self._broker.create_partitioned_topic, topic, partitions)
+
+    async def delete_topic(self, topic: str) -> None:
+        await asyncio.to_thread(self._broker.delete_topic, topic)
 
     async def unload(self, topic: str) -> None:
         await asyncio.to_thread(self._broker.unload, topic)

@@ -59,11 +59,11 @@ class History:
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
-    def verdict(self) -> Verdict:
-        return check(self.workload, self.events)
+    def verdict(self, *, exact: bool = False) -> Verdict:
+        return check(self.workload, self.events, exact=exact)
 
-    def kinds(self) -> dict[str, int]:
-        return dict(self.verdict().kinds())
+    def kinds(self, *, exact: bool = False) -> dict[str, int]:
+        return dict(self.verdict(exact=exact).kinds())
 
 
 def test_all_acked_is_no_finding() -> None:
@@ -509,6 +509,27 @@ def test_who_holds_a_message_may_settle_it() -> None:
     assert history.kinds() == {}
 
 
+@pytest.mark.parametrize(
+    ("kind", "after_s", "expected"),
+    [
+        ("Exclusive", 0.3, {}),  # the nack is due, and took it back
+        ("Exclusive", 0.1, {"refused": 1}),  # not yet
+        ("Shared", 0.3, {"refused": 1}),  # a nack there is of its message alone
+    ],
+)
+def test_what_a_nack_of_another_message_took_back(
+    kind: str, after_s: float, expected: dict[str, int]
+) -> None:
+    history = History(kind, messages=2)
+    history.got(0, 1)
+    history.nacked(0, 0.4)
+    history.wait(after_s)
+    history.add(r.REFUSED, who=0, number=1, note="reconsume_later: MessageNotHeldError")
+    history.wait(0.5)
+    history.handled(0, 1)
+    assert history.kinds() == expected
+
+
 def test_a_call_that_fails() -> None:
     history = History(messages=1)
     history.handled(0)
@@ -550,3 +571,36 @@ def test_a_seed_is_one_workload_and_one_plan() -> None:
     plans = [[decide(each, n, 1) for n in range(50)] for each in (fewer, more)]
     assert plans[0] == plans[1]
     assert {decision.end for decision in plans[0]} == {"ack", "nack"}
+
+
+# A client that can say what it acked of a batch, and knows what was received
+
+
+@pytest.mark.parametrize(("before_s", "expected"), [(1.0, {"acked again": 1}), (0.0, {})])
+def test_what_was_acked_before_a_sibling_was_asked_for_again_does_not_come_with_it(
+    before_s: float, expected: dict[str, int]
+) -> None:
+    history = History(messages=2, batch=2, consumers=2)
+    history.got(0, 1)
+    if before_s:
+        history.acked(1)
+        history.wait(before_s)
+    history.nacked(0, 0.0)
+    if not before_s:
+        history.acked(1)
+    history.handled(0, 1, who=1)
+    assert history.kinds() == {}
+    assert history.kinds(exact=True) == expected
+
+
+@pytest.mark.parametrize(("before_s", "expected"), [(0.6, {"acked again": 1}), (0.0, {})])
+def test_an_ack_that_was_confirmed_is_not_lost_with_a_connection(
+    before_s: float, expected: dict[str, int]
+) -> None:
+    history = History(messages=1, consumers=2)
+    history.handled(0)
+    history.wait(before_s)
+    history.add(r.FAULT, who=0, note="cut")
+    history.handled(0, who=1)
+    assert history.kinds() == {}
+    assert history.kinds(exact=True) == expected

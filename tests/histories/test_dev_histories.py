@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from integration.histories.brokers import Brokers
+from integration.histories.clients import OURS, ClientName
 from integration.histories.fixed import FIXED
 from integration.histories.report import full
 from integration.histories.running import Runner
@@ -16,10 +17,11 @@ asyncio.set_event_loop(None)
 NAMES = ("one-nack", "redeliver-all", "interleaved", "batch-receive")
 
 
-async def test_histories_on_the_development_broker() -> None:
+@pytest.mark.parametrize("client", OURS.values(), ids=OURS)
+async def test_histories_on_the_development_broker(client: ClientName) -> None:
     async with Brokers("dev", None) as brokers:
         runner = Runner(brokers, len(NAMES))
-        outcomes = await asyncio.gather(*(runner.run(FIXED[name]) for name in NAMES))
+        outcomes = await asyncio.gather(*(runner.run(FIXED[name], client) for name in NAMES))
     failing = [outcome for outcome in outcomes if outcome.verdict.findings]
     if failing:
         said = "\n\n".join(full(each, "dev", of_seed=False) for each in failing)

@@ -17,7 +17,7 @@ async def main():
     client = Client(URL)
     consumer = await client.subscribe(TOPIC, "reminded", pulsar.ConsumerType.Shared)
     producer = await client.create_producer(TOPIC)
-    await producer.send(b"late", deliver_after=timedelta(seconds=3))
+    await producer.send(b"late", deliver_after=timedelta(seconds=5))
     await producer.send(b"soon", deliver_at=int(time.time() * 1000) + 1500)
     await producer.send(b"now", event_timestamp=1234)
     for _ in range(3):

@@ -1,0 +1,131 @@
+"""`python -m integration.faults --cases 1-1000 --broker dev|real`: play cases, and report.
+
+Owns the command line. On the development broker a case is in memory and in virtual time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+
+from pulsar_encore.testing import run
+
+from ..admin import Admin
+from ..pulsar_server import NoBrokerError, running_server
+from .cases import generate
+from .networks import Memory, Sockets
+from .play import REAL, VIRTUAL, Verdict, play
+
+SHOWN = 60
+
+
+def in_memory(seed: int) -> Verdict:
+    """The case of a seed on the development broker."""
+    return run(_in_memory(seed))
+
+
+async def _in_memory(seed: int) -> Verdict:
+    return await play(generate(seed), Memory(), f"case-{seed}", VIRTUAL)
+
+
+async def on_broker(seed: int, url: str, admin: Admin) -> Verdict:
+    """The case of a seed on a real broker.
+
+    Not Shared with messages in chunks: of those Pulsar itself stops to send when a consumer goes
+    away in the middle of one, to every client (wire-protocol notes 6.4); it gets plain ones.
+    """
+    case = generate(seed)
+    if case.kind == "Shared" and case.content == "chunks":
+        case = replace(case, content="plain")
+    name = f"case-{seed}-{uuid.uuid4().hex[:6]}"
+    return await play(case, Sockets(url, admin), name, REAL)
+
+
+def failure(verdict: Verdict, broker: str, shown: int = SHOWN) -> str:
+    """A failing case: what it was, what was found, and the command that plays it again."""
+    again = f"python -m integration.faults --cases {verdict.case.seed} --broker {broker}"
+    events = verdict.events[-shown:] if shown else []
+    return "\n".join(
+        [str(verdict.case), *verdict.findings[:5], *events, f"fired: {verdict.fired}", again]
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 1 when a case has a finding, 2 when none could be played."""
+    parser = argparse.ArgumentParser(prog="python -m integration.faults")
+    parser.add_argument("--cases", default="1-1000", help="such as 7, 1-1000 or 3,9,20-30")
+    parser.add_argument("--broker", choices=("dev", "real"), default="dev")
+    parser.add_argument("--at-once", type=int, default=2, help="processes, or cases on a broker")
+    parser.add_argument("--events", type=int, default=SHOWN, help="so many of a failing case")
+    options = parser.parse_args(arguments)
+    try:
+        seeds = list(_numbers(options.cases))
+    except ValueError:
+        sys.stderr.write(f"{parser.prog}: --cases {options.cases} names no cases\n")
+        return 2
+    began = time.monotonic()
+    try:
+        verdicts = _played(seeds, options.broker, options.at_once)
+        failing, withheld, fired, count, looks = 0, 0, Counter[str](), 0, 0
+        for verdict in verdicts:
+            count += 1
+            looks += verdict.looks
+            fired.update(fault.kind for fault in verdict.fired)
+            if verdict.withheld:
+                withheld += 1
+                _say(f"case {verdict.case.seed}: Pulsar withholds: {verdict.withheld}")
+            if verdict.findings:
+                failing += 1
+                _say(failure(verdict, options.broker, options.events))
+    except NoBrokerError as error:
+        sys.stderr.write(f"{parser.prog}: {error}\n")
+        return 2
+    of_each = ", ".join(f"{number} {kind}" for kind, number in fired.most_common())
+    _say(
+        f"{time.monotonic() - began:.0f} s; {count} cases, {looks} messages handed out, "
+        f"{fired.total()} faults ({of_each}); {withheld} that Pulsar did not deliver all of; "
+        f"{failing} with findings"
+    )
+    return int(failing > 0 or not count)
+
+
+def _numbers(text: str) -> Iterator[int]:
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        yield from range(int(low), int(high or low) + 1)
+
+
+def _played(seeds: Sequence[int], broker: str, at_once: int) -> Iterator[Verdict]:
+    if broker == "dev":
+        with ProcessPoolExecutor(at_once) as pool:
+            yield from pool.map(in_memory, seeds, chunksize=4)
+        return
+    with running_server() as server:
+        admin = Admin(server.admin_url)
+
+        async def all_of_them() -> list[Verdict]:
+            slots = asyncio.Semaphore(at_once)
+
+            async def one(seed: int) -> Verdict:
+                async with slots:
+                    return await on_broker(seed, server.service_url, admin)
+
+            return await asyncio.gather(*map(one, seeds))
+
+        yield from asyncio.run(all_of_them())
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

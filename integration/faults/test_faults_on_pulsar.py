@@ -1,0 +1,36 @@
+"""Cases on a real broker, behind proxies."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+
+import pytest
+
+from ..admin import Admin
+from ..pulsar_server import Server
+from .__main__ import failure, on_broker
+
+# looptime's plugin asks for a loop before every synchronous test; see the contract's fixtures.
+asyncio.set_event_loop(None)
+
+SEEDS = range(1, 101)
+AT_ONCE = 8
+
+
+@pytest.mark.timeout(900)
+async def test_nothing_is_lost_whatever_happens_to_a_connection(
+    pulsar: Server, admin: Admin
+) -> None:
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(seed: int) -> str:
+        async with slots:
+            verdict = await on_broker(seed, pulsar.service_url, admin)
+        if verdict.withheld:
+            warnings.warn(f"case {seed}: Pulsar withholds: {verdict.withheld}", stacklevel=1)
+        return failure(verdict, "real", shown=400) if verdict.findings else ""
+
+    failing = [said for said in await asyncio.gather(*map(one, SEEDS)) if said]
+    if failing:
+        pytest.fail("\n\n".join(failing), pytrace=False)

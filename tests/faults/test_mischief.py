@@ -1,0 +1,128 @@
+"""What goes wrong on a connection, byte by byte, and what does not."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from integration.faults.cases import generate
+from integration.faults.mischief import End, Kind, Mischief, Step, Stream, WireFault
+
+from pulsar_encore.wire import commands, frames
+from pulsar_encore.wire import pulsar_pb2 as pb
+
+PING = frames.encode(commands.ping())
+FLOW = frames.encode(commands.flow(1, permits=5))
+BODY = bytes(range(40))
+SEND = frames.encode_with_body(commands.send(1, sequence_id=7), BODY)
+
+
+def stream(kind: Kind, command: str, nth: int = 1, **fields: Any) -> tuple[Stream, Mischief]:
+    fault = WireFault(kind=kind, direction="in", command=command, nth=nth, **fields)
+    mischief = Mischief([fault], Random(5))
+    return Stream(mischief, "in"), mischief
+
+
+def passed(steps: list[Step]) -> bytes:
+    return b"".join(step for step in steps if isinstance(step, bytes))
+
+
+@given(st.lists(st.sampled_from([PING, FLOW, SEND]), max_size=8), st.data())
+def test_without_a_fault_all_passes_however_it_is_read(
+    sent: list[bytes], data: st.DataObject
+) -> None:
+    whole = b"".join(sent)
+    untouched = Stream(Mischief([], Random(0)), "in")
+    out, at = b"", 0
+    while at < len(whole):
+        end = data.draw(st.integers(at + 1, len(whole)))
+        out += passed(untouched.feed(whole[at:end]))
+        at = end
+    assert out == whole
+
+
+def test_frames_that_are_written_together_arrive_together() -> None:
+    untouched = Stream(Mischief([], Random(0)), "in")
+    assert untouched.feed(PING + FLOW + SEND) == [PING + FLOW + SEND]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("cut before", [PING + FLOW, End.CUT]),
+        ("cut after", [PING + FLOW + FLOW, End.CUT]),
+        ("delay", [PING + FLOW, 0.5, FLOW + PING]),
+        ("stall", [PING + FLOW, End.STALL]),
+    ],
+)
+def test_the_nth_command_of_a_type_is_hit(kind: Kind, expected: list[Step]) -> None:
+    faulty, mischief = stream(kind, "FLOW", 2, seconds=0.5)
+    assert faulty.feed(PING + FLOW + FLOW + PING) == expected
+    assert [fault.kind for fault in mischief.fired] == [kind]
+
+
+def test_after_its_end_nothing_passes() -> None:
+    faulty, _ = stream("cut inside", "FLOW")
+    steps = faulty.feed(FLOW + PING)
+    assert steps[-1] is End.CUT
+    assert FLOW.startswith(passed(steps)) and len(passed(steps)) < len(FLOW)
+    assert faulty.feed(PING) == []
+
+
+def test_commands_are_counted_over_all_connections() -> None:
+    faulty, mischief = stream("cut before", "FLOW", 2)
+    assert faulty.feed(FLOW) == [FLOW]
+    assert Stream(mischief, "out").feed(FLOW) == [FLOW]
+    assert Stream(mischief, "in").feed(FLOW) == [End.CUT]
+
+
+def test_a_command_that_is_split_arrives_whole() -> None:
+    faulty, _ = stream("split", "SEND")
+    steps = faulty.feed(SEND + PING)
+    assert passed(steps) == SEND + PING
+    assert len(steps) > 10
+
+
+def test_a_damaged_payload_is_off_by_a_bit_behind_its_command() -> None:
+    faulty, _ = stream("payload", "SEND")
+    [changed] = faulty.feed(SEND)
+    assert isinstance(changed, bytes)
+    differing = [at for at, (a, b) in enumerate(zip(changed, SEND, strict=True)) if a != b]
+    assert len(differing) == 1
+    assert differing[0] >= 8 + int.from_bytes(SEND[4:8])
+
+
+def test_a_damaged_command_is_none() -> None:
+    faulty, _ = stream("command", "FLOW")
+    [changed] = faulty.feed(FLOW)
+    assert isinstance(changed, bytes)
+    with pytest.raises(frames.FrameError):
+        frames.decode_command(changed[8:], skip_unknown=False)
+
+
+def test_answers_to_lookups_name_the_proxy() -> None:
+    mischief = Mischief([], Random(0), broker_url="pulsar://proxy:1")
+    answer = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
+    answer.lookupTopicResponse.request_id = 3
+    answer.lookupTopicResponse.brokerServiceUrl = "pulsar://broker:6650"
+    [renamed] = Stream(mischief, "out").feed(frames.encode(answer))
+    assert isinstance(renamed, bytes)
+    found = pb.BaseCommand.FromString(renamed[8:]).lookupTopicResponse
+    assert (found.request_id, found.brokerServiceUrl) == (3, "pulsar://proxy:1")
+
+
+def test_a_case_follows_from_its_seed_and_together_they_have_everything() -> None:
+    cases = [generate(seed) for seed in range(1, 1001)]
+    assert cases[:50] == [generate(seed) for seed in range(1, 51)]
+    assert {(case.kind, case.content, case.acking) for case in cases} >= {
+        (kind, content, acking)
+        for kind in ("Exclusive", "Failover")
+        for content in ("plain", "batch", "chunks")
+        for acking in ("single", "list", "cumulative")
+    }
+    assert all(case.messages > case.queue for case in cases)
+    hit = {(fault.kind, fault.direction) for case in cases for fault in case.faults}
+    assert len(hit) == 20

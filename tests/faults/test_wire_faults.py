@@ -1,0 +1,60 @@
+"""A sample of the cases on the development broker; `make faults` plays a thousand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from integration.faults.__main__ import failure, in_memory, main
+from integration.faults.cases import generate
+from integration.faults.networks import Memory
+from integration.faults.play import Patience, play
+
+from pulsar_encore.testing import run
+from pulsar_encore.transport.base import Delivery
+from pulsar_encore.transport.native.consumer.link import NativeConsumer
+
+SAMPLE = range(1, 41)
+SHORT = Patience(stuck=100.0, closing=100.0)
+
+
+@pytest.mark.parametrize("seed", SAMPLE)
+def test_nothing_is_lost_whatever_happens_to_a_connection(seed: int) -> None:
+    verdict = in_memory(seed)
+    if verdict.findings:
+        pytest.fail(failure(verdict, "dev"), pytrace=False)
+
+
+def test_a_client_that_loses_a_message_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = next(
+        case
+        for case in map(generate, range(1, 200))
+        if case.kind == "Shared" and not (case.letters or case.second or case.seek or case.rewind)
+    )
+    deliver = NativeConsumer.deliver
+    lost: list[Delivery] = []
+
+    def lossy(self: NativeConsumer, deliveries: list[Delivery]) -> None:
+        if not lost and len(deliveries) > 1:
+            lost.append(deliveries.pop())
+        deliver(self, deliveries)
+
+    monkeypatch.setattr(NativeConsumer, "deliver", lossy)
+
+    async def lose() -> list[str]:
+        verdict = await play(replace(plain, faults=()), Memory(), "lossy", SHORT)
+        return verdict.findings
+
+    findings = run(lose())
+    assert lost
+    assert findings[0].startswith("stuck: ")
+
+
+def test_the_command_plays_cases_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--cases", "1-2,5", "--at-once", "1"]) == 0
+    assert "3 cases" in capsys.readouterr().out
+
+
+def test_cases_that_are_none_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--cases", "abc"]) == 2
+    assert "--cases abc names no cases" in capsys.readouterr().err
