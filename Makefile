@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test worlds integration histories image bench lint types format clean
+.PHONY: demo test worlds faults integration histories image bench lint types format clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -15,22 +15,28 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)  ## the main job, stock client and this SDK side by side on the dev broker
 	$(BIN)/pulsar-encore demo $(DEMO_ARGS)
 
-test: $(STAMP)  ## the fast suite: no Java, no Docker
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(STAMP)  ## the fast suite, on all cores: no Java, no Docker
+	$(BIN)/python -m pytest --numprocesses auto $(PYTEST_ARGS)
 
 worlds: $(STAMP)  ## small worlds, so many events deeper than `make test` walks them
 	WORLDS_DEEPER=$(or $(DEEPER),2) $(BIN)/python -m pytest tests/worlds --timeout 0 $(PYTEST_ARGS)
 
+CASES ?= 1-1000
+faults: $(STAMP)  ## connections that break, wait and lie: CASES on the dev broker, FAULTS_ARGS="--broker real"
+	$(BIN)/python -m integration.faults --cases $(CASES) $(FAULTS_ARGS)
+
 SUITES ?= integration
-integration: $(STAMP)  ## the contract suite and friends against a real Pulsar
-	$(BIN)/python -m pytest $(SUITES) $(PYTEST_ARGS)
+integration: $(STAMP)  ## the contract suite and friends against a real Pulsar, one for each core
+	$(BIN)/python -m pytest --numprocesses auto $(SUITES) $(PYTEST_ARGS)
 
 image:  ## our image of Pulsar, for where no registry is reachable (as root, on Debian)
 	$(PYTHON) docker/pulsar_image.py
 
 SEEDS ?= 1-500
+TRANSPORTS ?= stock native
 histories: $(STAMP)  ## random workloads on a real Pulsar, each checked: make histories SEEDS=1-500
-	$(BIN)/python -m integration.histories --seeds $(SEEDS) $(HISTORIES_ARGS)
+	$(foreach transport,$(TRANSPORTS),$(BIN)/python -m integration.histories --seeds $(SEEDS) \
+	    --transport $(transport) $(HISTORIES_ARGS) &&) true
 
 bench: $(STAMP)  ## ratios in one run; anyone can repeat them
 	$(BIN)/pulsar-encore bench $(BENCH_ARGS)

@@ -26,6 +26,7 @@ TOOLS = {
     "pyright",
     "pytest-randomly",
     "pytest-timeout",
+    "pytest-xdist",
     "ruff",
     "sortedcontainers-stubs",
     "types-protobuf",
@@ -38,6 +39,9 @@ def names(requirements: Iterable[str]) -> set[str]:
     found = (re.match(r"[\w.-]+", requirement) for requirement in requirements)
     return {re.sub(r"[-_.]+", "-", each[0]).lower() for each in found if each}
 
+
+#: Requirements of somebody's extra, and for a Python older than this package supports.
+NOT_HERE = re.compile(r"extra ==|python_(full_)?version < ['\"]3\.(\d|10|11)(\.0)?['\"]")
 
 REQUIRED = names(PROJECT["dependencies"])
 OPTIONAL = {extra: names(each) for extra, each in EXTRAS.items() if extra != "dev"}
@@ -78,7 +82,7 @@ def installed_with(distributions: Iterable[str]) -> set[str]:
         except PackageNotFoundError:  # for another platform or Python
             continue
         found.add(one)
-        waiting += names(each for each in needs if "extra ==" not in each) - found
+        waiting += names(each for each in needs if not NOT_HERE.search(each)) - found
     return found
 
 

@@ -43,6 +43,10 @@ EXPECTED = {
         r"fast came back after 0\.[4-9] s\nslow came back after 1\.\d s\n"
         r"what was done did not come back\n"
     ),
+    "receipts_and_events.py": (
+        r"transport: native\nkey: b'\\xff\\x00'\nthe connection is lost\nconnected again\n"
+        r"the broker has confirmed the ack\n"
+    ),
     "replay_dead_letters.py": (
         r"2 x TimeoutError: prices\n1 x KeyError: 'prices'\n2 replayed, 1 stay\n"
         r"(order [02] again, after-the-outage\n){2}"

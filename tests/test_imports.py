@@ -2,7 +2,7 @@
 
 `FLOORS` names every file or folder once, lowest first: a file imports from its own floor and from
 those below, types included. Within a floor, and so anywhere, no files import each other in a
-circle. The pure parts are pure, and one package knows the native library.
+circle. The pure parts are pure, and one package knows the C++ library.
 """
 
 from __future__ import annotations
@@ -23,25 +23,41 @@ NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 FLOORS: tuple[tuple[str, ...], ...] = (
     # Values
     ("version.py", "stock.py", "turn.py", "closing.py", "mailbox.py", "topic_names.py", "timer.py"),
-    ("errors.py", "exceptions.py", "ids.py", "backoff.py", "loops.py", "outgoing.py"),
+    ("choice.py", "result.py"),
+    ("errors.py", "exceptions.py", "ids.py", "backoff.py", "loops.py", "outgoing.py", "process.py"),
     ("options/", "awaiting.py"),
+    ("authentication/", "encryption.py"),
+    ("service_info.py",),
     # Pure
     ("letters/", "wire/"),
     ("core/",),
     ("message.py",),
     # Transports
     ("transport/base.py", "transport/__init__.py"),
-    ("transport/merged.py",),
+    ("transport/merged.py", "transport/advice.py"),
+    ("transport/versioned/",),
     ("transport/stock/",),
+    # The native transport, bottom-up
+    ("transport/native/__init__.py", "transport/native/settings.py"),
+    ("transport/native/connection/",),
+    ("transport/native/lookup/",),
+    ("transport/native/connection/attachment.py",),
+    ("transport/native/lookup/watching.py", "transport/native/clusters.py"),
+    ("transport/native/schemas.py",),
+    ("transport/native/consumer/", "transport/native/producer/"),
+    ("transport/native/transport.py", "transport/native/options.py"),
+    ("transport/choosing.py",),
     # The consumer, bottom-up
     ("consumer/sources.py", "consumer/life.py", "consumer/window.py"),
+    ("consumer/events.py", "consumer/announcer.py"),
     ("consumer/receiving/",),
     ("consumer/settling/",),
     ("consumer/forwarding/",),
     ("consumer/intake.py", "consumer/statistics.py", "consumer/calls.py"),
     ("consumer/consumer.py",),
     ("consumer/opening.py", "consumer/__init__.py"),
-    ("producer.py", "reader.py", "schema.py"),
+    ("reading.py",),
+    ("producer.py", "reader.py", "schema.py", "message_batch.py"),
     ("client.py",),
     # The development broker
     ("devbroker/rules/",),
@@ -49,7 +65,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("devbroker/recorder.py", "devbroker/scheduler.py", "devbroker/attached.py"),
     ("devbroker/service.py",),
     ("devbroker/handlers/",),
-    ("devbroker/session.py", "devbroker/fault_injection.py"),
+    ("devbroker/session.py", "devbroker/login.py", "devbroker/fault_injection.py"),
     ("devbroker/",),
     # What stands on all that
     ("testing/", "deadletters/"),
@@ -60,12 +76,12 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 
 PURE = ("core/", "letters/", "wire/", "devbroker/rules/", "devbroker/handlers/")
 IMPURE = {"asyncio", "time", "socket", "logging", "threading", "selectors", "random", "anyio"}
-# The native library is imported by its transport, by the one file that names stock's own base
-# classes, and by the demo that runs stock beside this package.
+# The C++ library is imported by its transport, and by the demo that runs stock beside this
+# package. (`stock.library` loads it for stock's own code, and by name.)
 NATIVE = {"pulsar", "_pulsar"}
-NATIVE_ALLOWED = ("stock.py", "transport/stock/", "cli/demo/")
+NATIVE_ALLOWED = ("transport/stock/", "cli/demo/")
 # What may be read of another file's object though its name says no: by each message, where a call
-# would cost more than the rest; asyncio's and the native library's own; of the same class.
+# would cost more than the rest; asyncio's and the C++ library's own; of the same class.
 PRIVATE_ALLOWED = {
     ("client.py", "client._transport"),
     ("ids.py", "ours._identity"),
@@ -77,13 +93,14 @@ PRIVATE_ALLOWED = {
     ("consumer/consumer.py", "message._entry"),
     ("consumer/consumer.py", "message._index"),
     ("consumer/consumer.py", "self.place.runner._thread_id"),
+    ("process.py", "task._log_destroy_pending"),
     ("producer.py", "self.place.runner._thread_id"),
     ("reader.py", "self.place.runner._thread_id"),
     ("awaiting.py", "function._is_coroutine"),
     ("awaiting.py", "asyncio.coroutines._is_coroutine"),
     ("transport/stock/calls.py", "asyncio._get_running_loop"),
     ("transport/stock/native_ids.py", "message_id._msg_id"),
-    ("transport/stock/schema_versions.py", "self._schema._decode_bytes"),
+    ("transport/versioned/messages.py", "self._schema._decode_bytes"),
     ("transport/stock/transport.py", "client._client"),
     ("cli/demo/stock_side.py", "pulsar.MessageId(-1, ledger + 1, entry, -1)._msg_id"),
 }

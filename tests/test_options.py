@@ -9,8 +9,14 @@ from typing import Any
 import pulsar
 import pytest
 
-from pulsar_encore import Backoff, BatchReceivePolicy, ConfigurationError, ConsumerType
-from pulsar_encore.options import ConsumerOptions, parse_topics
+from pulsar_encore import (
+    Backoff,
+    BatchReceivePolicy,
+    ConfigurationError,
+    ConsumerType,
+    MessageId,
+)
+from pulsar_encore.options import ConsumerOptions, Subscription, parse_topics
 from pulsar_encore.options.enums import InitialPosition
 
 
@@ -141,3 +147,27 @@ def test_topics_as_stock_takes_them(topic: object, is_pattern: bool, expected: o
 def test_topics_that_make_no_sense(topic: object, is_pattern: bool) -> None:
     with pytest.raises(ConfigurationError, match="topic"):
         parse_topics(topic, is_pattern)
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"topics": ()}, "topics or a pattern"),
+        ({"pattern": "x.*"}, "not both"),
+        ({"start_message_id": MessageId.earliest}, "needs durable=False"),
+        ({"durable": False}, "needs a start_message_id"),
+        (
+            {
+                "durable": False,
+                "start_message_id": MessageId.latest,
+                "consumer_type": ConsumerType.Shared,
+            },
+            "Exclusive or Failover",
+        ),
+    ],
+)
+def test_a_subscription_that_does_not_go_together_is_refused(
+    given: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=match):
+        Subscription(**{"topics": ("t",), "subscription_name": "s", **given})

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import pulsar_encore as encore
 from pulsar_encore import __version__, cli
 from pulsar_encore.cli import bench, broker_process
 from pulsar_encore.errors import ConfigurationError, TransportError
@@ -103,6 +104,16 @@ def test_the_broker_of_a_process_listens_and_goes_with_the_block() -> None:
         socket.create_connection(("127.0.0.1", port), timeout=5).close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+async def test_a_broker_that_is_started_again_gives_ids_that_none_had() -> None:
+    """What was acked on the one before looks to a client like what comes again (its restart)."""
+    ledgers = []
+    for _ in range(2):
+        with broker_process.broker_process() as url:
+            async with encore.Client(url) as client, client.create_producer("t") as producer:
+                ledgers.append((await producer.send(b"one")).ledger_id())
+    assert ledgers[0] < ledgers[1]
 
 
 def test_the_broker_of_a_process_does_not_outlive_who_started_it() -> None:

@@ -16,7 +16,7 @@ from pulsar_encore import cli
 from pulsar_encore.cli.demo import pending_memory, throughput, two_delays
 from pulsar_encore.cli.demo import run as demo
 from pulsar_encore.cli.demo.measuring import MeasurementError, measure
-from pulsar_encore.cli.demo.scenario import SIDES, Scenario, attempt, both_sides, row_of, seconds
+from pulsar_encore.cli.demo.scenario import SIDES, Scenario, all_sides, attempt, row_of, seconds
 from pulsar_encore.cli.demo.workload import Figures, resident_mb
 from pulsar_encore.devbroker import BrokerSettings, run_in_thread
 
@@ -28,60 +28,68 @@ class Fake:
 
     def __init__(self, answers: Mapping[tuple[str, str], Figures]) -> None:
         self.answers = answers
-        self.asked: list[tuple[str, str]] = []
 
     async def __call__(
-        self, side: str, name: str, *, within_s: float, topic: str = "", **parameters: Any
+        self,
+        side: str,
+        name: str,
+        *,
+        within_s: float,
+        transport: str = "stock",
+        topic: str = "",
+        **parameters: Any,
     ) -> Figures:
-        self.asked.append((side, name))
         try:
-            return self.answers[side, name]
+            return self.answers[side, transport]
         except KeyError:
             raise MeasurementError("the broker went away") from None
 
 
 def _scenario(title: str = "what", **changes: Any) -> Scenario:
     settings: dict[str, Any] = {
-        "labels": SIDES,
-        "measure": both_sides("it", within_s=5),
+        "labels": tuple(SIDES),
+        "measure": all_sides("it", within_s=5),
         "stock": lambda figures: f"{figures['stock']['it']:.0f}",
-        "encore": lambda figures: f"{figures['encore']['it']:.0f}",
+        "ours": lambda figures, label: f"{figures[label]['it']:.0f}",
     }
     return Scenario(title=title, **{**settings, **changes})
 
 
 async def test_a_row_is_made_of_what_was_measured() -> None:
-    fake = Fake({("stock", "it"): {"it": 7.0}, ("encore", "it"): {"it": 8.0}})
+    answers = {("stock", "stock"): 7.0, ("encore", "stock"): 8.0, ("encore", "native"): 9.0}
     scenario = _scenario()
-    row = row_of(scenario, await scenario.measure(fake))
-    assert (row.stock, row.encore, row.missing) == ("7", "8", ())
+    row = row_of(scenario, await scenario.measure(Fake({k: {"it": v} for k, v in answers.items()})))
+    assert (row.stock, row.encore, row.native, row.missing) == ("7", "8", "9", ())
 
 
 async def test_a_failed_measurement_takes_the_place_of_its_figure_only() -> None:
-    fake = Fake({("encore", "it"): {"it": 8.0}})
+    fake = Fake({("encore", "stock"): {"it": 8.0}})
     scenario = _scenario()
     row = row_of(scenario, await scenario.measure(fake))
     assert row.stock == "could not be measured: the broker went away"
     assert row.encore == "8"
-    assert row.missing == ("stock",)
+    assert row.native == "could not be measured: the broker went away"
+    assert row.missing == ("stock", "native")
 
 
 async def test_throughput_takes_turns_and_the_median_counts() -> None:
-    rates = iter([10.0, 100.0, 60.0, 30.0, 90.0, 90.0, 20.0, 110.0, 70.0])
-    order: list[str] = []
+    rates = iter([10.0, 100.0, 60.0, 200.0, 30.0, 90.0, 90.0, 300.0, 20.0, 110.0, 70.0, 250.0])
+    order: list[tuple[str, str]] = []
 
-    async def run(side: str, name: str, **_: Any) -> Figures:
+    async def run(side: str, name: str, *, transport: str = "stock", **_: Any) -> Figures:
         if name == "fill":
             return {"seconds": 1.0}
-        order.append(name)
+        order.append((name.removeprefix("throughput"), transport))
         return {"per_s": next(rates), "cpu_us": 1.0}
 
     outcomes = await throughput.compare(run, rounds=3, messages=10, batch=5, topic="t")
-    assert order == ["throughput_asyncio", "throughput_sync", "throughput"] * 3
-    medians = {"stock asyncio": 20.0, "stock sync": 100.0, "encore": 70.0}
+    turn = [("_asyncio", "stock"), ("_sync", "stock"), ("", "stock"), ("", "native")]
+    assert order == turn * 3
+    medians = {"stock asyncio": 20.0, "stock sync": 100.0, "encore": 70.0, "native": 250.0}
     assert outcomes == {label: {"per_s": each, "cpu_us": 1.0} for label, each in medians.items()}
     row = row_of(throughput.SCENARIO, outcomes)
     assert "3.5 x asyncio, 0.7 x synchronous" in row.encore
+    assert "12.5 x asyncio, 2.5 x synchronous" in row.native
 
 
 async def test_without_messages_no_throughput_is_claimed() -> None:
@@ -89,21 +97,21 @@ async def test_without_messages_no_throughput_is_claimed() -> None:
         throughput.SCENARIO,
         await throughput.compare(Fake({}), rounds=1, messages=10, batch=5, topic="t"),
     )
-    assert row.missing == ("stock asyncio", "stock sync", "encore")
+    assert row.missing == ("stock asyncio", "stock sync", "encore", "native")
     assert row.encore.startswith("could not be measured")
 
 
 async def test_one_failed_round_leaves_no_figure() -> None:
     calls = iter([True, False])
 
-    async def run(side: str, name: str, **_: Any) -> Figures:
-        if name == "throughput" and not next(calls):
+    async def run(side: str, name: str, *, transport: str = "stock", **_: Any) -> Figures:
+        if transport == "native" and not next(calls):
             raise MeasurementError("crashed")
         return {"per_s": 1.0, "cpu_us": 1.0}
 
     outcomes = await throughput.compare(run, rounds=2, messages=10, batch=5, topic="t")
     row = row_of(throughput.SCENARIO, outcomes)
-    assert row.missing == ("encore",)
+    assert row.missing == ("native",)
     assert row.stock == "asyncio 1/s, synchronous loop 1/s"
 
 
@@ -121,7 +129,7 @@ def _answering(outcomes: Mapping[str, Any]) -> Any:
 
 
 def test_the_table_is_printed_and_the_exit_code_is_0() -> None:
-    outcomes = {"stock": {"it": 7.0}, "encore": {"it": 8.0}}
+    outcomes = {"stock": {"it": 7.0}, "encore": {"it": 8.0}, "native": {"it": 9.0}}
     code, text = _run(_scenario("a [bold]question?", measure=_answering(outcomes)))
     assert code == 0
     assert "a [bold]question?" in text
@@ -130,7 +138,11 @@ def test_the_table_is_printed_and_the_exit_code_is_0() -> None:
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_missing_figure_is_said_and_is_the_exit_code(alone: bool) -> None:
-    outcomes = {"stock": MeasurementError("no result in 5 s"), "encore": {"it": 8.0}}
+    outcomes = {
+        "stock": MeasurementError("no result in 5 s"),
+        "encore": {"it": 8.0},
+        "native": {"it": 9.0},
+    }
     code, text = _run(_scenario("which", measure=_answering(outcomes), alone=alone))
     assert code == 1
     assert "no result in 5 s" in text
@@ -138,39 +150,40 @@ def test_a_missing_figure_is_said_and_is_the_exit_code(alone: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("side", "lost", "calls"), [("stock", 1, 2), ("stock", 2, 2), ("encore", 1, 1)]
+    ("label", "lost", "calls"),
+    [("stock", 1, 2), ("stock", 2, 2), ("encore", 1, 1), ("native", 1, 1)],
 )
 def test_a_stock_process_that_dies_is_tried_again_and_that_is_said(
-    monkeypatch: pytest.MonkeyPatch, side: str, lost: int, calls: int
+    monkeypatch: pytest.MonkeyPatch, label: str, lost: int, calls: int
 ) -> None:
     """Stock's only: a process of ours that dies is a defect, and stays in the table."""
-    asked: list[str] = []
+    asked: list[tuple[str, str]] = []
 
-    async def measure_one(which: str, *_: Any, **__: Any) -> Figures:
-        asked.append(which)
-        if which == side and asked.count(side) <= lost:
+    async def measure_one(which: str, *_: Any, transport: str, **__: Any) -> Figures:
+        asked.append((which, transport))
+        if asked[-1] == SIDES[label] and asked.count(SIDES[label]) <= lost:
             raise MeasurementError("terminate called", lost=True)
         return {"it": 7.0}
 
     monkeypatch.setattr(demo, "measure", measure_one)
     code, text = _run(_scenario())
-    assert asked.count(side) == calls
+    assert asked.count(SIDES[label]) == calls
     assert (code == 0) is (lost < calls)
     assert "terminate called" in text
-    assert ("(in two tries; the first: terminate called)" in text) is (side == "stock")
+    assert ("(in two tries; the first: terminate called)" in text) is (label == "stock")
     assert ("could not be measured" in text) is (code == 1)
 
 
 def test_a_measurement_that_is_wrong_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    asked: list[tuple[str, str]] = []
 
-    async def measure_one(which: str, *_: Any, **__: Any) -> Figures:
-        asked.append(which)
+    async def measure_one(which: str, *_: Any, transport: str, **__: Any) -> Figures:
+        asked.append((which, transport))
         raise MeasurementError("no such option")
 
     monkeypatch.setattr(demo, "measure", measure_one)
     code, text = _run(_scenario())
-    assert (code, sorted(asked)) == (1, ["encore", "stock"])
+    assert (code, sorted(asked)) == (1, sorted(SIDES.values()))
     assert "two tries" not in text
 
 
@@ -209,6 +222,7 @@ def test_no_scenario_holds_a_figure() -> None:
         assert row.missing == scenario.labels
         assert row.stock.startswith("could not be measured")
         assert row.encore.startswith("could not be measured")
+        assert row.native.startswith("could not be measured")
 
 
 def test_only_the_stock_side_imports_the_stock_client() -> None:
@@ -224,27 +238,34 @@ def test_only_the_stock_side_imports_the_stock_client() -> None:
     assert importing == {"stock_side.py"}
 
 
-async def test_both_sides_are_measured_for_real() -> None:
-    """Small, but through processes, a broker and both clients."""
+async def test_all_sides_are_measured_for_real() -> None:
+    """Small, but through processes, a broker and all clients."""
     with run_in_thread(BrokerSettings(record=False)) as broker:
         delays = {"short_s": 0.4, "long_s": 1.0}
         memory = {"count": COUNT, "delay_s": 60.0}
+        sides = SIDES.items()
         work = [
-            attempt(measure(side, name, broker.url, f"{name}-{side}", within_s=30, **parameters))
+            attempt(
+                measure(
+                    *(side, name, broker.url, f"{name}-{label}"),
+                    within_s=30,
+                    transport=transport,
+                    **parameters,
+                )
+            )
             for name, parameters in (("two_delays", delays), ("pending_memory", memory))
-            for side in SIDES
+            for label, (side, transport) in sides
         ]
         results: list[Any] = await asyncio.gather(*work)
-    stock, ours, stock_memory, our_memory = results
-    assert ours["short_s"] == pytest.approx(0.5, abs=0.2)
-    assert ours["long_s"] == pytest.approx(1.1, abs=0.25)
-    assert stock["long_s"] < 0.9  # the defect shown: the longer delay is not to be had
-    assert stock_memory["mb"] > 3 * max(our_memory["mb"], 1.0)
-    row = row_of(two_delays.SCENARIO, {"stock": stock, "encore": ours})
-    assert row.missing == ()
-    assert row_of(
-        pending_memory.SCENARIO, {"stock": stock_memory, "encore": our_memory}
-    ).stock.endswith("bytes each)")
+    came = dict(zip(SIDES, results[:3], strict=True))
+    weights = dict(zip(SIDES, results[3:], strict=True))
+    for label in ("encore", "native"):
+        assert came[label]["short_s"] == pytest.approx(0.5, abs=0.2)
+        assert came[label]["long_s"] == pytest.approx(1.1, abs=0.25)
+        assert weights["stock"]["mb"] > 3 * max(weights[label]["mb"], 1.0)
+    assert came["stock"]["long_s"] < 0.9  # the defect shown: the longer delay is not to be had
+    assert row_of(two_delays.SCENARIO, came).missing == ()
+    assert row_of(pending_memory.SCENARIO, weights).stock.endswith("bytes each)")
 
 
 async def test_a_measurement_that_fails_says_why() -> None:

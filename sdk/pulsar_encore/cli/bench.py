@@ -26,9 +26,13 @@ from .console import wide_console
 BENCHMARKS: Final = (
     "throughput",
     "latency",
+    "producing",
+    "forwarding",
     "nack_accuracy",
     "continuous_nacks",
+    "idle_consumers",
     "idle_cpu",
+    "held_messages",
     "pending_set",
 )
 

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from .. import FileLogger, LoggerLevel, letters
+from .. import FileLogger, LoggerLevel, UnreadableError, letters
 from ..deadletters import NO_FINGERPRINT, Letter, LetterGroup, ReplayReport, printable
 
 _MOST_TEXT: Final = 500
@@ -30,7 +30,7 @@ _NOTHING: Final = "(no REAL_TOPIC)"
 
 
 def quiet_engine() -> Any:
-    """The native library logs to stdout, which is for what was asked for; errors are said."""
+    """The C++ library logs to stdout, which is for what was asked for; errors are said."""
     return FileLogger(LoggerLevel.Error, os.devnull)
 
 
@@ -101,8 +101,8 @@ def _json(value: Any) -> str:
 def _key(read: Callable[[], str]) -> str | None:
     try:
         return read() or None
-    except UnicodeDecodeError:
-        return None  # raw bytes, which this transport cannot read
+    except UnreadableError:
+        return None
 
 
 def _encrypted(letter: Letter) -> bool:
@@ -151,7 +151,7 @@ def letter_text(letter: Letter, most_bytes: int) -> str:
     for label, read in (("key", message.partition_key), ("ordering key", message.ordering_key)):
         try:
             text = printable(read(), _MOST_TEXT)
-        except UnicodeDecodeError:
+        except UnreadableError:
             text = "(raw bytes, which this transport cannot read)"
         if text:
             lines.append(f"{label:<12} {text}")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-import certifi  # the native library's own choice where no CA is named
+import certifi  # the C++ library's own choice where no CA is named
 from cyclopts import Group, Parameter
 
 from .. import AuthenticationBasic, AuthenticationTLS, AuthenticationToken

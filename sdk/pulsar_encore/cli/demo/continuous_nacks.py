@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .scenario import SIDES, Scenario, both_sides, seconds
+from .scenario import SIDES, Scenario, all_sides, seconds
 from .workload import Figures
 
 DELAY_S = 1.5
@@ -19,8 +19,8 @@ def _stock(figures: Mapping[str, Figures]) -> str:
     return f"{text} (nothing until nacking stopped)" if late else text
 
 
-def _encore(figures: Mapping[str, Figures]) -> str:
-    first = figures["encore"]["first_s"]
+def _ours(figures: Mapping[str, Figures], label: str) -> str:
+    first = figures[label]["first_s"]
     return f"after {seconds(first)}" if first is not None else seconds(first)
 
 
@@ -29,8 +29,8 @@ SCENARIO = Scenario(
         f"A nack every {EVERY_S * 1000:.0f} ms for {FOR_S:g} s, delay {DELAY_S:g} s: "
         "when does the first message come back?"
     ),
-    labels=SIDES,
-    measure=both_sides(
+    labels=tuple(SIDES),
+    measure=all_sides(
         "continuous_nacks",
         within_s=40,
         delay_s=DELAY_S,
@@ -38,6 +38,6 @@ SCENARIO = Scenario(
         for_s=FOR_S,
     ),
     stock=_stock,
-    encore=_encore,
+    ours=_ours,
     seconds=11,
 )

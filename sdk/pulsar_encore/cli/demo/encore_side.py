@@ -1,4 +1,7 @@
-"""This SDK's half of every measurement: the same workloads, call by call."""
+"""This SDK's part of every measurement: the same workloads, call by call.
+
+On which transport is the environment's to say (`measuring.measure`).
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,10 @@ from typing import Any
 
 from ... import (
     Client,
-    ConsoleLogger,
     Consumer,
     ConsumerType,
     DeadLetterPolicy,
     InitialPosition,
-    LoggerLevel,
     letters,
 )
 from ...deadletters import DeadLetters, Selection
@@ -36,7 +37,7 @@ _SHARED: dict[str, Any] = {
 
 
 def _client(url: str) -> Client:
-    return Client(url, logger=ConsoleLogger(LoggerLevel.Error), **LOGIN)
+    return Client(url, **LOGIN)
 
 
 async def continuous_nacks(

@@ -12,12 +12,14 @@ import asyncio
 import importlib
 import inspect
 import json
+import os
 import sys
 from dataclasses import asdict
 from types import ModuleType
 from typing import Any, Final
 
 from ...errors import EncoreError
+from ...transport.choosing import VARIABLE
 from ..login import Login, access
 from .workload import LOGIN, Figures
 
@@ -44,6 +46,7 @@ async def measure(
     topic: str,
     *,
     within_s: float,
+    transport: str = "stock",
     login: Login | None = None,
     **parameters: Any,
 ) -> Figures:
@@ -53,6 +56,7 @@ async def measure(
         side: ``"stock"`` or ``"encore"``, or the full name of another module with measurements.
         name: A function of that side.
         within_s: Longest it may take in s.
+        transport: Which one clients of this package get there; it is no matter to stock's.
         login: Where the broker asks for one; the process reads its files.
         parameters: The function's keywords.
 
@@ -66,6 +70,7 @@ async def measure(
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, VARIABLE: transport},
         start_new_session=True,  # an interrupt at the terminal ends the parent, which ends this
     )
     try:

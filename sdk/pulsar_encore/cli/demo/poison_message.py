@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .scenario import SIDES, Scenario, both_sides
+from .scenario import SIDES, Scenario, all_sides
 from .workload import Figures
 
 
@@ -20,8 +20,8 @@ def _stock(figures: Mapping[str, Figures]) -> str:
     return f"{_letter(figures['stock'])} (no replay in the client)"
 
 
-def _encore(figures: Mapping[str, Figures]) -> str:
-    ours = figures["encore"]
+def _ours(figures: Mapping[str, Figures], label: str) -> str:
+    ours = figures[label]
     if not ours["home"]:
         return f"{_letter(ours)}; replayed, and not seen again"
     return f"{_letter(ours)}; replayed, and at home at attempt {ours['attempt']:.0f}"
@@ -29,9 +29,9 @@ def _encore(figures: Mapping[str, Figures]) -> str:
 
 SCENARIO = Scenario(
     title="A poison message is dead-lettered: does the letter say why, and can it be replayed?",
-    labels=SIDES,
-    measure=both_sides("poison_message", within_s=30, most=2),
+    labels=tuple(SIDES),
+    measure=all_sides("poison_message", within_s=30, most=2),
     stock=_stock,
-    encore=_encore,
+    ours=_ours,
     seconds=4,
 )

@@ -147,12 +147,22 @@ def _runner(url: str, login: Login | None, tries: list[str]) -> Run:
     """
 
     async def run(
-        side: str, name: str, *, within_s: float, topic: str = "", **parameters: Any
+        side: str,
+        name: str,
+        *,
+        within_s: float,
+        transport: str = "stock",
+        topic: str = "",
+        **parameters: Any,
     ) -> Figures:
         async def once() -> Figures:
             where = topic or f"encore-demo-{uuid.uuid4().hex}"
             return await measure(
-                side, name, url, where, within_s=within_s, login=login, **parameters
+                *(side, name, url, where),
+                within_s=within_s,
+                transport=transport,
+                login=login,
+                **parameters,
             )
 
         try:
@@ -171,7 +181,9 @@ def table_of(rows: Sequence[Row]) -> Table:
     table = Table(show_lines=True, expand=True)
     table.add_column("what was done", ratio=3)
     table.add_column("stock pulsar-client", ratio=2)
-    table.add_column("pulsar-encore", ratio=2, style="bold")
+    table.add_column("pulsar-encore over that", ratio=2)
+    table.add_column("pulsar-encore, native", ratio=2, style="bold")
     for row in rows:
-        table.add_row(*map(Text, (row.title, row.stock, row.encore)))  # text, not markup
+        cells = (row.title, row.stock, row.encore, row.native)
+        table.add_row(*map(Text, cells))  # text, not markup
     return table

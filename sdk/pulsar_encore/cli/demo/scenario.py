@@ -16,14 +16,26 @@ from .workload import Figures
 
 Outcome = Figures | MeasurementError
 Outcomes = Mapping[str, Outcome]
-SIDES: Final = ("stock", "encore")
+#: Label -> side, and the transport of its clients where it is this package.
+SIDES: Final = {
+    "stock": ("stock", "stock"),
+    "encore": ("encore", "stock"),
+    "native": ("encore", "native"),
+}
 
 
 class Run(Protocol):
     """What a scenario may ask for: `measure` with address and topic filled in."""
 
     def __call__(
-        self, side: str, name: str, *, within_s: float, topic: str = "", **parameters: Any
+        self,
+        side: str,
+        name: str,
+        *,
+        within_s: float,
+        transport: str = "stock",
+        topic: str = "",
+        **parameters: Any,
     ) -> Awaitable[Figures]: ...
 
 
@@ -35,7 +47,8 @@ class Scenario:
         title: The left column: what is done, and the question.
         labels: What is measured, as in progress lines; the keys of the outcomes.
         measure: Makes every measurement, one awaitable for each label.
-        stock, encore: The two cells, from the figures they name; called with complete ones only.
+        stock: The stock client's cell, from the figures it names; called with complete ones only.
+        ours: This package's, by the label of a measurement: one cell for each transport.
         alone: Nothing else may run beside it, because it is a matter of speed.
         seconds: About how long it takes, for the progress bar.
     """
@@ -44,7 +57,7 @@ class Scenario:
     labels: tuple[str, ...]
     measure: Callable[[Run], Awaitable[Outcomes]]
     stock: Callable[[Mapping[str, Figures]], str]
-    encore: Callable[[Mapping[str, Figures]], str]
+    ours: Callable[[Mapping[str, Figures], str], str]
     alone: bool = False
     seconds: float = 10.0
 
@@ -56,6 +69,7 @@ class Row:
     title: str
     stock: str
     encore: str
+    native: str
     missing: tuple[str, ...] = ()
 
 
@@ -67,14 +81,17 @@ async def attempt(work: Awaitable[Figures]) -> Outcome:
         return error
 
 
-def both_sides(
+def all_sides(
     name: str, *, within_s: float, **parameters: Any
 ) -> Callable[[Run], Awaitable[Outcomes]]:
-    """Measure the same function of both sides at the same time; labels ``stock``, ``encore``."""
+    """Measure the same function of all sides at the same time; labels as in `SIDES`."""
 
     async def measure(run: Run) -> Outcomes:
         outcomes = await asyncio.gather(
-            *(attempt(run(side, name, within_s=within_s, **parameters)) for side in SIDES)
+            *(
+                attempt(run(side, name, within_s=within_s, transport=transport, **parameters))
+                for side, transport in SIDES.values()
+            )
         )
         return dict(zip(SIDES, outcomes, strict=True))
 
@@ -85,14 +102,20 @@ def row_of(scenario: Scenario, outcomes: Outcomes) -> Row:
     """Put a scenario's outcomes into words."""
     figures = {key: each for key, each in outcomes.items() if not isinstance(each, Exception)}
     missing = tuple(label for label in scenario.labels if label not in figures)
-    cells = []
-    for tell in (scenario.stock, scenario.encore):
-        try:
-            cells.append(tell(figures))
-        except KeyError as error:
-            reason = outcomes.get(error.args[0], "not run")
-            cells.append(f"could not be measured: {reason}")
-    return Row(scenario.title, cells[0], cells[1], missing)
+    return Row(
+        scenario.title,
+        stock=_cell(lambda: scenario.stock(figures), outcomes),
+        encore=_cell(lambda: scenario.ours(figures, "encore"), outcomes),
+        native=_cell(lambda: scenario.ours(figures, "native"), outcomes),
+        missing=missing,
+    )
+
+
+def _cell(tell: Callable[[], str], outcomes: Outcomes) -> str:
+    try:
+        return tell()
+    except KeyError as error:
+        return f"could not be measured: {outcomes.get(error.args[0], 'not run')}"
 
 
 def seconds(value: float | None) -> str:

@@ -48,12 +48,20 @@ def _client(url: str) -> Iterator[pulsar.Client]:
 
 
 def publish(
-    url: str, topic: str, count: int, *, batch: int = 0, every_s: float = 0.0, burst: int = 1
+    url: str,
+    topic: str,
+    count: int,
+    *,
+    batch: int = 0,
+    every_s: float = 0.0,
+    burst: int = 1,
+    size: int = len(PAYLOAD),
 ) -> None:
-    """Publish `count` messages of 100 bytes.
+    """Publish `count` messages.
 
     Args:
         batch: Messages in an entry; 0 for no batches.
+        size: Bytes of each.
         every_s: A burst each so many seconds; 0 as fast as it goes.
         burst: Messages in a burst.
     """
@@ -67,16 +75,17 @@ def publish(
             max_pending_messages=20_000,
             block_if_queue_full=True,
         )
+        payload = PAYLOAD[:1] * size
         start = time.monotonic()
         for number in range(count):
             if every_s:
                 time.sleep(max(0.0, start + number // burst * every_s - time.monotonic()))
-            producer.send_async(PAYLOAD, None)
+            producer.send_async(payload, None)
         producer.flush()
         producer.close()
 
 
-def fill(url: str, topic: str, *, count: int, batch: int) -> Figures:
+def fill(url: str, topic: str, *, count: int, batch: int, size: int = len(PAYLOAD)) -> Figures:
     """Publish before a race; as a measurement, so that it has a process of its own.
 
     A subscription that never acks keeps what the racers have acked, as brokers drop it otherwise.
@@ -84,7 +93,7 @@ def fill(url: str, topic: str, *, count: int, batch: int) -> Figures:
     with _client(url) as client:
         client.subscribe(topic, "keep", **_SHARED).close()
     clock = Stopwatch()
-    publish(url, topic, count, batch=batch)
+    publish(url, topic, count, batch=batch, size=size)
     return {"seconds": clock()}
 
 

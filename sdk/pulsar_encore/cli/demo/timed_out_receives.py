@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .scenario import SIDES, Scenario, both_sides
+from .scenario import SIDES, Scenario, all_sides
 from .workload import Figures
 
 COUNT = 1000
@@ -22,8 +22,8 @@ def _stock(figures: Mapping[str, Figures]) -> str:
     return _cell(figures["stock"])
 
 
-def _encore(figures: Mapping[str, Figures]) -> str:
-    return _cell(figures["encore"])
+def _ours(figures: Mapping[str, Figures], label: str) -> str:
+    return _cell(figures[label])
 
 
 SCENARIO = Scenario(
@@ -31,8 +31,8 @@ SCENARIO = Scenario(
         f"asyncio.wait_for(receive(), {TIMEOUT_S * 1000:g} ms) while {BURST} messages come "
         f"every {EVERY_S * 1000:g} ms: how many are ever seen?"
     ),
-    labels=SIDES,
-    measure=both_sides(
+    labels=tuple(SIDES),
+    measure=all_sides(
         "timed_out_receives",
         within_s=40,
         count=COUNT,
@@ -41,6 +41,6 @@ SCENARIO = Scenario(
         timeout_s=TIMEOUT_S,
     ),
     stock=_stock,
-    encore=_encore,
+    ours=_ours,
     seconds=7,
 )

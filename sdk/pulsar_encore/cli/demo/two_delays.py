@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .scenario import SIDES, Scenario, both_sides, seconds
+from .scenario import SIDES, Scenario, all_sides, seconds
 from .workload import Figures
 
 SHORT_S = 1.0
@@ -19,8 +19,8 @@ def _stock(figures: Mapping[str, Figures]) -> str:
     return f"{_cell(figures['stock'])} (one delay for the whole consumer)"
 
 
-def _encore(figures: Mapping[str, Figures]) -> str:
-    return _cell(figures["encore"])
+def _ours(figures: Mapping[str, Figures], label: str) -> str:
+    return _cell(figures[label])
 
 
 SCENARIO = Scenario(
@@ -28,9 +28,9 @@ SCENARIO = Scenario(
         f"Two messages of one batch, to come back after {SHORT_S:g} s and {LONG_S:g} s: "
         "when do they?"
     ),
-    labels=SIDES,
-    measure=both_sides("two_delays", within_s=30, short_s=SHORT_S, long_s=LONG_S),
+    labels=tuple(SIDES),
+    measure=all_sides("two_delays", within_s=30, short_s=SHORT_S, long_s=LONG_S),
     stock=_stock,
-    encore=_encore,
+    ours=_ours,
     seconds=6,
 )

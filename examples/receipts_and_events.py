@@ -1,0 +1,52 @@
+"""The native transport: an ack is awaited until the broker has it, and events say what happens.
+
+python examples/receipts_and_events.py [service_url]
+"""
+
+import asyncio
+import sys
+
+import pulsar_encore as encore
+from pulsar_encore import testing
+
+TOPIC = "example-receipts"
+
+
+def heard(event: encore.ConsumerEvent) -> None:
+    match event:
+        case encore.Disconnected():
+            print("the connection is lost")
+        case encore.Connected():
+            print("connected again")
+
+
+async def main(url: str) -> None:
+    async with (
+        encore.Client(url, transport="native") as client,
+        client.subscribe(
+            TOPIC, "receipts", ack_receipt_enabled=True, event_listener=heard
+        ) as consumer,
+        client.create_producer(TOPIC) as producer,
+    ):
+        print(f"transport: {consumer.statistics().transport}")
+        await producer.send(b"pay", partition_key=b"\xff\x00")  # a key of bytes, kept as it is
+        msg = await consumer.receive()
+        print(f"key: {msg.partition_key_bytes()!r}")
+
+        acked = consumer.acknowledge(msg)
+        if isinstance(url, testing.BrokerUrl):
+            url.broker.drop_connections()  # before the ack has left
+        await acked  # it is sent again, and this waits for the broker's word
+        print("the broker has confirmed the ack")
+
+
+async def start() -> None:
+    if len(sys.argv) > 1:
+        await main(sys.argv[1])
+    else:
+        async with testing.broker() as url:
+            await main(url)
+
+
+if __name__ == "__main__":
+    asyncio.run(start())
