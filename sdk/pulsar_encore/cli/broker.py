@@ -28,7 +28,8 @@ def run_broker(*, until_eof: bool = False, **settings: Any) -> int:
     """
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.INFO)
     # What runs as a process is started again; ids that come twice look like what was acked before.
-    checked = BrokerSettings(record=False, first_ledger=int(time.time()), **settings)
+    first_ledger = time.time_ns() // 1_000_000
+    checked = BrokerSettings(record=False, first_ledger=first_ledger, **settings)
     if until_eof:
         threading.Thread(target=_end_with_stdin, daemon=True).start()
     asyncio.run(serve(checked))
