@@ -288,6 +288,7 @@ async def test_a_parked_nack_that_java_reconsumes_has_its_looks_as_java_counts(
         assert parked.properties()[letters.PARKED_LOOKS] == "3"
     (taken,) = await asyncio.to_thread(java.call, "consume", topic, "s", 3, "reconsume", 1, 0)
     assert letters.RECONSUME_TIMES not in taken["properties"]
+    await asyncio.sleep(2.5)  # until it is due: how often an early letter is put off is no look
     async with await subscribe(client, topic, 3) as consumer:
         for look in range(4):
             message = await consumer.receive(timeout=10)
