@@ -634,10 +634,7 @@ class Source:
         """
         deadline = self._loop.time() + self._settings.operation_timeout_s
         while True:
-            await self._until_attached(deadline)
-            if self._closed:
-                raise ClosedError(f"{self.topic}: the consumer was closed")
-            session = self._ready()
+            session = await self._until_attached(deadline)
             self._seeking += 1
             try:
                 await session.ask(
@@ -693,11 +690,19 @@ class Source:
         elif damaged and not self._seeking:
             self._attach_anew()
 
-    async def _until_attached(self, deadline: float) -> None:
-        """Wait for that; what comes next says by name that it did not come about."""
+    async def _until_attached(self, deadline: float) -> Session:
+        """Wait for that.
+
+        Raises:
+            NotConnected: It did not come about by then.
+            ClosedError: The consumer was closed.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 await self._is_attached.wait()
+        if self._closed:
+            raise ClosedError(f"{self.topic}: the consumer was closed")
+        return self._ready()
 
     async def _ask_last(
         self, session: Session, consumer_id: int
@@ -734,10 +739,7 @@ class Source:
         """
         deadline = self._loop.time() + self._settings.operation_timeout_s
         while True:
-            await self._until_attached(deadline)
-            if self._closed:
-                raise ClosedError(f"{self.topic}: the consumer was closed")
-            session = self._ready()
+            session = await self._until_attached(deadline)
             try:
                 return await ask(session)
             except NotConnected:
