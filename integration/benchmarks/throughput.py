@@ -1,8 +1,9 @@
 """Receive and acknowledge, one task: both transports, stock asyncio, stock's synchronous loop.
 
 Messages from a broker in another process: 100 bytes in producer batches of 1000 and of 10, and
-unbatched 100 bytes and 10 kB. The four take turns, each time in a new process and on a new
-subscription, and the medians count.
+unbatched 100 bytes and 10 kB. One message at a time, and by lists: `batch_receive`, and one
+`acknowledge` of what it returned; stock's synchronous client, which has no such, acknowledges each.
+They take turns, each time in a new process and on a new subscription, and the medians count.
 
     python -m integration.benchmarks.throughput [--url URL] [--rounds 3]
 """
@@ -12,16 +13,29 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
-from pulsar_encore.cli.demo.throughput import compare
-from pulsar_encore.cli.demo.workload import Figures
+import pulsar
+
+import pulsar_encore as encore
+from pulsar_encore.cli.demo.throughput import WAYS, compare
+from pulsar_encore.cli.demo.workload import Figures, Stopwatch
 
 from .figures import Row, report
 from .processes import OURS, Runner, broker, fresh_topic
 
 ROUNDS = 3
+_MODULE: Final = "integration.benchmarks.throughput"  # also when this is `__main__`
+#: What `batch_receive` returns: so many messages, or what there is after so many ms.
+LISTS: Final = (500, 0, 10)
+ALL_WAYS: Final = {
+    **WAYS,
+    "native, lists": (_MODULE, "native_lists", "native", 300_000),
+    "stock sync, lists": (_MODULE, "stock_lists", "stock", 200_000),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +78,11 @@ KINDS = (
     Kind(batch=0, size=100, messages=101_000, rates={}, cpu=0.6),
     Kind(batch=0, size=10_000, messages=11_000, rates={}, cpu=0.8),
 )
-BESIDE = ("stock asyncio", "stock sync")
+#: Label -> what it is called, and who stands beside it.
+COMPARED: Final = {
+    **{label: (name, ("stock asyncio", "stock sync")) for label, name in OURS.items()},
+    "native, lists": ("native, lists", ("stock asyncio", "stock sync", "stock sync, lists")),
+}
 
 
 def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
@@ -79,7 +97,7 @@ def run(url: str | None = None, *, rounds: int = ROUNDS) -> list[Row]:
 def _medians(url: str | None, rounds: int, kind: Kind) -> dict[str, Figures]:
     sizes = {"messages": kind.messages, "batch": kind.batch, "size": kind.size}
     with broker(url) as where:
-        work = compare(Runner(where), topic=fresh_topic(), rounds=rounds, **sizes)
+        work = compare(Runner(where), topic=fresh_topic(), rounds=rounds, ways=ALL_WAYS, **sizes)
         outcomes = asyncio.run(work)
     medians: dict[str, Figures] = {}
     for label, outcome in outcomes.items():
@@ -91,11 +109,11 @@ def _medians(url: str | None, rounds: int, kind: Kind) -> dict[str, Figures]:
 
 def rows_of(kind: Kind, medians: Mapping[str, Figures]) -> Iterator[Row]:
     """The rows of one kind of topic."""
-    for label, name in OURS.items():
+    for label, (name, compared) in COMPARED.items():
         rate, cpu_us = (medians[label][key] or 0.0 for key in ("per_s", "cpu_us"))
-        for beside in BESIDE:
+        for beside in compared:
             other = medians[beside]["per_s"] or 0.0
-            factor = kind.rates.get((label, beside))
+            factor = kind.rates.get((label.partition(",")[0], beside))
             yield Row(
                 what=f"receive + ack {name}, {kind}",
                 unit="msg/s",
@@ -105,9 +123,9 @@ def rows_of(kind: Kind, medians: Mapping[str, Figures]) -> Iterator[Row]:
                 higher_is_better=True,
                 beside=beside,
             )
-        for beside in BESIDE:
+        for beside in compared:
             other = medians[beside]["cpu_us"] or 0.0
-            promised = (label, beside) == ("native", "stock sync")
+            promised = label != "encore" and beside == "stock sync"
             yield Row(
                 what=f"client CPU {name}, {kind}",
                 unit="us/msg",
@@ -116,6 +134,51 @@ def rows_of(kind: Kind, medians: Mapping[str, Figures]) -> Iterator[Row]:
                 bar=kind.cpu * other if promised else None,
                 beside=beside,
             )
+
+
+async def native_lists(url: str, topic: str, *, count: int, subscription: str) -> Figures:
+    """Receive and acknowledge several messages with each call."""
+    options: dict[str, Any] = {
+        "consumer_type": encore.ConsumerType.Shared,
+        "initial_position": encore.InitialPosition.Earliest,
+        "batch_receive_policy": encore.BatchReceivePolicy(*LISTS),
+    }
+    async with (
+        encore.Client(url) as client,
+        await client.subscribe(topic, subscription, **options) as consumer,
+    ):
+        first = await consumer.batch_receive()
+        await consumer.acknowledge(first)
+        clock, cpu, done = Stopwatch(), time.process_time(), 0
+        while done + len(first) < count:
+            messages = await consumer.batch_receive()
+            await consumer.acknowledge(messages)
+            done += len(messages)
+        return {"per_s": done / clock(), "cpu_us": (time.process_time() - cpu) / done * 1e6}
+
+
+def stock_lists(url: str, topic: str, *, count: int, subscription: str) -> Figures:
+    """The same on stock's synchronous client, as far as it can."""
+    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    consumer = client.subscribe(
+        topic,
+        subscription,
+        consumer_type=pulsar.ConsumerType.Shared,
+        initial_position=pulsar.InitialPosition.Earliest,
+        batch_receive_policy=pulsar.ConsumerBatchReceivePolicy(*LISTS),
+    )
+    first = consumer.batch_receive()
+    for message in first:
+        consumer.acknowledge(message)
+    clock, cpu, done = Stopwatch(), time.process_time(), 0
+    while done + len(first) < count:
+        messages = consumer.batch_receive()
+        for message in messages:
+            consumer.acknowledge(message)
+        done += len(messages)
+    figures: Figures = {"per_s": done / clock(), "cpu_us": (time.process_time() - cpu) / done * 1e6}
+    client.close()
+    return figures
 
 
 def main() -> int:

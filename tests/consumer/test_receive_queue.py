@@ -217,6 +217,38 @@ async def test_a_batchs_bytes_are_those_of_the_messages_it_takes(
     assert payloads(await consumer.batch_receive()) == [b"9"]
 
 
+@pytest.mark.parametrize("seed", range(40))
+async def test_a_batch_has_what_single_receives_would_have(
+    transport: MemoryTransport, subscribe: Subscribe, seed: int
+) -> None:
+    """Of two subscriptions with the same messages settled while queued, or received before."""
+    dice = random.Random(seed)
+    ids: list[MessageId] = []
+    for _ in range(dice.randint(1, 5)):
+        ids += transport.put(TOPIC, *(b"%d" % each for each in range(dice.choice([1, 3, 250]))))
+    settled = dice.sample(ids, k=dice.choice([0, 0, 1, len(ids) // 2]))
+    most, first = dice.choice([1, 2, 120, 1000]), dice.choice([0, 1, 2, 101])
+    taken: list[list[bytes]] = []
+    for name in ("one by one", "in batches"):
+        consumer = await subscribe(
+            subscription_name=name, batch_receive_policy=BatchReceivePolicy(most, -1, 5)
+        )
+        await asyncio.sleep(0.1)
+        await consumer.acknowledge(settled)
+        got = [await consumer.receive() for _ in range(min(first, len(ids) - len(settled)))]
+        if name == "one by one":
+            got += await receive_all(consumer, quiet_s=0.1)
+        else:
+            while batch := await consumer.batch_receive():
+                assert len(batch) <= most
+                got += batch
+        taken.append(payloads(got))
+        await consumer.acknowledge(got)
+        assert consumer.statistics().unacked == 0
+    assert taken[0] == taken[1]
+    assert len(taken[0]) == len(ids) - len(settled)
+
+
 POLICIES = [
     None,
     BatchReceivePolicy(1, -1, 0),

@@ -42,14 +42,19 @@ class Settling:
         source.owner = sources
         capabilities = SimpleNamespace(ack_unseen_index=True, name="model")
         link: Any = SimpleNamespace(capabilities=capabilities, source_of=lambda *_: 0)
-        acks: Any = SimpleNamespace(added=lambda state, messages: None)
+        self.added = 0
+        acks: Any = SimpleNamespace(added=self._add)
         redelivery: Any = Waiting(now)
         ownership = Ownership(sources, link)
         settlement = Settlement(ownership, link, acks, redelivery)
         self.ack = settlement.ack
+        self.ack_row = settlement.ack_row
         self.ack_cumulative = settlement.ack_cumulative
         loop: Any = None
         self.nack = Router(ownership, Verdicts(lambda failed: 0), redelivery, sources, loop).nack
+
+    def _add(self, _: SourceState, messages: int) -> None:
+        self.added += messages
 
 
 class Waiting:

@@ -35,10 +35,12 @@ STEPS: dict[str, Callable[[Entry], object]] = {
     "wait_on": lambda entry: entry.wait_on(1),
     "learn_acked": lambda entry: entry.learn_acked(0),
     "hand_over": lambda entry: entry.hand_over(1),
+    "hand_over_all": lambda entry: entry.hand_over_all(range(1, 2)),
     "nack": lambda entry: entry.nack(1),
     "leave": lambda entry: entry.leave(1),
     "stay": lambda entry: entry.stay(1),
     "ack": lambda entry: entry.ack(1),
+    "ack_held": lambda entry: entry.ack_held([1]),
     "ack_all": lambda entry: entry.ack_all(),
     "release": lambda entry: entry.release(0b010),
     "release_all": lambda entry: entry.release_all(),
@@ -89,13 +91,13 @@ def test_a_step_makes_of_a_state_what_its_row_says(step: str, before: int) -> No
     entry._check()
 
 
-@pytest.mark.parametrize("step", ["hand_over", "nack", "leave", "stay"])
+@pytest.mark.parametrize("step", ["hand_over", "hand_over_all", "nack", "leave", "stay"])
 @pytest.mark.parametrize("before", STATES)
 def test_a_step_says_whether_it_was_made(step: str, before: int) -> None:
     assert STEPS[step](entry_in(before)) is (before in TRANSITIONS[step])
 
 
-@pytest.mark.parametrize("step", ["hand_over", "leave", "stay"])
+@pytest.mark.parametrize("step", ["hand_over", "hand_over_all", "leave", "stay"])
 def test_a_record_out_of_use_makes_no_step(step: str) -> None:
     for before in TRANSITIONS[step]:
         entry = entry_in(before)

@@ -12,6 +12,7 @@ from producer_kit import Network
 import pulsar_encore as encore
 from pulsar_encore import ConsumerType, InitialPosition
 from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
+from pulsar_encore.devbroker.settings import BrokerSettings
 from pulsar_encore.outgoing import Outgoing
 from pulsar_encore.transport.base import Run
 
@@ -91,6 +92,40 @@ def test_a_seek_that_is_lost_behind_its_deadline_leaves_a_consumer_that_attaches
             await asyncio.sleep(5)
             assert consumer.is_connected()
             assert len(await all_of(consumer)) == 5
+
+    run(main())
+
+
+@pytest.mark.parametrize("sought", [True, False])
+def test_what_is_acked_during_a_seek_waits_for_its_end(sought: bool) -> None:
+    """Behind the SEEK it would be wrong: void when that took effect, sent when it failed."""
+
+    async def main() -> None:
+        rig = Rig(BrokerSettings(record=True))
+        rig.store(b"a", b"b")
+        async with encore.Client(URL, transport=rig.transport) as client:
+            consumer = await subscribed(client, ack_group_time_ms=0)
+            messages = [await consumer.receive(timeout=5) for _ in range(2)]
+            slow = Fault(kind="delay", command="SEEK", delay_ms=5_000)
+            wrong = Fault(kind="refuse", command="SEEK", error="MetadataError")
+            rig.service.faults = FaultPlan([slow if sought else wrong])
+            rig.service.recorder.clear()
+            seeking = asyncio.ensure_future(consumer.seek(0))
+            while not consumer._link._sources[0]._seeking:
+                await asyncio.sleep(0)
+            await consumer.acknowledge(messages)
+            assert not rig.service.recorder.find("ACK")
+            if sought:
+                await asyncio.sleep(4)
+                assert not rig.service.recorder.find("ACK")
+                await seeking
+                assert await all_of(consumer) == [b"a", b"b"]
+            else:
+                with pytest.raises(encore.PulsarException):
+                    await seeking
+                await asyncio.sleep(1)
+                assert rig.service.recorder.find("ACK")
+                assert consumer.statistics().unacked == 0
 
     run(main())
 

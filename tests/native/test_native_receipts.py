@@ -53,7 +53,7 @@ def test_an_ack_is_awaited_until_the_broker_has_it(lost: str, how: str) -> None:
             messages = [await consumer.receive(timeout=5) for _ in range(3)]
             await consumer.acknowledge(messages[0])
             assert backlog(rig) == 2
-            rig.service.faults = FaultPlan([Fault(kind="drop", command=lost, times=2)])
+            rig.service.faults = FaultPlan([Fault(kind="drop", command=lost)])
             waiting = asyncio.ensure_future(consumer.acknowledge(messages[1:]))
             await settle()
             assert not waiting.done()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -35,16 +34,21 @@ Call = Coroutine[Any, Any, None]
 
 
 class _Listed:
-    """A long list: what is left of it to be acked, and the sources it was of so far."""
+    """A list that is being acked, and the sources it was of so far."""
 
     def __init__(self, messages: Sequence[Settleable], settlement: Settlement) -> None:
-        self.rest: deque[Settleable] = deque(messages)  # the caller's own list may change
         self.acked: set[SourceState] = set()
+        self._messages = tuple(messages)  # the caller's own list may change
+        self._at = 0
         self._settlement = settlement
 
+    @property
+    def is_left(self) -> bool:
+        return self._at < len(self._messages)
+
     def ack_next(self) -> None:
-        self.acked.add(self._settlement.ack(self.rest[0]))
-        self.rest.popleft()
+        source, self._at = self._settlement.ack_row(self._messages, self._at)
+        self.acked.add(source)
 
 
 class Calls:
@@ -133,8 +137,15 @@ class Calls:
         task.add_done_callback(self._lists.pop)
         return Acting(task)
 
+    def ack_now(self, messages: Sequence[Settleable]) -> set[SourceState]:
+        """Ack a short list in one step; returns the sources it was of."""
+        listed = _Listed(messages, self._settlement)
+        while listed.is_left:
+            listed.ack_next()
+        return listed.acked
+
     async def _ack_all(self, listed: _Listed) -> None:
-        while listed.rest:
+        while listed.is_left:
             self._life.check()
             listed.ack_next()
             await self._end_turn()
@@ -146,7 +157,7 @@ class Calls:
         self._handed.take_all()
         for listed in self._lists.values():
             with contextlib.suppress(EncoreError):  # its own task meets it as well, and says so
-                while listed.rest:
+                while listed.is_left:
                     listed.ack_next()
 
 

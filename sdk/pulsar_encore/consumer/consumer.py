@@ -238,7 +238,7 @@ class Consumer:
 
     def _acknowledge(self, message: Settleable | Sequence[Settleable]) -> set[SourceState]:
         if isinstance(message, (list, tuple)):
-            return {self._settlement.ack(each) for each in message}
+            return self._calls.ack_now(message)
         return {self._settlement.ack(message)}  # type: ignore[arg-type]  # refuses other sequences
 
     @settles

@@ -12,7 +12,7 @@ business on the wire; a message is an (entry, index) pair. What a step means for
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from .packed import Packed
@@ -38,6 +38,7 @@ TRANSITIONS: Final[Mapping[str, Mapping[int, int]]] = {
     "learn_acked": {AWAY: ACKED},
     # The application got it. From here on only this hand-over can nack it.
     "hand_over": {QUEUED: HELD},
+    "hand_over_all": {QUEUED: HELD},
     # By the application, or the broker's delay was too coarse; by an id also what is queued.
     "nack": {QUEUED: NACKED, HELD: NACKED, NACKED: NACKED},
     # A copy of it is about to be sent to a letter topic.
@@ -46,6 +47,8 @@ TRANSITIONS: Final[Mapping[str, Mapping[int, int]]] = {
     "stay": {LEAVING: HELD},
     # By a message or an id, in whichever state it is.
     "ack": {AWAY: ACKED, QUEUED: ACKED, HELD: ACKED, NACKED: ACKED, LEAVING: ACKED},
+    # Of several, those that nothing else waits for.
+    "ack_held": {HELD: ACKED},
     # The same for all of the entry.
     "ack_all": {AWAY: ACKED, QUEUED: ACKED, HELD: ACKED, NACKED: ACKED, LEAVING: ACKED},
     # Due, or timed out: it is asked for again.
@@ -61,6 +64,7 @@ TRANSITIONS: Final[Mapping[str, Mapping[int, int]]] = {
 
 _AWAY: Final = bytes((AWAY,))
 _QUEUED: Final = bytes((QUEUED,))
+_HELD: Final = bytes((HELD,))
 _ACKED_DIGITS: Final = bytes(0x31 if state == ACKED else 0x30 for state in range(256))
 _ACKED_OR_AWAY: Final = bytes(ACKED if digit == 0x31 else AWAY for digit in range(256))
 _NACKED_DIGITS: Final = bytes(0x31 if state == NACKED else 0x30 for state in range(256))
@@ -199,6 +203,15 @@ class Entry:
             return True
         return False
 
+    def hand_over_all(self, indexes: range) -> bool:
+        """The same for each of some that follow one another; False, and nothing done, where one of
+        them is in another state."""
+        part = slice(indexes.start, indexes.stop)
+        if not self.live or indexes.step != 1 or self.state[part] != _QUEUED * len(indexes):
+            return False
+        self.state[part] = _HELD * len(indexes)
+        return True
+
     def nack(self, index: int) -> bool:
         """It waits; False in a state in which there is nothing to wait for."""
         if self.state[index] not in TRANSITIONS["nack"]:
@@ -229,6 +242,17 @@ class Entry:
             if before != AWAY:
                 self.active -= 1
         return before
+
+    def ack_held(self, indexes: Sequence[int]) -> int:
+        """What is held of several is done; returns how many that were."""
+        state, settled = self.state, 0
+        for index in indexes:
+            if state[index] == HELD:
+                state[index] = ACKED
+                settled += 1
+        self.unacked -= settled
+        self.active -= settled
+        return settled
 
     def ack_all(self) -> int:
         """All of it is done; returns how many were not."""

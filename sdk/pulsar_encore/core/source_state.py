@@ -343,6 +343,21 @@ class SourceState:
         self.acks.add_part(entry)
         return 1
 
+    def ack_each(self, entry: Entry, indexes: Sequence[int]) -> int:
+        """The same for several messages of an entry that is live."""
+        if self.special:
+            return sum(self.ack(entry, index) for index in indexes)
+        last = next((index for index in reversed(indexes) if entry.state[index] != ACKED), None)
+        if last is None:
+            return 0
+        # All but one of what is held: what becomes of the entry is decided once.
+        others = [index for index in indexes if index != last]
+        settled = entry.ack_held(others)
+        self.unacked -= settled
+        if settled == len(others):
+            return self.ack(entry, last)
+        return sum(self.ack(entry, index) for index in indexes)
+
     def _settled_alone(self, entry: Entry) -> None:
         """A held message that is its entry is acked: what `ack` does, without a call for each."""
         key = entry.key

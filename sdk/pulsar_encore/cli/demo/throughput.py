@@ -9,13 +9,14 @@ from __future__ import annotations
 import statistics
 import uuid
 from collections.abc import Mapping
+from typing import Final
 
 from .scenario import Outcome, Outcomes, Run, Scenario, attempt
 from .workload import PAYLOAD, Figures
 
 ROUNDS = 3
 #: Label -> side, function, transport, messages in one round: half a second of work or more.
-WAYS = {
+WAYS: Final[Mapping[str, tuple[str, str, str, int]]] = {
     "stock asyncio": ("stock", "throughput_asyncio", "stock", 20_000),
     "stock sync": ("stock", "throughput_sync", "stock", 200_000),
     "encore": ("encore", "throughput", "stock", 300_000),
@@ -26,7 +27,14 @@ BATCH = 1000
 
 
 async def compare(
-    run: Run, *, rounds: int, messages: int, batch: int, topic: str, size: int = len(PAYLOAD)
+    run: Run,
+    *,
+    rounds: int,
+    messages: int,
+    batch: int,
+    topic: str,
+    size: int = len(PAYLOAD),
+    ways: Mapping[str, tuple[str, str, str, int]] = WAYS,
 ) -> Outcomes:
     """Publish, then let each way in turn read from the start; the median of each figure.
 
@@ -34,15 +42,16 @@ async def compare(
         messages: How many to publish; every way reads its share of them, at most all but one.
         batch: Messages in an entry; 0 for no batches.
         size: Bytes of a message.
+        ways: Who takes part, as `WAYS`.
     """
     filled = await attempt(
         run("stock", "fill", within_s=60, topic=topic, count=messages, batch=batch, size=size)
     )
     if isinstance(filled, Exception):
-        return dict.fromkeys(WAYS, filled)
-    results: dict[str, list[Outcome]] = {label: [] for label in WAYS}
+        return dict.fromkeys(ways, filled)
+    results: dict[str, list[Outcome]] = {label: [] for label in ways}
     for _ in range(rounds):
-        for label, (side, name, transport, count) in WAYS.items():
+        for label, (side, name, transport, count) in ways.items():
             parameters = {"count": min(count, messages - 1), "subscription": uuid.uuid4().hex}
             work = run(side, name, within_s=60, transport=transport, topic=topic, **parameters)
             results[label].append(await attempt(work))

@@ -12,7 +12,7 @@ import asyncio
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import accumulate, count
+from itertools import accumulate, count, islice
 from operator import attrgetter
 from typing import Any, Final
 
@@ -162,11 +162,13 @@ class ReceiveQueue:
         for message in self._head:
             return message
         while self._cursors:
-            head = self._cursors[0]
-            self._head = self._walk_run(head) if type(head) is _Run else self._walk(head)
+            self._begin(self._cursors[0])
             for message in self._head:
                 return message
         return None
+
+    def _begin(self, head: _Cursor) -> None:
+        self._head = self._walk_run(head) if type(head) is _Run else self._walk(head)
 
     def _walk(self, cursor: _Cursor) -> Iterator[Message]:
         """The messages of one cursor, each handed over as it is asked for.
@@ -244,13 +246,39 @@ class ReceiveQueue:
 
     def take_many(self, most: int, most_bytes: int) -> list[Message]:
         """Up to so many messages and bytes (0 or less: any), but one however large it is."""
+        if most_bytes > 0 and self._queued_bytes() > most_bytes:
+            return self._take_weighed(most, most_bytes)
+        taken = list(islice(self._head, most))
+        while self._cursors and len(taken) < most:
+            head = self._cursors[0]
+            if len(taken) + head.end <= most and self._hand_over_all(head):
+                taken += Message.of_entry(head.entry, self._schema, head.indexes, head.messages)
+                self._walked(head)
+            else:
+                self._begin(head)
+                taken += islice(self._head, most - len(taken))
+        return taken
+
+    def _hand_over_all(self, cursor: _Cursor) -> bool:
+        """QUEUED -> HELD of all messages of a delivery, where nothing is to be done for each."""
+        entry, indexes = cursor.entry, cursor.indexes
+        return (
+            self._handed_over is None
+            and type(indexes) is range
+            and entry.failed is None
+            and entry.hand_overs is None
+            and not entry.source.attempts.failures
+            and entry.hand_over_all(indexes)
+        )
+
+    def _take_weighed(self, most: int, most_bytes: int) -> list[Message]:
+        """The same where the bytes may be what limits it."""
         taken: list[Message] = []
         left = most_bytes
         while len(taken) < most:
-            if most_bytes > 0:
-                left -= self._next_size()
-                if taken and left < 0:
-                    break
+            left -= self._next_size()
+            if taken and left < 0:
+                break
             message = self.take()
             if message is None:
                 break

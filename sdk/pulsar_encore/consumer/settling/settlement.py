@@ -6,6 +6,9 @@ begun or is done; an ack is never widened to siblings.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 from ...core.entry import Entry, EntryKey
 from ...core.source_state import SourceState
 from ...errors import MessageNotHeldError
@@ -15,6 +18,9 @@ from ...transport.base import ConsumerLink
 from .ack_sender import AckSender
 from .ownership import Ownership, Settleable, check_index, chunks_unknown
 from .redelivery import Redelivery
+
+#: Messages of a list that are acked in one step: a tenth of a ms.
+ROW: Final = 100
 
 
 class Settlement:
@@ -66,6 +72,32 @@ class Settlement:
         elif not state.acks.covers(key):
             self._ack_part(state, Entry(state, key, message_id.batch_size, True), index)
         return state
+
+    def ack_row(self, items: Sequence[Settleable], start: int) -> tuple[SourceState, int]:
+        """Of a list, from `start` on: messages of one source, up to `ROW`, are done; else one item.
+
+        Returns:
+            The source, and where the rest of the list begins.
+
+        Raises:
+            MessageNotHeldError: As `ack` does; nothing is acked then.
+        """
+        first = items[start]
+        if type(first) is not Message:
+            return self.ack(first), start + 1
+        source: SourceState = self._ownership.held(first).entry.source
+        at, end, added = start, min(start + ROW, len(items)), 0
+        while at < end:
+            entry, indexes = _of_one_entry(items, at, end)
+            if entry is None or entry.source is not source or not entry.live:
+                break
+            if len(indexes) == 1:
+                added += source.ack(entry, indexes[0])
+            else:
+                added += source.ack_each(entry, indexes)
+            at += len(indexes)
+        self._acks.added(source, added)
+        return (source, at) if at > start else (self.ack(first), start + 1)
 
     def _ack_late(self, state: SourceState, entry: Entry, index: int) -> None:
         """Acked before, waiting for its nack, on its way back here, or from before a seek."""
@@ -171,3 +203,19 @@ class Settlement:
             self.ack_cumulative(message)
         else:
             self.ack(message)
+
+
+def _of_one_entry(items: Sequence[Settleable], at: int, end: int) -> tuple[Entry | None, list[int]]:
+    """The entry of the message at `at`, and the indexes of the messages of it from there on; None
+    of what is no message with an entry."""
+    entry: Entry | None = None
+    indexes: list[int] = []
+    for position in range(at, end):
+        item = items[position]
+        if type(item) is not Message or item._entry is None:
+            break
+        if entry is not None and item._entry is not entry:
+            break
+        entry = item._entry
+        indexes.append(item._index)
+    return entry, indexes

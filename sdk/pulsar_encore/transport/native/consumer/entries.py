@@ -342,7 +342,7 @@ class EntryReader:
             raise BatchError(f"{end - at} bytes are left after the {count} messages of the batch")
         if removed:
             return _without_removed(batch, count, starts)
-        return Opened(count, [BatchMessage(batch, start) for start in starts])
+        return Opened(count, BatchMessage.all_of(batch, starts))
 
 
 def _messages_in(body: bytes, end: int) -> int:
@@ -423,6 +423,6 @@ def _single(buffer: bytes, at: int, end: int) -> tuple[int, int, bool]:
 
 def _without_removed(batch: Batch, count: int, starts: list[int]) -> Opened:
     """The messages that compaction left; each removed one still has its place."""
-    messages = [BatchMessage(batch, start) for start in starts]
+    messages = BatchMessage.all_of(batch, starts)
     indexes = [at for at, each in enumerate(messages) if not each.metadata.compacted_out]
     return Opened(count, [messages[at] for at in indexes], indexes)

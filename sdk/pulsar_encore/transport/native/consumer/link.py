@@ -321,7 +321,7 @@ class NativeConsumer:
             source.permits.stopped = True
 
     def can_ack(self, source: int) -> bool:
-        return self._sources[source].attached
+        return self._sources[source].takes_acks
 
     def ack(self, plan: AckPlan) -> asyncio.Future[Any]:
         answers = self._sources[plan.source].ack(plan)

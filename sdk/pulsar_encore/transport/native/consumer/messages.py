@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from base64 import b64decode
 from binascii import Error as Base64Error
+from collections.abc import Iterable
+from itertools import repeat
 from struct import Struct
 from typing import Final, Protocol
 
@@ -214,45 +216,49 @@ class Batch(_Body):
         self.buffer: bytes = buffer
 
 
-class BatchMessage(_View):
-    """A message in a batch.
+class BatchMessage(_View, tuple[Batch, int]):
+    """A message in a batch: (its entry, where it starts in the batch's buffer, at the size of its
+    metadata).
 
-    Args:
-        batch: Its entry.
-        at: Where it starts in the batch's buffer, at the size of its metadata.
+    A tuple, because those of a batch are then made without a call for each, in half the time.
     """
 
-    __slots__ = ("_at", "_batch")
+    __slots__ = ()
 
-    def __init__(self, batch: Batch, at: int) -> None:
-        self._batch = batch
-        self._at = at
+    def __new__(cls, batch: Batch, at: int) -> BatchMessage:
+        return tuple.__new__(cls, (batch, at))
+
+    @classmethod
+    def all_of(cls, batch: Batch, starts: Iterable[int]) -> list[BatchMessage]:
+        """Those of a batch that start there."""
+        return list(map(tuple.__new__, repeat(cls), zip(repeat(batch), starts)))
 
     @property
     def metadata(self) -> pb.SingleMessageMetadata:
         """Its own metadata, which has what differs within a batch."""
-        buffer, at = self._batch.buffer, self._at
-        (size,) = _U32.unpack_from(buffer, at)
-        return pb.SingleMessageMetadata.FromString(buffer[at + 4 : at + 4 + size])
+        batch, at = self
+        (size,) = _U32.unpack_from(batch.buffer, at)
+        return pb.SingleMessageMetadata.FromString(batch.buffer[at + 4 : at + 4 + size])
 
     @property
     def entry_metadata(self) -> pb.MessageMetadata:
-        return self._batch.entry_metadata
+        return self[0].entry_metadata
 
     def data(self) -> bytes:
-        buffer, at = self._batch.buffer, self._at
+        batch, at = self
+        buffer = batch.buffer
         (size,) = _U32.unpack_from(buffer, at)
         at += 4
         start = at + size
         return buffer[start : start + payload_size(buffer, at, start)]
 
     def length(self) -> int:
-        buffer, at = self._batch.buffer, self._at
-        (size,) = _U32.unpack_from(buffer, at)
-        return payload_size(buffer, at + 4, at + 4 + size)
+        batch, at = self
+        (size,) = _U32.unpack_from(batch.buffer, at)
+        return payload_size(batch.buffer, at + 4, at + 4 + size)
 
     def topic_name(self) -> str:
-        return self._batch.origin.topic
+        return self[0].origin.topic
 
 
 def payload_size(buffer: bytes, at: int, end: int) -> int:

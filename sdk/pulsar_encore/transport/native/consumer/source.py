@@ -143,6 +143,11 @@ class Source:
         """Whether the broker holds this consumer."""
         return self._session is not None
 
+    @property
+    def takes_acks(self) -> bool:
+        """Whether an ack would be sent now: none follows a SEEK, behind which it would be wrong."""
+        return self._session is not None and not self._seeking
+
     async def _attach(self, session: Session) -> None:
         place = self._place
         if place is not None and place.at_last:

@@ -1,0 +1,101 @@
+"""A list that is acked in rows leaves what acking each of it leaves."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from core_kit import Settling, source_state
+
+from pulsar_encore.consumer.settling import settlement
+from pulsar_encore.core.entry import QUEUED, Entry
+from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.errors import MessageNotHeldError
+from pulsar_encore.message import Message
+
+SIZES = (1, 1, 2, 3, 10, 300)
+
+
+class World:
+    """One source, some entries of it, and what was done with their messages."""
+
+    def __init__(self, seed: int) -> None:
+        dice = Random(seed)
+        self.state: SourceState = source_state(shared=dice.random() < 0.7)
+        self.settling = Settling(self.state, lambda: 0)
+        self.entries: list[Entry] = []
+        for number in range(dice.randint(1, 12)):
+            size = dice.choice(SIZES)
+            entry, _ = self.state.arrive((1, number), size, 0, range(size))
+            assert entry is not None
+            self.entries.append(entry)
+        self.messages = [
+            self.message(entry, at) for entry in self.entries for at in range(entry.size)
+        ]
+        for message in self.messages:
+            self.begin(message, dice.random())
+        if dice.random() < 0.2:
+            self.state.disconnected()
+        self.items = self.list_of(dice)
+
+    def message(self, entry: Entry, index: int) -> Message:
+        raw: object = object()
+        return Message(raw, None, entry, index, 0)  # type: ignore[arg-type]
+
+    def begin(self, message: Message, chance: float) -> None:
+        entry, index = message._entry, message._index
+        if entry is None or chance < 0.05 or not entry.live:
+            return
+        assert entry.state[index] == QUEUED
+        entry.hand_over(index)
+        if chance < 0.1:
+            self.settling.ack(message)
+        elif chance < 0.2:
+            self.settling.nack(message, 1000)
+        elif chance < 0.25:
+            entry.leave(index)
+
+    def list_of(self, dice: Random) -> list[Message]:
+        items = [each for each in self.messages if dice.random() < 0.9]
+        if dice.random() < 0.3:
+            items += dice.choices(self.messages, k=5)
+        if dice.random() < 0.3:
+            dice.shuffle(items)
+        return items
+
+    def facts(self) -> tuple[object, ...]:
+        unsent = self.state.acks.take(0)
+        for entry in self.entries:
+            entry._check()
+        return (
+            self.state.unacked,
+            [(bytes(entry.state), entry.live, entry.unacked) for entry in self.entries],
+            sorted(unsent.whole),
+            sorted((entry.key, entry.remaining()) for entry in unsent.parts),
+            len(self.state.nacks),
+        )
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_in_rows_and_one_by_one_it_is_the_same(seed: int) -> None:
+    each, rows = World(seed), World(seed)
+    for item in each.items:
+        each.settling.ack(item)
+    at = 0
+    while at < len(rows.items):
+        before = at
+        _, at = rows.settling.ack_row(rows.items, at)
+        assert before < at <= before + settlement.ROW
+    assert rows.facts() == each.facts()
+    # How many, tells when acks are sent: a part that became the whole need not count twice.
+    assert rows.settling.added <= each.settling.added
+    assert (rows.settling.added > 0) == (each.settling.added > 0)
+
+
+def test_what_precedes_a_strangers_message_is_acked_and_no_more() -> None:
+    here, there = World(1), World(2)
+    here.items = [here.messages[0], there.messages[0], here.messages[-1]]
+    _, at = here.settling.ack_row(here.items, 0)
+    assert at == 1
+    with pytest.raises(MessageNotHeldError):
+        here.settling.ack_row(here.items, 1)
