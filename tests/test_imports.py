@@ -90,6 +90,8 @@ PRIVATE_ALLOWED = {
     ("message.py", "message._entry"),
     ("message.py", "message._id"),
     ("message.py", "message._hand_over"),
+    ("message.py", "message._raw"),
+    ("message.py", "message._schema"),
     ("consumer/consumer.py", "message._entry"),
     ("consumer/consumer.py", "message._index"),
     ("consumer/consumer.py", "self.place.runner._thread_id"),

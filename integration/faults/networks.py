@@ -43,12 +43,14 @@ class Left:
         consumers: Of the subscription.
         producers: Of the topic.
         withheld: There is a backlog, all of it is with the broker, and every consumer has permits.
+        has: Of each consumer the permits it gave, and what it has not acked.
     """
 
     backlog: int
     consumers: int
     producers: int
     withheld: bool = False
+    has: tuple[tuple[int, int], ...] = ()
 
 
 class Network(Protocol):
@@ -202,6 +204,7 @@ class Sockets:
             consumers=len(consumers),
             producers=len(stats["publishers"]),
             withheld=backlog > 0 and bool(consumers) and all(map(_could_get, consumers)),
+            has=tuple((each["availablePermits"], each["unackedMessages"]) for each in consumers),
         )
 
     async def connections(self) -> int | None:

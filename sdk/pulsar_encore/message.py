@@ -240,3 +240,19 @@ def held(message: Message) -> Held | None:
     if entry is None:
         return None
     return Held(entry, message._index, message._count, message._hand_over)
+
+
+def of_one_entry(items: Sequence[object], at: int, end: int) -> tuple[Entry | None, list[int]]:
+    """The entry of the message at `at` of a list, and the indexes of the messages of it from there
+    on, before `end`; None of what is no message with an entry."""
+    entry: Entry | None = None
+    indexes: list[int] = []
+    for position in range(at, end):
+        message = items[position]
+        if type(message) is not Message or message._entry is None:
+            break
+        if entry is not None and message._entry is not entry:
+            break
+        entry = message._entry
+        indexes.append(message._index)
+    return entry, indexes

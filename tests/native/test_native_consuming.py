@@ -130,6 +130,151 @@ def test_what_is_acked_during_a_seek_waits_for_its_end(sought: bool) -> None:
     run(main())
 
 
+def test_a_seek_waits_until_the_acks_before_it_have_been_written() -> None:
+    """A broker that is still writing an ack takes the reset of a cursor for done, and skips it."""
+
+    async def main() -> None:
+        rig = Rig(BrokerSettings(record=True))
+        rig.store(b"a", b"b", b"c")
+        async with encore.Client(URL, transport=rig.transport) as client:
+            consumer = await subscribed(client, ack_group_time_ms=0)
+            first, second, third = [await consumer.receive(timeout=5) for _ in range(3)]
+            await consumer.acknowledge(first)
+            await asyncio.sleep(0.2)
+            seeking = asyncio.ensure_future(consumer.seek(0))
+            await asyncio.sleep(0.1)
+            await consumer.acknowledge(second)
+            await consumer.negative_acknowledge(third, delay=0)
+            await seeking
+            [ack], [seek] = (rig.service.recorder.find(name) for name in ("ACK", "SEEK"))
+            assert seek.at_ms - ack.at_ms >= 500
+            assert await all_of(consumer) == [b"a", b"b", b"c"]
+            await asyncio.sleep(5)
+            began = asyncio.get_running_loop().time()
+            await consumer.seek(0)
+            assert asyncio.get_running_loop().time() - began < 0.2, "nothing was acked lately"
+
+    run(main())
+
+
+def test_a_connection_lost_before_the_seek_has_acks_leave_before_permits() -> None:
+    async def main() -> None:
+        rig = Rig(BrokerSettings(record=True))
+        rig.store(b"a", b"b")
+        async with encore.Client(URL, transport=rig.transport) as client:
+            consumer = await subscribed(client, ack_group_time_ms=0)
+            first, second = [await consumer.receive(timeout=5) for _ in range(2)]
+            await consumer.acknowledge(first)
+            seeking = asyncio.ensure_future(consumer.seek(0))
+            await asyncio.sleep(0.1)
+            await consumer.acknowledge(second)
+            rig.service.recorder.clear()
+            rig.dialer.drop()
+            await seeking
+            came = [each.type for each in rig.service.recorder.find(direction="in")]
+            assert came.index("ACK") < came.index("FLOW") < came.index("SEEK")
+            [ack], [seek] = (rig.service.recorder.find(name) for name in ("ACK", "SEEK"))
+            assert seek.at_ms - ack.at_ms >= 500
+            assert await all_of(consumer) == [b"a", b"b"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+@pytest.mark.parametrize("gap_s", [0, 0.005, 0.1, 0.3])
+def test_of_two_seeks_the_later_one_counts(gap_s: float, given_up: bool) -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(*(b"%d" % number for number in range(6)))
+        async with encore.Client(URL, transport=rig.transport) as client:
+            consumer = await subscribed(client, ack_group_time_ms=0)
+            await consumer.acknowledge(await consumer.receive(timeout=5))
+            first = asyncio.ensure_future(consumer.seek(encore.MessageId.latest))
+            await asyncio.sleep(gap_s)
+            if given_up:
+                first.cancel()
+            await consumer.seek(encore.MessageId.earliest)
+            await asyncio.wait((first,))
+            assert len(await all_of(consumer)) == 6
+
+    run(main())
+
+
+def test_a_seek_of_one_topic_does_not_hold_up_the_acks_of_another() -> None:
+    async def main() -> None:
+        rig = Rig(BrokerSettings(record=True))
+        other = f"{TOPIC}-2"
+        rig.store(b"a")
+        async with encore.Client(URL, transport=rig.transport) as client:
+            async with await client.create_producer(other) as producer:
+                await producer.send(b"b")
+            consumer = await client.subscribe(
+                [TOPIC, other],
+                "s",
+                consumer_type=ConsumerType.Shared,
+                initial_position=InitialPosition.Earliest,
+                ack_group_time_ms=0,
+                ack_receipt_enabled=True,
+            )
+            both = [await consumer.receive(timeout=5) for _ in range(2)]
+            here, there = sorted(both, key=lambda message: message.topic_name())
+            rig.service.faults = FaultPlan([Fault(kind="drop", command="SEEK")])
+            seeking = asyncio.ensure_future(consumer.seek(here.message_id()))
+            await asyncio.sleep(1)
+            async with asyncio.timeout(1):
+                await consumer.acknowledge(there)
+            seeking.cancel()
+
+    run(main())
+
+
+def test_a_consumer_that_is_closed_during_a_seek_sends_its_acks_at_once() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(b"a", b"b", b"c")
+        async with encore.Client(URL, transport=rig.transport) as client:
+            for unanswered in (False, True):
+                consumer = await subscribed(client)
+                await consumer.acknowledge(await consumer.receive(timeout=5))
+                rig.service.faults = FaultPlan([Fault(kind="drop", command="SEEK", times=9)])
+                seeking = asyncio.ensure_future(consumer.seek(0))
+                await asyncio.sleep(1 if unanswered else 0.1)
+                await consumer.acknowledge(await consumer.receive(timeout=5))
+                async with asyncio.timeout(1):
+                    await consumer.close()
+                seeking.cancel()
+                rig.service.faults = None
+                again = await subscribed(client)
+                assert len(await all_of(again, timeout=60)) == 1
+                await again.seek(0)
+                await again.close()
+
+    run(main())
+
+
+def test_a_nack_during_a_seek_that_fails_brings_nothing_acked_along() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(b"a", b"b", b"c", batch=True)
+        async with encore.Client(URL, transport=rig.transport) as client:
+            consumer = await subscribed(client, receiver_queue_size=3)
+            acked, again = [], await consumer.receive(timeout=5)
+            acked = [await consumer.receive(timeout=5) for _ in range(2)]
+            other = await subscribed(client)
+            rig.service.faults = FaultPlan([Fault(kind="drop", command="SEEK", times=9)])
+            seeking = asyncio.ensure_future(consumer.seek(0))
+            await asyncio.sleep(1)
+            await consumer.acknowledge(acked)
+            await consumer.negative_acknowledge(again, delay=0)
+            with pytest.raises(encore.TransportError):
+                await seeking
+            rig.service.faults = None
+            came = await asyncio.gather(all_of(consumer, 60), all_of(other, 60))
+            assert [*came[0], *came[1]] == [b"a"]
+
+    run(main())
+
+
 def test_nacks_that_fell_due_while_it_was_away_are_not_put_off_after_that() -> None:
     async def main() -> None:
         rig = Rig()

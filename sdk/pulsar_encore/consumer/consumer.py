@@ -384,7 +384,8 @@ class Consumer:
         From after the id, or from it with `start_message_id_inclusive=True`, as stock does.
 
         What was received before is void: pending nacks are dropped, acks made so far are sent
-        first.
+        first. Right after acks it takes half a second longer on the native transport: a broker that
+        is still writing one may skip the seek without a word.
         """
         self._check_open()
         if isinstance(messageid, int):

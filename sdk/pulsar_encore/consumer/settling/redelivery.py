@@ -19,6 +19,7 @@ from ...core.due_index import DueIndex
 from ...core.entry import Entry, EntryKey
 from ...core.source_state import SourceState
 from ...errors import TransportError
+from ...exceptions import NotConnected
 from ...letters.evidence import evidence_of
 from ...options import ConsumerOptions
 from ...timer import Alarm, due_in_ms, now_ms, wall_now_ms
@@ -166,6 +167,8 @@ class Redelivery:
             if unsent:  # or the broker would send what is acked of these along, and to anybody
                 self._acks.flush()
             try:
+                if unsent and not self._link.can_ack(state.number):
+                    raise NotConnected("what is acked beside it cannot be sent yet")
                 self._link.redeliver(state.number, groups)
             except TransportError as error:
                 self._put_back(state, index, due, now, error)

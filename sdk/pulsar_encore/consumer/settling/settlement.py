@@ -13,7 +13,7 @@ from ...core.entry import Entry, EntryKey
 from ...core.source_state import SourceState
 from ...errors import MessageNotHeldError
 from ...ids import MessageId
-from ...message import Held, Message
+from ...message import Held, Message, of_one_entry
 from ...transport.base import ConsumerLink
 from .ack_sender import AckSender
 from .ownership import Ownership, Settleable, check_index, chunks_unknown
@@ -85,10 +85,13 @@ class Settlement:
         first = items[start]
         if type(first) is not Message:
             return self.ack(first), start + 1
-        source: SourceState = self._ownership.held(first).entry.source
+        begun_with = self._ownership.held(first).entry
+        if not begun_with.live:
+            return self.ack(first), start + 1
+        source: SourceState = begun_with.source
         at, end, added = start, min(start + ROW, len(items)), 0
         while at < end:
-            entry, indexes = _of_one_entry(items, at, end)
+            entry, indexes = of_one_entry(items, at, end)
             if entry is None or entry.source is not source or not entry.live:
                 break
             if len(indexes) == 1:
@@ -97,7 +100,7 @@ class Settlement:
                 added += source.ack_each(entry, indexes)
             at += len(indexes)
         self._acks.added(source, added)
-        return (source, at) if at > start else (self.ack(first), start + 1)
+        return source, at
 
     def _ack_late(self, state: SourceState, entry: Entry, index: int) -> None:
         """Acked before, waiting for its nack, on its way back here, or from before a seek."""
@@ -203,19 +206,3 @@ class Settlement:
             self.ack_cumulative(message)
         else:
             self.ack(message)
-
-
-def _of_one_entry(items: Sequence[Settleable], at: int, end: int) -> tuple[Entry | None, list[int]]:
-    """The entry of the message at `at`, and the indexes of the messages of it from there on; None
-    of what is no message with an entry."""
-    entry: Entry | None = None
-    indexes: list[int] = []
-    for position in range(at, end):
-        item = items[position]
-        if type(item) is not Message or item._entry is None:
-            break
-        if entry is not None and item._entry is not entry:
-            break
-        entry = item._entry
-        indexes.append(item._index)
-    return entry, indexes

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, Protocol, TypeVar
 
@@ -43,6 +44,9 @@ _ONLY: Final = (0,)
 # nothing came for so long (wire-protocol notes 5.5).
 _CALM_S: Final = 0.1
 _DRAIN_S: Final = 0.5
+# A broker that is still writing an ack says that a SEEK is done, and skips it (4.2.4, in 3 of 690
+# seeks right after acks). The first ack of a cursor takes it some 40 ms.
+_WRITTEN_S: Final = 0.5
 _FENCED: Final = "Failed to fence subscription"  # a broker's words, for which it has no code
 _AGAIN_S: Final = 0.1
 _MOST_DAMAGED: Final = 1_000  # entries remembered
@@ -123,7 +127,11 @@ class Source:
         self._plain = self._plain_bytes = 0  # messages among those, and the size of their entries
         self._came_s = 0.0
         self._seeking = 0
+        self._seek_turn = asyncio.Lock()
         self._closed_by_seek = False
+        self._keeping = False  # acks, for a seek
+        self._attaching = False
+        self._acked_s = -math.inf  # when an ack was written last
         self._rewinding: asyncio.TimerHandle | None = None
         self._closed = False
         self._place: Place | None = None  # of a durable one the broker's cursor says it all
@@ -145,8 +153,10 @@ class Source:
 
     @property
     def takes_acks(self) -> bool:
-        """Whether an ack would be sent now: none follows a SEEK, behind which it would be wrong."""
-        return self._session is not None and not self._seeking
+        """Whether an ack would be sent now. None is shortly before a SEEK, nor behind it, where it
+        would be wrong; but what may be lost leaves with a reconnect, and all of it at the end."""
+        kept = self._keeping and not (self._attaching or self.permits.stopped)
+        return self._session is not None and not kept
 
     async def _attach(self, session: Session) -> None:
         place = self._place
@@ -170,7 +180,9 @@ class Source:
         self.permits.reset(keeps=place is not None)
         self._came_s = self._loop.time()
         if self._flowing:
+            self._attaching = True
             self._outlet.connected(self.number)  # sends what was acked and not confirmed
+            self._attaching = False
             if epoch != self._epoch:
                 session.write(commands.redeliver(consumer_id, [], self._epoch))
             self.flow()
@@ -382,10 +394,7 @@ class Source:
             self._damaged.discard(place)
             log.error("%s: entry %d:%d is broken and acked: %s", self.topic, *place, error)
             if self._place is None:
-                which = [wire_commands.message_id(ledger, entry)]
-                session.send(
-                    wire_commands.ack(self._id, which, validation_error=error.validation_error)
-                )
+                self._ack_unread(session, (ledger, entry), error.validation_error)
             else:
                 self._place.passed(*place)
         if self._seeking:
@@ -422,9 +431,7 @@ class Source:
         log.error(text, self.topic, ledger, entry, opened.action.value, opened.error)
         self.permits.arrived(_charged(opened, ack_set), 0, size)
         if opened.action is Undecrypted.DISCARDED and self._session is not None:
-            place = wire_commands.message_id(ledger, entry)
-            error = pb.CommandAck.DecryptionError
-            self._session.send(wire_commands.ack(self._id, [place], validation_error=error))
+            self._ack_unread(self._session, (ledger, entry), pb.CommandAck.DecryptionError)
 
     def _chunk(
         self, ledger: int, entry: int, redelivery_count: int, chunk: Chunk, size: int
@@ -526,6 +533,7 @@ class Source:
             NotConnected: Nothing was sent.
         """
         session = self._ready()
+        self._acked_s = self._loop.time()
         answers: list[asyncio.Future[Any]] = []
 
         def request() -> int:
@@ -566,7 +574,19 @@ class Source:
     def _ack(self, entries: list[tuple[int, int]]) -> None:
         """Entries that are no messages."""
         if self._session is not None and self._place is None:
+            self._acked_s = self._loop.time()
             self._session.write(commands.individual_acks(self._id, entries))
+
+    def _ack_unread(
+        self,
+        session: Session,
+        place: tuple[int, int],
+        why: pb.CommandAck.ValidationError.ValueType,
+    ) -> None:
+        """An entry that cannot be read, with the validation error that says why."""
+        self._acked_s = self._loop.time()
+        which = [wire_commands.message_id(*place)]
+        session.send(wire_commands.ack(self._id, which, validation_error=why))
 
     def _ready(self) -> Session:
         session = self._session
@@ -634,12 +654,26 @@ class Source:
     async def seek(self, place: MessageId | int) -> None:
         """To a message id or a publish time in ms; what comes from now on is from there.
 
+        One after the other. Acks are kept meanwhile: void when it took effect.
+
         Raises:
             PulsarException: The broker refused, or it did not come about in time.
         """
+        async with self._seek_turn:
+            self._keeping = True
+            try:
+                await self._seek(place)
+            finally:
+                self._keeping = False
+
+    async def _seek(self, place: MessageId | int) -> None:
         deadline = self._loop.time() + self._settings.operation_timeout_s
         while True:
             session = await self._until_attached(deadline)
+            unwritten_s = self._acked_s + _WRITTEN_S - self._loop.time()
+            if unwritten_s > 0:
+                await asyncio.sleep(unwritten_s)
+                continue
             self._seeking += 1
             try:
                 await session.ask(
