@@ -67,7 +67,8 @@ class Chunked:
         self._again_s = _AGAIN_S
         self._again_at = float("-inf")
         self._expiry: asyncio.TimerHandle | None = None
-        self._waiting: set[asyncio.TimerHandle] = set()
+        self._again: dict[Place, None] = {}  # let go, to be asked for
+        self._waiting: asyncio.TimerHandle | None = None
 
     @property
     def pending(self) -> int:
@@ -104,24 +105,28 @@ class Chunked:
 
     def _let_go(self, let_go: Iterable[LetGo]) -> None:
         for each in let_go:
-            places = list(each.places)
+            places = each.places
             text = "%s: %d entries of a chunked message: %s: %s"
             log.warning(text, self._topic, len(places), each.fate.value, each.reason)
             if each.fate is Fate.ACK:
-                self._ack(places)
+                self._ack(list(places))
             else:
                 self._redeliver_later(places)
 
-    def _redeliver_later(self, places: list[Place]) -> None:
-        if not self._shared and self._waiting:
-            return  # it comes with the others
+    def _redeliver_later(self, places: Iterable[Place]) -> None:
+        """Together with what else is let go until then: asked for at two moments, the pieces of a
+        message would come apart each time, and be let go each time."""
+        if self._shared:  # an ordered one brings all that is unacked
+            self._again.update(dict.fromkeys(places))
+        if self._waiting is None:
+            wait = _AGAIN_S if self._shared else self._ordered_wait()
+            self._waiting = self._loop.call_later(wait, self._ask_again)
 
-        def again() -> None:
-            self._waiting.discard(timer)
-            self._redeliver(places)
-
-        timer = self._loop.call_later(_AGAIN_S if self._shared else self._ordered_wait(), again)
-        self._waiting.add(timer)
+    def _ask_again(self) -> None:
+        places = sorted(self._again)
+        self._waiting = None
+        self._again.clear()
+        self._redeliver(places)
 
     def _ordered_wait(self) -> float:
         now = self._loop.time()
@@ -172,9 +177,10 @@ class Chunked:
     def clear(self) -> None:
         """The connection is lost, or the place another: all that is incomplete comes again."""
         self._assembler.clear()
-        for timer in self._waiting:
-            timer.cancel()
-        self._waiting.clear()
+        self._again.clear()
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None

@@ -604,8 +604,9 @@ class Source:
         Raises:
             NotConnected: Nothing was asked for.
         """
-        session = self._ready()
-        entries = self._chunked.expand(entries)
+        self._ask_for(self._ready(), self._chunked.expand(entries))
+
+    def _ask_for(self, session: Session, entries: list[tuple[int, int]]) -> None:
         for at in range(0, len(entries), commands.MOST_IDS):
             session.write(commands.redeliver(self._id, entries[at : at + commands.MOST_IDS]))
 
@@ -614,7 +615,7 @@ class Source:
         if self._session is None:
             return
         if self._subscribing.shared:
-            self._session.write(commands.redeliver(self._id, entries))
+            self._ask_for(self._session, entries)
         elif not self._seeking:
             self._attach_anew()
 

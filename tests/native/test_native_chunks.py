@@ -1,0 +1,88 @@
+"""Pieces that come apart: they are asked for together, and joined."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+from native_kit import run, subscription
+
+from pulsar_encore.options import ConsumerType
+from pulsar_encore.transport.native.consumer.chunking import Chunked
+from pulsar_encore.transport.native.consumer.entries import Chunk
+from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire.chunks import Joined, Place
+
+LEDGER = 3
+
+
+class Broker:
+    """Sends what it is asked for, in order, a moment later.
+
+    Args:
+        kind: Of the subscription.
+        messages: How many pieces each has; entries follow one another.
+    """
+
+    def __init__(self, kind: ConsumerType, *messages: int) -> None:
+        self.pieces = [
+            (uuid, at, count) for uuid, count in enumerate(messages) for at in range(count)
+        ]
+        self.joined: list[Joined] = []
+        self.asked = 0
+        self._loop = asyncio.get_running_loop()
+        self.chunked = Chunked(
+            subscription(consumer_type=kind), "t", self._loop, list, self.redeliver, lambda: False
+        )
+
+    def redeliver(self, places: list[Place]) -> None:
+        self.asked += 1
+        self._loop.call_later(0.003, self.send, [entry for _, entry in places])
+
+    def send(self, entries: list[int]) -> None:
+        for entry in sorted(entries):
+            uuid, at, count = self.pieces[entry]
+            metadata = pb.MessageMetadata(
+                uuid=str(uuid), chunk_id=at, num_chunks_from_msg=count, total_chunk_msg_size=count
+            )
+            joined = self.chunked.add(Chunk(metadata, b"", b"x"), LEDGER, entry, 1)
+            if joined is not None:
+                self.joined.append(joined)
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
+def test_pieces_that_came_at_two_moments_do_not_go_on_to(kind: ConsumerType) -> None:
+    """Asked for as they had come they came apart each second, for ever (Pulsar 4.2.4)."""
+
+    async def main() -> None:
+        broker = Broker(kind, 11)
+        broker.send([0, 1, 2, 3, 6, 7, 8, 9, 10])
+        await asyncio.sleep(0.18)
+        broker.send([4, 5])
+        await asyncio.sleep(5)
+        (joined,) = broker.joined
+        assert [entry for _, entry in joined.places] == list(range(11))
+        assert broker.asked <= 2
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_however_pieces_come_apart_they_are_joined_in_seconds(seed: int) -> None:
+    async def main() -> None:
+        dice = Random(seed)
+        broker = Broker(
+            ConsumerType.Shared, *(dice.randint(2, 12) for _ in range(dice.randint(1, 5)))
+        )
+        groups: dict[float, list[int]] = {}
+        moments = [dice.uniform(0, 3) for _ in range(dice.randint(1, 4))]
+        for entry in range(len(broker.pieces)):
+            groups.setdefault(dice.choice(moments), []).append(entry)
+        for moment, entries in groups.items():
+            asyncio.get_running_loop().call_later(moment, broker.send, entries)
+        await asyncio.sleep(15)
+        places = [place for each in broker.joined for place in each.places]
+        assert sorted(places) == [(LEDGER, entry) for entry in range(len(broker.pieces))]
+
+    run(main())
