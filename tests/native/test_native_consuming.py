@@ -157,6 +157,28 @@ def test_a_seek_waits_until_the_acks_before_it_have_been_written() -> None:
     run(main())
 
 
+def test_what_is_acked_without_being_a_message_does_not_hold_up_a_seek_for_ever() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(b"a")
+        async with encore.Client(URL, transport=rig.transport) as client:
+            consumer = await subscribed(client)
+
+            async def markers() -> None:
+                while True:
+                    consumer._link._sources[0]._ack([(1, 1)])
+                    await asyncio.sleep(0.1)
+
+            coming = asyncio.ensure_future(markers())
+            await asyncio.sleep(0.2)
+            async with asyncio.timeout(3):
+                await consumer.seek(0)
+            coming.cancel()
+            assert await all_of(consumer) == [b"a"]
+
+    run(main())
+
+
 def test_a_connection_lost_before_the_seek_has_acks_leave_before_permits() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(record=True))
