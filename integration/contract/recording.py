@@ -12,6 +12,7 @@ from pulsar_encore.transport.base import (
     Deliveries,
     Delivery,
     Transport,
+    Unread,
     singly,
 )
 
@@ -27,6 +28,7 @@ class Recording:
     Attributes:
         deliveries: As they came.
         events: Names of the other calls.
+        unread: (ledger, entry, why) of each entry that is no delivery.
         seen: (body, broker's redelivery count) of each message that is not acked at the broker.
     """
 
@@ -34,6 +36,7 @@ class Recording:
         self.link = link
         self.deliveries: list[Delivery] = []
         self.events: list[str] = []
+        self.unread: list[tuple[int, int, str]] = []
         self.seen: list[tuple[bytes, int]] = []
         self._more = asyncio.Event()
         link.start(self)
@@ -72,6 +75,10 @@ class Recording:
 
     def on_new_source(self, source: int) -> None:
         self.events.append("new source")
+
+    def on_unread(self, source: int, entries: Sequence[tuple[int, int, Unread]]) -> None:
+        self.unread += [(ledger, entry, why.name) for ledger, entry, why in entries]
+        self._more.set()
 
     def on_failed(self, error: Exception) -> None:
         self.events.append(f"failed: {error}")

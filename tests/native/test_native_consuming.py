@@ -147,7 +147,7 @@ def test_a_seek_waits_until_the_acks_before_it_have_been_written() -> None:
             await consumer.negative_acknowledge(third, delay=0)
             await seeking
             [ack], [seek] = (rig.service.recorder.find(name) for name in ("ACK", "SEEK"))
-            assert seek.at_ms - ack.at_ms >= 500
+            assert seek.at_ms - ack.at_ms >= 499.9  # of half a second, in floats
             assert await all_of(consumer) == [b"a", b"b", b"c"]
             await asyncio.sleep(5)
             began = asyncio.get_running_loop().time()
@@ -196,7 +196,7 @@ def test_a_connection_lost_before_the_seek_has_acks_leave_before_permits() -> No
             came = [each.type for each in rig.service.recorder.find(direction="in")]
             assert came.index("ACK") < came.index("FLOW") < came.index("SEEK")
             [ack], [seek] = (rig.service.recorder.find(name) for name in ("ACK", "SEEK"))
-            assert seek.at_ms - ack.at_ms >= 500
+            assert seek.at_ms - ack.at_ms >= 499.9  # of half a second, in floats
             assert await all_of(consumer) == [b"a", b"b"]
 
     run(main())

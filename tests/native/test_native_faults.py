@@ -11,6 +11,7 @@ from native_kit import TOPIC, Collector, Rig, run, settle, subscription
 from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
 from pulsar_encore.devbroker.rules.topic_log import LogEntry
 from pulsar_encore.exceptions import TopicNotFound
+from pulsar_encore.ids import MessageId
 from pulsar_encore.options import ConsumerType
 from pulsar_encore.transport.base import AckPlan
 from pulsar_encore.transport.native.connection.session import Session
@@ -176,5 +177,71 @@ def test_a_connection_lives_by_answers_and_not_by_bytes(said: bytes, alive: bool
             session.receive(said)
         assert session.closed is not alive
         session.close()
+
+    run(main())
+
+
+def told_unread(sink: Collector) -> list[tuple[int, str]]:
+    """(entry, why) of each entry that was no delivery."""
+    return [
+        (entry, why.name)
+        for name, *details in sink.told
+        if name == "unread"
+        for _, entry, why in details[1]
+    ]
+
+
+async def read_from(rig: Rig, start: MessageId, **fields: Any) -> tuple[Any, Collector]:
+    return await opened(
+        rig, consumer_type=ConsumerType.Exclusive, durable=False, start_message_id=start, **fields
+    )
+
+
+def test_a_reader_that_passes_a_broken_entry_loses_nothing_that_came_with_it() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(b"a", b"b")
+        store_broken_batch(rig)
+        rig.store(b"c")
+        link, sink = await read_from(rig, MessageId.earliest)
+        await settle(20)
+        assert sink.payloads == [b"a", b"b", b"c"]
+        assert told_unread(sink) == [(2, "BROKEN")]
+        await link.close()
+
+    run(main())
+
+
+def test_a_reader_is_told_of_each_entry_that_is_no_message() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(b"a")
+        rig.store(b"", marker_type=10)
+        store_chunks(rig, b"x", b"y", b"z")
+        rig.store(b"b")
+        link, sink = await read_from(rig, MessageId.earliest)
+        assert sink.payloads == [b"a", b"xyz", b"b"]
+        assert told_unread(sink) == [(1, "MARKER"), (2, "PIECE"), (3, "PIECE")]
+        await link.close()
+        # Begun between two pieces it gets no message of the others.
+        first = sink.deliveries[0]
+        link, sink = await read_from(rig, MessageId(-1, first.ledger, first.entry + 2))
+        assert sink.payloads == [b"b"]
+        assert told_unread(sink)[:2] == [(3, "TORN"), (4, "TORN")]
+        await link.close()
+
+    run(main())
+
+
+def test_who_acks_is_not_told_of_entries_that_are_no_messages() -> None:
+    async def main() -> None:
+        rig = Rig()
+        link, sink = await opened(rig)
+        rig.store(b"", marker_type=10)
+        store_chunks(rig, b"x", b"y", b"z")
+        await settle()
+        assert sink.payloads == [b"xyz"]
+        assert told_unread(sink) == []
+        await link.close()
 
     run(main())

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
@@ -143,6 +144,16 @@ def singly(deliveries: Deliveries) -> Iterator[Delivery]:
             yield each
 
 
+class Unread(Enum):
+    """Why an entry of a subscription that is not durable is no delivery."""
+
+    MARKER = "a broker's own entry"
+    PIECE = "a piece of a chunked message, kept until the last one"
+    TORN = "a piece of a chunked message whose others are missing"
+    BROKEN = "an entry whose bytes cannot be read"
+    SEALED = "an encrypted entry that is not handed on"
+
+
 @dataclass(slots=True)
 class AckPlan:
     """What one flush sends for one source.
@@ -214,6 +225,13 @@ class Sink(Protocol):
 
     def on_new_source(self, source: int) -> None:
         """A partition or topic that came into being is read too; before anything else of it."""
+
+    def on_unread(self, source: int, entries: Sequence[tuple[int, int, Unread]]) -> None:
+        """Entries that are no deliveries, as (ledger, entry, why); all before them was delivered.
+
+        Of a subscription that is not durable, by engines that see entries: so a reader of a range
+        knows its end, and what is missing in it.
+        """
 
     def on_failed(self, error: Exception) -> None:
         """The link is dead for good; pending and later receives get this error."""

@@ -13,7 +13,16 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..ids import MessageId
-from .base import AckPlan, Capabilities, ConsumerLink, Deliveries, Delivery, Run, Sink
+from .base import (
+    AckPlan,
+    Capabilities,
+    ConsumerLink,
+    Deliveries,
+    Delivery,
+    Run,
+    Sink,
+    Unread,
+)
 
 _MOST_LEDGERS: Final = 10_000  # 50,000 entries each; the longest unused is forgotten first
 
@@ -85,6 +94,9 @@ class _PartSink:
 
     def on_new_source(self, source: int) -> None:
         self._sink.on_new_source(source * self._parts + self._part)
+
+    def on_unread(self, source: int, entries: Sequence[tuple[int, int, Unread]]) -> None:
+        self._sink.on_unread(source * self._parts + self._part, entries)
 
     def on_failed(self, error: Exception) -> None:
         self._sink.on_failed(error)

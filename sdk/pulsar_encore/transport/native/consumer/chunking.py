@@ -103,6 +103,10 @@ class Chunked:
                 self._joined.popitem(last=False)
         return arrival.joined
 
+    def keeps(self, chunk: entries.Chunk, place: Place) -> bool:
+        """Whether a piece that came is kept for its message."""
+        return self._assembler.holds(as_text(chunk.metadata.uuid), place)
+
     def _let_go(self, let_go: Iterable[LetGo]) -> None:
         for each in let_go:
             places = each.places

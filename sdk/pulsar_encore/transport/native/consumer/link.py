@@ -20,7 +20,7 @@ from ....loops import running_loop
 from ....options import Subscription
 from ....process import in_background
 from ....topic_names import base_name, full_name
-from ...base import AckPlan, Capabilities, Deliveries, Sink
+from ...base import AckPlan, Capabilities, Deliveries, Sink, Unread
 from ..lookup.lookup import Lookup
 from ..lookup.watching import Watched
 from .decryption import Decryption
@@ -428,6 +428,10 @@ class NativeConsumer:
         self._failure = error
         if self._sink is not None:
             self._sink.on_failed(error)
+
+    def unread(self, source: int, entries: Sequence[tuple[int, int, Unread]]) -> None:
+        if self._sink is not None:
+            self._sink.on_unread(source, entries)
 
     def ended(self, source: int) -> None:
         self._notice(source, None)

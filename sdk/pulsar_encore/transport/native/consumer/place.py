@@ -28,7 +28,16 @@ class Place:
         since: The publish time in ms that was sought, and of which nothing came yet; else None.
     """
 
-    __slots__ = ("_inclusive", "_last", "_partition", "_start", "_stored", "at_last", "since")
+    __slots__ = (
+        "_inclusive",
+        "_last",
+        "_partition",
+        "_skips",
+        "_start",
+        "_stored",
+        "at_last",
+        "since",
+    )
 
     def __init__(
         self,
@@ -44,13 +53,17 @@ class Place:
         self._partition = partition
         self._inclusive = inclusive
         self._last: EntryKey | None = None  # delivered, or done with
+        self._skips = False  # that one is not to come again
         self.at_last: bool = at_last
         self.since: int | None = None
 
     @property
     def start(self) -> MessageId | None:
         """Where to begin, or to go on."""
-        return self._start if self._last is None else MessageId(self._partition, *self._last)
+        if self._last is None:
+            return self._start
+        ledger, entry = self._last
+        return MessageId(self._partition, ledger, entry + self._skips)
 
     # What moves it
 
@@ -58,13 +71,18 @@ class Place:
         """What `at_last` asked for is known."""
         self._start, self.at_last = last, False
 
-    def passed(self, ledger: int, entry: int) -> None:
-        """All up to this entry was delivered, or is done with."""
+    def passed(self, ledger: int, entry: int, *, broken: bool = False) -> None:
+        """All up to this entry was delivered, or is done with.
+
+        A broker sends the entry that one begins at, though it is not delivered again; of a broken
+        one nobody knows what that costs in permits, so it is begun behind that.
+        """
         self._last, self.since = ((ledger, entry) if self._stored else None), None
+        self._skips = broken
 
     def sought(self, target: MessageId | int) -> None:
         """Another place: an id, or a publish time in ms."""
-        self._last, self.at_last = None, False
+        self._last, self.at_last, self._skips = None, False, False
         if isinstance(target, MessageId):
             self._start, self.since = target, None
         else:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from ....errors import ClosedError, NotSupportedError, PulsarException, TransportTimeout
@@ -21,7 +21,7 @@ from ....ids import MessageId
 from ....wire import commands as wire_commands
 from ....wire import pulsar_pb2 as pb
 from ....wire.entries import EntryError
-from ...base import AckPlan, Deliveries, Delivery, Run
+from ...base import AckPlan, Deliveries, Delivery, Run, Unread
 from ..connection.attachment import Attachment
 from ..connection.fast_path import Template
 from ..connection.session import Session
@@ -62,6 +62,7 @@ class Outlet(Protocol):
     def failed(self, source: int, error: Exception) -> None: ...
     def ended(self, source: int) -> None: ...
     def active(self, source: int, active: bool) -> None: ...
+    def unread(self, source: int, entries: Sequence[tuple[int, int, Unread]]) -> None: ...
 
 
 class Source:
@@ -122,6 +123,7 @@ class Source:
         self._epoch = 0
         self._flowing = False  # the sink listens
         self._arrived: list[Delivery | Run] = []
+        self._unread: list[tuple[int, int, Unread]] = []  # where there is a place
         self._damaged: set[tuple[int, int]] = set()  # entries that came broken, once
         self._is_damaged = False  # one came during a seek
         self._plain = self._plain_bytes = 0  # messages among those, and the size of their entries
@@ -289,6 +291,7 @@ class Source:
         self._session = None
         self._is_attached.clear()
         self._arrived.clear()
+        self._unread.clear()
         self._plain = self._plain_bytes = 0
         self._chunked.clear()
         self._stop_rewinding()
@@ -396,11 +399,18 @@ class Source:
             if self._place is None:
                 self._ack_unread(session, (ledger, entry), error.validation_error)
             else:
-                self._place.passed(*place)
+                self._pass(ledger, entry, Unread.BROKEN)
+                self._hand_over()  # what comes next begins behind it
+                self._place.passed(*place, broken=True)
         if self._seeking:
             self._is_damaged = True  # and perhaps void when the seek is answered
         else:
             self._attach_anew()
+
+    def _pass(self, ledger: int, entry: int, why: Unread) -> None:
+        """An entry that is not delivered; whoever has acks need not know."""
+        if self._place is not None:
+            self._unread.append((ledger, entry, why))
 
     def _attach_anew(self) -> None:
         """Leave the broker that it is attached to, and come back."""
@@ -421,6 +431,7 @@ class Source:
         if isinstance(opened, Marker):
             self.permits.arrived(1, 0, size)
             self._ack([(ledger, entry)])
+            self._pass(ledger, entry, Unread.MARKER)
         elif isinstance(opened, Withheld):
             self._withhold(ledger, entry, ack_set, opened, size)
         else:
@@ -430,6 +441,7 @@ class Source:
         text = "%s: entry %d:%d is %s: %s"
         log.error(text, self.topic, ledger, entry, opened.action.value, opened.error)
         self.permits.arrived(_charged(opened, ack_set), 0, size)
+        self._pass(ledger, entry, Unread.SEALED)
         if opened.action is Undecrypted.DISCARDED and self._session is not None:
             self._ack_unread(self._session, (ledger, entry), pb.CommandAck.DecryptionError)
 
@@ -439,6 +451,8 @@ class Source:
         joined = self._chunked.add(chunk, ledger, entry, redelivery_count)
         if joined is None:
             self.permits.arrived(1, 0, size)
+            kept = self._chunked.keeps(chunk, (ledger, entry))
+            self._pass(ledger, entry, Unread.PIECE if kept else Unread.TORN)
             return
         try:
             opened = self._reader.of_chunks(chunk, joined.payload, joined.sealed)
@@ -446,10 +460,12 @@ class Source:
             self.permits.arrived(1, 0, size)
             log.error("%s: chunked message %d:%d is broken: %s", self.topic, ledger, entry, error)
             self._ack(list(joined.places))
+            self._pass(ledger, entry, Unread.BROKEN)
             return
         if isinstance(opened, Opened):  # no client writes batches in chunks
             self.permits.arrived(1, 0, size)
             self._ack(list(joined.places))
+            self._pass(ledger, entry, Unread.BROKEN)
             return
         self.permits.arrived(1, 1, size)
         self._arrived.append(
@@ -468,6 +484,11 @@ class Source:
 
     def on_entries_end(self) -> None:
         self._came_s = self._loop.time()
+        self._hand_over()
+        self.flow()
+
+    def _hand_over(self) -> None:
+        """What came so far."""
         if self._plain:
             self.permits.arrived(self._plain, self._plain, self._plain_bytes)
             self._plain = self._plain_bytes = 0
@@ -477,7 +498,9 @@ class Source:
             if self._place is not None and isinstance(last, Delivery):
                 self._place.passed(last.ledger, last.entry)
             self._outlet.deliver(arrived)
-        self.flow()
+        if self._unread:
+            unread, self._unread = self._unread, []
+            self._outlet.unread(self.number, unread)
 
     def _drop_arrived(self) -> None:
         """What came in this very turn and was not handed over comes again, or is void."""
