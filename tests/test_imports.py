@@ -71,6 +71,16 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("testing/", "deadletters/"),
     ("asyncio.py",),
     ("__init__.py",),
+    # Spark, bottom-up
+    ("spark/parsing.py", "spark/positions.py", "spark/planning.py"),
+    ("spark/connecting.py", "spark/columns.py"),
+    ("spark/runtime.py", "spark/options.py"),
+    ("spark/reading/",),
+    ("spark/driver/",),
+    ("spark/sink/",),
+    ("spark/source.py",),
+    ("spark/triage/", "spark/metrics.py"),
+    ("spark/__init__.py",),
     ("cli/", "__main__.py"),
 )
 

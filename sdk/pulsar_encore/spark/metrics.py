@@ -1,0 +1,1 @@
+"""What a streaming query says of itself."""

@@ -1,0 +1,115 @@
+"""Texts of Spark's options as values, with errors that name the option.
+
+Owns the parsers, and `nearest`, the word that was probably meant.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from typing import Any, Final, TypeVar
+
+from ..errors import ConfigurationError
+
+T = TypeVar("T")
+Parser = Callable[[str, str], T]
+"""From what an option says, and its name, to its value; a ConfigurationError for all else."""
+
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_BYTES: Final = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`` (did you mean 'x'?)``, or nothing."""
+    spelled = {each.lower(): each for each in known}
+    close = get_close_matches(name.lower(), list(spelled), n=1)
+    return f" (did you mean {spelled[close[0]]!r}?)" if close else ""
+
+
+def words(value: str, name: str) -> str:
+    """A text with something in it."""
+    if not value.strip():
+        raise ConfigurationError(f"{name} must not be blank")
+    return value.strip()
+
+
+def flag(value: str, name: str) -> bool:
+    """true or false."""
+    lowered = value.strip().lower()
+    if lowered not in ("true", "false"):
+        raise ConfigurationError(f"{name} must be true or false, got {value!r}")
+    return lowered == "true"
+
+
+def at_least(low: int, high: int | None = None) -> Parser[int]:
+    """A whole number from `low`, to `high` if there is one."""
+
+    def parse(value: str, name: str) -> int:
+        try:
+            number = int(value.strip())
+        except ValueError:
+            number = low - 1
+        if number < low or (high is not None and number > high):
+            span = f"at least {low}" if high is None else f"from {low} to {high}"
+            raise ConfigurationError(f"{name} must be a whole number, {span}; got {value!r}")
+        return number
+
+    return parse
+
+
+def size(value: str, name: str) -> int:
+    """A number of bytes, such as 1048576, 100k or 1g (of 1024)."""
+    match = _BYTES.fullmatch(value.strip())
+    if match is None or int(match[1]) < 1:
+        raise ConfigurationError(f"{name} must be a number of bytes such as 100m, got {value!r}")
+    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2].lower()]
+
+
+def duration_ms(unit: str = "ms") -> Parser[int]:
+    """A time such as 15m, 30s or 250ms; a bare number is in `unit`."""
+
+    def parse(value: str, name: str) -> int:
+        match = _DURATION.fullmatch(value.strip())
+        if match is None:
+            raise ConfigurationError(f"{name} must be a time such as 250ms, 30s or 15m: {value!r}")
+        return round(float(match[1]) * _UNITS_MS[(match[2] or unit).lower()])
+
+    return parse
+
+
+def one_of(*choices: str) -> Parser[str]:
+    """One of some words, in any case, as it is spelled here."""
+    spelled = {each.lower(): each for each in choices}
+
+    def parse(value: str, name: str) -> str:
+        found = spelled.get(value.strip().lower())
+        if found is None:
+            raise ConfigurationError(
+                f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}"
+                f"{nearest(value, choices)}"
+            )
+        return found
+
+    return parse
+
+
+def names(value: str, name: str) -> tuple[str, ...]:
+    """Some words, separated by commas."""
+    found = tuple(each.strip() for each in value.split(",") if each.strip())
+    if not found:
+        raise ConfigurationError(f"{name} must name something, got {value!r}")
+    return found
+
+
+def json_object(value: str, name: str) -> dict[str, Any]:
+    """A JSON object."""
+    try:
+        parsed = json.loads(value)
+    except ValueError as error:
+        raise ConfigurationError(f"{name} must be a JSON object, got {value!r}") from error
+    if not isinstance(parsed, dict):
+        raise ConfigurationError(f"{name} must be a JSON object, got {value!r}")
+    return parsed

@@ -1,0 +1,1 @@
+"""In a task: an exact range of a topic as Arrow record batches."""

@@ -1,0 +1,124 @@
+"""An event loop and clients for processes that have none: Spark's driver and its workers.
+
+Owns `Runtime`, one for each process and made when it is first asked for, so after any fork. Its
+loop runs on a thread of its own, so connections answer their brokers while Spark does something
+else; a client is kept for each way to connect and serves all that the process does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError
+from typing import Any, Final, TypeVar
+
+from ..client import Client
+from ..errors import TransportTimeout
+from ..process import at_end
+from .connecting import Connection
+
+T = TypeVar("T")
+
+_END_S: Final = 5.0
+
+
+class Runtime:
+    """A running event loop, and the clients on it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._clients: dict[Connection, Client] = {}
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="pulsar-encore", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """For `call_soon_threadsafe`."""
+        return self._loop
+
+    def client(self, connection: Connection) -> Client:
+        """The process's client of that connection.
+
+        Raises:
+            ConfigurationError: The connection cannot be used.
+        """
+        with self._lock:
+            client = self._clients.get(connection)
+            if client is None:
+                client = self._clients[connection] = connection.open()
+            return client
+
+    def call(self, work: Coroutine[Any, Any, T], doing: str, timeout_s: float | None = None) -> T:
+        """Run `work` on the loop and wait for its end.
+
+        Args:
+            work: What to do.
+            doing: For the text of a time-out.
+            timeout_s: Longest wait; then it is cancelled.
+
+        Raises:
+            TransportTimeout: It did not end in time.
+        """
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(timeout_s)
+        except TimeoutError as error:
+            if future.done():  # its own
+                raise
+            future.cancel()
+            raise TransportTimeout(f"{doing}: no answer in {timeout_s:g} s") from error
+        except CancelledError as error:
+            raise TransportTimeout(f"{doing}: cancelled") from error
+        except BaseException:
+            future.cancel()  # of an interrupt nothing stays under way
+            raise
+
+    def stop(self) -> None:
+        """Close the clients, as far as that can be done shortly."""
+        with self._lock:
+            clients = list(self._clients.values())
+            self._clients.clear()
+
+        async def close() -> None:
+            await asyncio.gather(*(each.close() for each in clients), return_exceptions=True)
+
+        if self._loop.is_running():
+            closing = asyncio.run_coroutine_threadsafe(close(), self._loop)
+            try:
+                closing.result(_END_S)
+            except (TimeoutError, CancelledError):
+                pass  # the brokers see the connections go
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_END_S)
+
+
+_runtimes: dict[int, Runtime] = {}
+_making = threading.Lock()
+
+
+def runtime() -> Runtime:
+    """This process's."""
+    pid = os.getpid()
+    found = _runtimes.get(pid)
+    if found is None:
+        with _making:
+            found = _runtimes.get(pid)
+            if found is None:
+                _runtimes.clear()  # a parent's, whose threads are not here
+                found = _runtimes[pid] = Runtime()
+                at_end(found.stop)
+    return found
+
+
+def _in_child() -> None:
+    global _making
+    _making = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

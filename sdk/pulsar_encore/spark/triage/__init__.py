@@ -1,0 +1,1 @@
+"""Dead letters in bulk: counted, kept, drawn and sent back."""
