@@ -72,7 +72,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("asyncio.py",),
     ("__init__.py",),
     # Spark, bottom-up
-    ("spark/parsing.py", "spark/positions.py", "spark/planning.py"),
+    ("spark/errors.py", "spark/parsing.py", "spark/positions.py", "spark/planning.py"),
     ("spark/connecting.py", "spark/columns.py"),
     ("spark/runtime.py", "spark/options.py"),
     ("spark/reading/",),

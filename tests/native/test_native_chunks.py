@@ -47,7 +47,7 @@ class Broker:
                 uuid=str(uuid), chunk_id=at, num_chunks_from_msg=count, total_chunk_msg_size=count
             )
             joined = self.chunked.add(Chunk(metadata, b"", b"x"), LEDGER, entry, 1)
-            if joined is not None:
+            if isinstance(joined, Joined):
                 self.joined.append(joined)
 
 

@@ -262,20 +262,27 @@ _STREAM_ONLY: Final = (
 _SPARKS_OWN: Final = frozenset({"path"})  # what SQL's CREATE TABLE and save() add
 
 
-def read_options(given: Mapping[str, str]) -> ReadOptions:
+def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
     """The options of a read.
 
     Args:
         given: Names, in any case, and what was said.
+        streaming: Of a stream, which begins at the end unless told otherwise; a batch begins at
+            the beginning. None where that is not known, and of no account.
 
     Raises:
         ConfigurationError: One is unknown or wrong, or two do not go together.
     """
     said, client = _parsed(given)
+    if streaming is not None:
+        _check_kind(said, streaming=streaming)
     get = said.get
     connection = connection_of(said, client)
     topics = _topics(said)
-    start, end = _edge(said, "starting", LATEST_WORD), _edge(said, "ending", LATEST_WORD)
+    start, end = (
+        _edge(said, "starting", LATEST_WORD if streaming else EARLIEST_WORD),
+        _edge(said, "ending", LATEST_WORD),
+    )
     if end.word == EARLIEST_WORD:
         raise ConfigurationError("endingOffsets cannot be earliest: there is nothing before it")
     subscription = get("subscription")
@@ -332,17 +339,12 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     )
 
 
-def check_kind(given: Mapping[str, str], *, streaming: bool) -> None:
-    """That no option is of the other kind of read.
-
-    Raises:
-        ConfigurationError: One is, and would be without effect.
-    """
+def _check_kind(said: Mapping[str, Any], *, streaming: bool) -> None:
+    """That no option is of the other kind of read: it would be without effect."""
     wrong, where = (_BATCH_ONLY, "read") if streaming else (_STREAM_ONLY, "readStream")
-    for name in given:
-        usual, _ = _FIRST.get(name.lower(), ("", None))
-        if usual in wrong:
-            raise ConfigurationError(f"{usual} is an option of spark.{where} only: leave it out")
+    for name in wrong:
+        if name in said:
+            raise ConfigurationError(f"{name} is an option of spark.{where} only: leave it out")
 
 
 def connection_of(said: Mapping[str, Any], client: Mapping[str, str]) -> Connection:

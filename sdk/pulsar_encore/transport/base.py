@@ -148,8 +148,8 @@ class Unread(Enum):
     """Why an entry of a subscription that is not durable is no delivery."""
 
     MARKER = "a broker's own entry"
-    PIECE = "a piece of a chunked message, kept until the last one"
-    TORN = "a piece of a chunked message whose others are missing"
+    PIECE = "a piece of a chunked message, kept until its last one comes or of no use any more"
+    TORN = "a piece of a chunked message whose earlier ones have not come"
     BROKEN = "an entry whose bytes cannot be read"
     SEALED = "an encrypted entry that is not handed on"
 
@@ -321,6 +321,12 @@ class ConsumerLink(Protocol):
         """
 
     async def last_message_id(self) -> MessageId: ...
+    async def acked_position(self) -> MessageId | None:
+        """The last message of those that are acked without a gap, of a link to one topic.
+
+        None where the engine cannot tell; ledger and entry are -1 before the first message.
+        """
+
     async def has_message_available(self) -> bool:
         """Whether something is stored behind what was delivered last.
 
@@ -361,6 +367,13 @@ class Transport(Protocol):
     async def subscribe(self, subscription: Subscription) -> ConsumerLink: ...
     async def create_producer(self, options: ProducerOptions) -> ProducerLink: ...
     async def topic_partitions(self, topic: str) -> list[str]: ...
+    async def topics_matching(self, pattern: str) -> list[str]:
+        """Full names of the persistent topics that match, partitions singly.
+
+        Raises:
+            NotSupportedError: The engine cannot list topics.
+        """
+
     async def schema_of(self, topic: str, version: int) -> Any:
         """The schema of a topic's version, 0 or more, as `ProducerOptions.schema` takes it.
 

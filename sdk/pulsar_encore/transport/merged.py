@@ -195,6 +195,9 @@ class MergedLink:
     async def last_message_id(self) -> MessageId:
         return await self._parts[0].last_message_id()
 
+    async def acked_position(self) -> MessageId | None:
+        return await self._parts[0].acked_position()
+
     async def has_message_available(self) -> bool:
         return await self._parts[0].has_message_available()  # says by name that it cannot
 

@@ -194,11 +194,6 @@ class ChunkAssembler:
         """Bytes held."""
         return self._held
 
-    def holds(self, uuid: str, place: Place) -> bool:
-        """Whether that entry is held for the message."""
-        pending = self._pending.get(uuid)
-        return pending is not None and place in pending.places
-
     def add(self, chunk: Chunk, *, now_ms: int) -> Arrival:
         """Decide what becomes of a chunk.
 

@@ -15,7 +15,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from ...errors import ClosedError
-from ...options import ProducerOptions, Subscription
+from ...options import ProducerOptions, RegexSubscriptionMode, Subscription
 from ...topic_names import full_name
 from ...wire import pulsar_pb2 as pb
 from ..base import ConsumerLink, ProducerLink
@@ -29,6 +29,7 @@ from .connection.service import Credentials, Dialer, Service
 from .connection.socket import Sockets
 from .connection.tls import Tls
 from .consumer.link import NATIVE, NativeConsumer
+from .lookup.asking import Pattern
 from .lookup.lookup import Lookup
 from .lookup.rounds import Round, Timed
 from .producer.link import NativeProducer, open_producer
@@ -138,6 +139,12 @@ class NativeTransport:
         name = full_name(topic)
         partitions = await self._place().lookup.partitions(name)
         return [f"{name}-partition-{each}" for each in range(partitions)] or [name]
+
+    async def topics_matching(self, pattern: str) -> list[str]:
+        wanted = Pattern(pattern)
+        lookup = self._place().lookup
+        listing = await lookup.topics(wanted.namespace, RegexSubscriptionMode.PersistentOnly)
+        return sorted(each for each in listing.topics or () if wanted.matches(each))
 
     async def schema_of(self, topic: str, version: int) -> KnownSchema:
         schema = await self._place().lookup.schema(full_name(topic), version)

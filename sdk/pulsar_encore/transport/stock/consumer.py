@@ -464,6 +464,9 @@ class StockConsumer:
         topic = partition_name(topics[0], native_id.partition()) if len(topics) == 1 else ""
         return MessageId.wrap(native_id).with_topic(topic)
 
+    async def acked_position(self) -> MessageId | None:
+        return None
+
     async def has_message_available(self) -> bool:
         raise NotSupportedError(
             "a durable subscription has acks, and no one place to look behind: ask a reader"

@@ -238,6 +238,9 @@ class StockReader:
         if not self._closed and self._sink is not None:
             self._sink.on_failed(error)
 
+    async def acked_position(self) -> MessageId | None:
+        return None
+
     async def has_message_available(self) -> bool:
         self._check_open()
         # The library counts what it took out for the read under way as read, a moment before that

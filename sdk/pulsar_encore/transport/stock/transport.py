@@ -17,7 +17,13 @@ import _pulsar
 import pulsar
 
 from ...closing import CloseOnce
-from ...errors import ClosedError, ConfigurationError, EncoreError, TransportError
+from ...errors import (
+    ClosedError,
+    ConfigurationError,
+    EncoreError,
+    NotSupportedError,
+    TransportError,
+)
 from ...options import ClientOptions, ProducerOptions, Subscription
 from ...topic_names import full_name
 from ..base import ConsumerLink, ProducerLink
@@ -129,6 +135,9 @@ class StockTransport:
             partial(self._native.get_topic_partitions_async, topic), f"partitions of {topic}"
         )
         return [str(each) for each in partitions]
+
+    async def topics_matching(self, pattern: str) -> list[str]:
+        raise NotSupportedError("the stock library does not list topics: use the native transport")
 
     async def schema_of(self, topic: str, version: int) -> KnownSchema:
         info = await _schema_info(self._native, topic, version)

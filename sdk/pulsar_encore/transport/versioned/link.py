@@ -102,6 +102,9 @@ class VersionedLink:
     async def last_message_id(self) -> MessageId:
         return await self._link.last_message_id()
 
+    async def acked_position(self) -> MessageId | None:
+        return await self._link.acked_position()
+
     async def has_message_available(self) -> bool:
         if self._holds():
             return True

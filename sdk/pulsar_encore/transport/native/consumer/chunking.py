@@ -77,8 +77,12 @@ class Chunked:
 
     def add(
         self, chunk: entries.Chunk, ledger: int, entry: int, redelivery_count: int
-    ) -> Joined | None:
-        """A piece came; the whole message, when it is the last."""
+    ) -> Joined | Fate | None:
+        """A piece came.
+
+        Returns:
+            The whole message, when it was the last one; what becomes of it, when it is not kept.
+        """
         metadata = chunk.metadata
         arrival: Arrival = self._assembler.add(
             Chunk(
@@ -101,11 +105,9 @@ class Chunked:
                 self._joined[places[-1]] = places
             if len(self._joined) > _MOST_JOINED:
                 self._joined.popitem(last=False)
-        return arrival.joined
-
-    def keeps(self, chunk: entries.Chunk, place: Place) -> bool:
-        """Whether a piece that came is kept for its message."""
-        return self._assembler.holds(as_text(chunk.metadata.uuid), place)
+            return arrival.joined
+        place = (ledger, entry)
+        return next((each.fate for each in arrival.let_go if place in each.places), None)
 
     def _let_go(self, let_go: Iterable[LetGo]) -> None:
         for each in let_go:

@@ -360,6 +360,10 @@ class NativeConsumer:
             )
         return await self._sources[0].last_message_id()
 
+    async def acked_position(self) -> MessageId | None:
+        self._check_open()
+        return await self._sources[0].acked_position()
+
     async def has_message_available(self) -> bool:
         self._check_open()
         for source in self._there:

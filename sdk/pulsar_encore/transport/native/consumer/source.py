@@ -20,6 +20,7 @@ from ....exceptions import NotConnected
 from ....ids import MessageId
 from ....wire import commands as wire_commands
 from ....wire import pulsar_pb2 as pb
+from ....wire.chunks import Fate, Joined
 from ....wire.entries import EntryError
 from ...base import AckPlan, Deliveries, Delivery, Run, Unread
 from ..connection.attachment import Attachment
@@ -449,10 +450,10 @@ class Source:
         self, ledger: int, entry: int, redelivery_count: int, chunk: Chunk, size: int
     ) -> None:
         joined = self._chunked.add(chunk, ledger, entry, redelivery_count)
-        if joined is None:
+        if not isinstance(joined, Joined):
             self.permits.arrived(1, 0, size)
-            kept = self._chunked.keeps(chunk, (ledger, entry))
-            self._pass(ledger, entry, Unread.PIECE if kept else Unread.TORN)
+            torn = joined is Fate.REDELIVER
+            self._pass(ledger, entry, Unread.TORN if torn else Unread.PIECE)
             return
         try:
             opened = self._reader.of_chunks(chunk, joined.payload, joined.sealed)
@@ -798,6 +799,14 @@ class Source:
     async def last_message_id(self) -> MessageId:
         """Of the topic; ledger and entry are -1 when it is empty."""
         return _last_id(await self._last_stored(), self.partition, self.topic)
+
+    async def acked_position(self) -> MessageId:
+        """Of the cursor; ledger and entry are -1 before the first message."""
+        answer = await self._last_stored()
+        place = answer.consumer_mark_delete_position
+        entry = -1 if place.entryId == wire_commands.NO_REQUEST else place.entryId
+        ledger = -1 if place.ledgerId == wire_commands.NO_REQUEST else place.ledgerId
+        return MessageId(self.partition, ledger, entry, topic=self.topic)
 
     async def _last_stored(self) -> pb.CommandGetLastMessageIdResponse:
         return await self._when_attached(lambda session: self._ask_last(session, self._id))

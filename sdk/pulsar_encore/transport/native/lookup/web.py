@@ -59,8 +59,8 @@ class Web:
         self._pool = pool
 
     async def partitions(self, topic: str, create: bool) -> int:
-        answer = await self._get(
-            f"/admin/v2/{_path(topic)}/partitions",
+        answer = await self.get(
+            f"/admin/v2/{path_of(topic)}/partitions",
             {"checkAllowAutoCreation": "true" if create else "false"},
             f"partitions of {topic}",
         )
@@ -70,7 +70,7 @@ class Web:
         return count
 
     async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> Listing:
-        answer = await self._get(
+        answer = await self.get(
             f"/admin/v2/namespaces/{namespace}/topics",
             {"mode": _MODES[mode]},
             f"topics of {namespace}",
@@ -81,8 +81,8 @@ class Web:
 
     async def owner(self, topic: str) -> Session:
         listener = self._pool.settings.listener_name
-        answer = await self._get(
-            f"/lookup/v2/topic/{_path(topic)}",
+        answer = await self.get(
+            f"/lookup/v2/topic/{path_of(topic)}",
             {} if listener is None else {"listenerName": listener},
             f"look up {topic}",
         )
@@ -92,7 +92,7 @@ class Web:
             raise _nonsense(f"look up {topic}: the answer makes no sense")
         return await self._pool.broker(address_of(url or "", topic, secure=secure))
 
-    async def _get(self, path: str, query: Mapping[str, str], doing: str) -> Any:
+    async def get(self, path: str, query: Mapping[str, str], doing: str) -> Any:
         """The JSON that a broker of the service answers; the next is asked when one is away."""
         httpx = _httpx()
         pool = self._pool
@@ -175,7 +175,7 @@ def _headers(credentials: Credentials, data: bytes) -> dict[str, str]:
     return headers
 
 
-def _path(topic: str) -> str:
+def path_of(topic: str) -> str:
     """``persistent/tenant/namespace/name``, the name quoted."""
     domain, _, rest = topic.partition("://")
     tenant, namespace, name = rest.split("/", 2)

@@ -1,0 +1,106 @@
+"""What brokers' web service tells of topics: their ledgers.
+
+Owns `Admin`. It is asked with the client's own login and certificates; what a closed ledger holds
+is remembered, because it never changes, and so that one that was deleted since is known to have
+been read to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any, Final, NamedTuple
+
+from ...errors import ConfigurationError, TransportError
+from ...options import ClientOptions
+from ...transport.native.connection.pool import Pool
+from ...transport.native.lookup.web import Web, path_of
+from ...transport.native.options import of_options
+from ..connecting import Connection
+from ..planning import Ledger
+from ..positions import Position
+
+_MOST_LEDGERS: Final = 1_000_000
+
+
+class TopicLedgers(NamedTuple):
+    """What is stored of a topic.
+
+    Attributes:
+        ledgers: In order.
+        last: The last entry that was stored.
+    """
+
+    ledgers: tuple[Ledger, ...]
+    last: Position
+
+
+class Admin:
+    """Asks one cluster's web service; belongs to the event loop it is made on.
+
+    Args:
+        connection: With an `admin_url`.
+
+    Raises:
+        ConfigurationError: It has none, or it cannot be used.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        url = connection.admin_url
+        if url is None or not url.startswith(("http://", "https://")):
+            raise ConfigurationError(
+                f"admin.url must be like http://host:8080 or https://host:8443, got {url!r}"
+            )
+        keywords = connection.keywords()
+        keywords.pop("transport", None)
+        clusters, settings = of_options(ClientOptions(service_url=url.rstrip("/"), **keywords))
+        self._pool = Pool(clusters.now(), settings, Random())
+        self._web = Web(self._pool)
+        self._closed: dict[int, int] = {}  # entries of closed ledgers
+
+    async def ledgers(self, topic: str) -> TopicLedgers:
+        """The ledgers of a topic or partition.
+
+        Args:
+            topic: Full name.
+
+        Raises:
+            TransportError: The web service refused, or did not answer.
+        """
+        answer = await self._web.get(
+            f"/admin/v2/{path_of(topic)}/internalStats", {}, f"ledgers of {topic}"
+        )
+        try:
+            found = _read(answer)
+        except (KeyError, TypeError, ValueError) as error:
+            raise TransportError(
+                f"ledgers of {topic}: the answer of the web service makes no sense"
+            ) from error
+        for each in found.ledgers:
+            if each.closed and len(self._closed) < _MOST_LEDGERS:
+                self._closed[each.id] = each.entries
+        return found
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._pool.shutdown()
+
+    def entries_of(self, ledger: int) -> int | None:
+        """How many a closed ledger has, also if it is deleted by now; None where nobody knows."""
+        return self._closed.get(ledger)
+
+
+def _read(answer: Mapping[str, Any]) -> TopicLedgers:
+    listed = [
+        (int(each["ledgerId"]), int(each.get("entries", 0)), int(each.get("size", 0)))
+        for each in answer["ledgers"]
+    ]
+    ledgers = []
+    for at, (number, entries, size) in enumerate(sorted(listed)):
+        closed = at < len(listed) - 1
+        if not closed:  # of the open one the list says 0
+            entries = max(entries, int(answer.get("currentLedgerEntries", 0)))
+            size = max(size, int(answer.get("currentLedgerSize", 0)))
+        ledgers.append(Ledger(number, entries, size, closed))
+    ledger, _, entry = str(answer["lastConfirmedEntry"]).partition(":")
+    return TopicLedgers(tuple(ledgers), Position(int(ledger), int(entry)))

@@ -1,0 +1,84 @@
+"""A batch: planned once, from what is stored then.
+
+Owns `PulsarBatchReader`, which PySpark calls: `partitions` in the driver, `read` in tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from ..options import ReadOptions
+from ..planning import Span
+from ..positions import EARLIEST, Position, later
+from ..reading.ranges import ReadRange
+from ..reading.task import read_range
+from ..runtime import runtime
+from .cluster import Cluster, patiently
+from .edges import begin_of, check_topics, end_of
+from .plans import ranges_of
+
+
+class PulsarBatchReader(DataSourceReader):
+    """Reads what is stored when it is planned.
+
+    Args:
+        options: Of the read.
+        schema: Of the rows, checked.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """The ranges of the tasks.
+
+        Raises:
+            ConfigurationError: A topic is missing, or an option does not fit what is there.
+            TransportError: The brokers could not be asked.
+        """
+        here = runtime()
+        client = here.client(self._options.connection)
+
+        async def plan() -> list[ReadRange]:
+            cluster = Cluster(client, self._options)
+            try:
+                return await patiently(lambda: self._plan(cluster), self._options, "plan a batch")
+            finally:
+                await cluster.close()
+
+        return list(here.call(plan(), "plan a batch"))
+
+    async def _plan(self, cluster: Cluster) -> list[ReadRange]:
+        options = self._options
+        numbers = await cluster.topics()
+        check_topics(options.start, "startingOffsets", numbers)
+        check_topics(options.end, "endingOffsets", numbers)
+        last = await cluster.last(numbers)
+        begin: dict[str, Position] = {}
+        end: dict[str, Position] = {}
+        for topic, position in last.items():
+            if position == EARLIEST:
+                continue
+            begin[topic] = await begin_of(cluster, options, topic, position)
+            end[topic] = await end_of(cluster, options, topic, position)
+        ledgers = await cluster.ledgers(begin)
+        spans = {
+            topic: Span(
+                start,
+                later(start, end[topic]),
+                ledgers.get(topic, ()),
+                cluster.per_entry.get(topic, 1.0),
+            )
+            for topic, start in begin.items()
+        }
+        return ranges_of(spans, numbers, options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one range; see `reading.task.read_range`."""
+        assert isinstance(partition, ReadRange)
+        return read_range(self._options, self._schema, partition)

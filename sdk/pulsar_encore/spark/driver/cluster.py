@@ -1,0 +1,236 @@
+"""What the driver asks of the brokers: topics, their ends, places by time, their ledgers.
+
+Owns `Cluster`. For each topic one subscription is kept that is not durable and gets no permits:
+it is there to ask by, and fetches nothing. All methods run on the runtime's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeVar
+
+from ...client import Client, transport_of
+from ...errors import ConfigurationError, TransportError
+from ...exceptions import TopicNotFound
+from ...ids import MessageId
+from ...options import ConsumerType, Subscription
+from ...topic_names import base_name
+from ...transport.base import ConsumerLink
+from ..options import ReadOptions
+from ..planning import Ledger
+from ..positions import EARLIEST, Position
+from .admin import Admin
+
+log: Final = logging.getLogger("pulsar_encore.spark")
+
+T = TypeVar("T")
+
+_AT_ONCE: Final = 50
+_SMOOTHING: Final = 4
+
+
+class Cluster:
+    """The brokers, as a read sees them.
+
+    Args:
+        client: The process's.
+        options: Of the read.
+    """
+
+    def __init__(self, client: Client, options: ReadOptions) -> None:
+        self._client = client
+        self._transport = transport_of(client)
+        self._options = options
+        has_admin = options.connection.admin_url is not None
+        self._admin = Admin(options.connection) if has_admin else None
+        self._probes: dict[str, ConsumerLink] = {}
+        self._limit = asyncio.Semaphore(_AT_ONCE)
+        #: Messages of an entry on average, by topic: by the last entries that were seen.
+        self.per_entry: dict[str, float] = {}
+
+    @property
+    def admin(self) -> Admin | None:
+        """The web service, where one was named."""
+        return self._admin
+
+    async def topics(self) -> dict[str, int]:
+        """Topics and partitions to be read, by full name, with partition numbers; -1 without.
+
+        Raises:
+            ConfigurationError: A topic that was named has no such partition, or is not stored.
+            TransportError: The brokers could not be asked.
+        """
+        wanted = self._options.topics
+        if wanted.pattern is not None:
+            found = await self._transport.topics_matching(wanted.pattern)
+            bases = list(dict.fromkeys(map(base_name, found)))
+        else:
+            bases = list(wanted.names)
+        parts = await self._each(bases, self._parts)
+        chosen = dict(wanted.chosen)
+        topics: dict[str, int] = {}
+        for base in bases:
+            topics |= {
+                topic: number
+                for topic, number in parts[base].items()
+                if base not in chosen or number in chosen[base]
+            }
+            for number in chosen.get(base, ()):
+                if number not in parts[base].values():
+                    raise ConfigurationError(
+                        f"assign: {base} has no partition {number}; it has "
+                        f"{len(parts[base]) if -1 not in parts[base].values() else 'none'}"
+                    )
+        return topics
+
+    async def _parts(self, topic: str) -> dict[str, int]:
+        if topic.startswith("non-persistent://"):
+            raise ConfigurationError(
+                f"{topic} is not stored: there is nothing of it that a batch could read again"
+            )
+        if base_name(topic) != topic:
+            return {topic: int(topic.rpartition("-")[2])}
+        names = await self._transport.topic_partitions(topic)
+        if names == [topic]:
+            return {topic: -1}
+        return {name: int(name.rpartition("-")[2]) for name in names}
+
+    async def last(self, topics: Iterable[str]) -> dict[str, Position]:
+        """The last message of each topic, `EARLIEST` of an empty one.
+
+        A topic that does not exist is left out where it may come later.
+
+        Raises:
+            ConfigurationError: There is no such topic.
+            TransportError: The brokers could not be asked.
+        """
+        found = await self._each(topics, self._last)
+        return {topic: position for topic, position in found.items() if position is not None}
+
+    async def _last(self, topic: str) -> Position | None:
+        try:
+            probe = await self._probe(topic)
+            last = await probe.last_message_id()
+        except TopicNotFound as error:
+            await self.forget(topic)
+            if self._options.wait_for_topics or self._options.topics.pattern is not None:
+                return None
+            raise ConfigurationError(
+                f"there is no topic {topic}: check the option that names it, or set "
+                "waitingForNonExistedTopic=true"
+            ) from error
+        if last.entry_id() < 0:
+            return EARLIEST
+        size = max(1, last.batch_size or last.batch_index() + 1)
+        known = self.per_entry.get(topic)
+        self.per_entry[topic] = size if known is None else known + (size - known) / _SMOOTHING
+        return Position(last.ledger_id(), last.entry_id())
+
+    async def _probe(self, topic: str) -> ConsumerLink:
+        probe = self._probes.get(topic)
+        if probe is None:
+            probe = await self._transport.subscribe(
+                Subscription(
+                    topics=(topic,),
+                    subscription_name=self._name("probe"),
+                    consumer_type=ConsumerType.Exclusive,
+                    receiver_queue_size=1,
+                    durable=False,
+                    start_message_id=MessageId.latest,
+                    force_topic_creation=False,
+                )
+            )
+            self._probes[topic] = probe
+        return probe
+
+    def _name(self, what: str) -> str:
+        return f"{self._options.reading.role_prefix}-{what}-{uuid.uuid4().hex[:10]}"
+
+    async def first_at(self, topic: str, time_ms: int) -> Position | None:
+        """The first entry that was published then or later; None where there is none.
+
+        Args:
+            topic: Full name.
+            time_ms: Ms since the epoch, by the producers' clocks.
+        """
+        reader = await self._client.create_reader(
+            topic,
+            MessageId.earliest,
+            receiver_queue_size=1,
+            subscription_role_prefix=self._options.reading.role_prefix,
+        )
+        try:
+            await reader.seek(time_ms)
+            # What a broker says of a place between its entries is near; this looks at each.
+            while await reader.has_message_available():
+                [message, *_] = await reader.read_entry(timeout=30)
+                if message.publish_timestamp() >= time_ms:
+                    here = message.message_id()
+                    return Position(here.ledger_id(), here.entry_id())
+            return None
+        finally:
+            await reader.close()
+
+    async def ledgers(self, topics: Iterable[str]) -> dict[str, tuple[Ledger, ...]]:
+        """What is stored, by topic; nothing without a web service to ask."""
+        admin = self._admin
+        if admin is None:
+            return {}
+
+        async def ask(topic: str) -> tuple[Ledger, ...]:
+            return (await admin.ledgers(topic)).ledgers
+
+        return await self._each(topics, ask)
+
+    async def _each(
+        self, topics: Iterable[str], ask: Callable[[str], Awaitable[T]]
+    ) -> dict[str, T]:
+        """Ask of all topics, some at a time; the first error is raised when all have ended."""
+
+        async def one(topic: str) -> T:
+            async with self._limit:
+                return await ask(topic)
+
+        names = list(topics)
+        answers = await asyncio.gather(*map(one, names), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return {
+            name: answer
+            for name, answer in zip(names, answers, strict=True)
+            if not isinstance(answer, BaseException)
+        }
+
+    async def forget(self, topic: str) -> None:
+        """Close what is kept of a topic."""
+        probe = self._probes.pop(topic, None)
+        if probe is not None:
+            await probe.close()
+
+    async def close(self) -> None:
+        """Close all that is kept."""
+        for topic in list(self._probes):
+            await self.forget(topic)
+        if self._admin is not None:
+            self._admin.close()
+
+
+async def patiently(ask: Callable[[], Awaitable[T]], options: ReadOptions, doing: str) -> T:
+    """Ask again after errors that may pass, as `fetchOffset.*` says.
+
+    Raises:
+        TransportError: The last one.
+    """
+    for left in range(options.retries, -1, -1):
+        try:
+            return await ask()
+        except TransportError as error:
+            if not left or not error.retryable:
+                raise
+            log.warning("%s: %s; asked again", doing, error)
+        await asyncio.sleep(options.retry_ms / 1000)
+    raise AssertionError("the last attempt returns or raises")

@@ -1,0 +1,82 @@
+"""Where a read begins and ends, as options say it, as positions.
+
+Owns `begin_of` and `end_of`.
+"""
+
+from __future__ import annotations
+
+from ...errors import ConfigurationError
+from ...topic_names import base_name
+from ..options import (
+    EARLIEST_WORD,
+    SUBSCRIPTION_WORD,
+    Edge,
+    ReadOptions,
+    edge_position,
+    unknown_topics,
+)
+from ..positions import EARLIEST, Position, before
+from .cluster import Cluster
+
+
+async def begin_of(cluster: Cluster, options: ReadOptions, topic: str, last: Position) -> Position:
+    """The position from behind which a topic is read.
+
+    Args:
+        cluster: To ask.
+        options: Of the read.
+        topic: Full name, of the partition if any.
+        last: Its last message.
+
+    Raises:
+        ConfigurationError: Nothing is as late as it is to begin at, and that is an error.
+    """
+    said = edge_position(options.start, topic, base_name(topic))
+    if isinstance(said, Position):
+        return said
+    if isinstance(said, int):
+        first = await cluster.first_at(topic, said)
+        if first is not None:
+            return before(first)
+        if options.start_missing == "error" and last != EARLIEST:
+            raise ConfigurationError(
+                f"startingTime: {topic} has no message of {said} ms or later; set "
+                "startingOffsetsByTimestampStrategy=latest to begin at its end"
+            )
+        return last
+    if said == EARLIEST_WORD:
+        return EARLIEST
+    assert said != SUBSCRIPTION_WORD, "the cursor knows"
+    return last
+
+
+async def end_of(cluster: Cluster, options: ReadOptions, topic: str, last: Position) -> Position:
+    """The last message that a batch reads of a topic.
+
+    Args:
+        cluster: To ask.
+        options: Of the read.
+        topic: Full name, of the partition if any.
+        last: Its last message: nothing behind it is waited for.
+    """
+    said = edge_position(options.end, topic, base_name(topic))
+    if isinstance(said, Position):
+        return said if said.order < last.order else last
+    if isinstance(said, int):
+        first = await cluster.first_at(topic, said)
+        return last if first is None else before(first)
+    return last
+
+
+def check_topics(edge: Edge, name: str, topics: dict[str, int]) -> None:
+    """That positions are of topics that are read.
+
+    Raises:
+        ConfigurationError: One is of another.
+    """
+    known = [*topics, *map(base_name, topics)]
+    unknown = unknown_topics(edge, known)
+    if unknown:
+        raise ConfigurationError(
+            f"{name} names {unknown[0]}, which is not read; read are {', '.join(sorted(topics))}"
+        )

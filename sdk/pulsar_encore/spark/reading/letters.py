@@ -1,0 +1,76 @@
+"""What a letter says, as values of the columns of ``view=dlq`` and ``view=retry``.
+
+Owns `letter_values`. Numbers and times that are none are null: nothing here trusts a property.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...letters import (
+    ATTEMPTS,
+    CONSUMER,
+    DELAY_TIME,
+    ERROR_STACK,
+    FIRST_TIME,
+    LAST_TIME,
+    ORIGIN_MESSAGE_ID,
+    REAL_SUBSCRIPTION,
+    REASON,
+    RECONSUME_TIMES,
+)
+from ...letters.reading import Letter
+from ...topic_names import base_name
+
+_MOST: dict[int, int] = {32: (1 << 31) - 1, 64: (1 << 62) // 1000}
+
+
+def letter_values(letter: Letter[Any], topic: str) -> dict[str, Any]:
+    """By column.
+
+    Args:
+        letter: As read.
+        topic: Full name of the topic it is on.
+    """
+    said = letter.properties.get
+    delay = _number(said(DELAY_TIME), 64)
+    return {
+        "realTopic": letter.real_topic or None,
+        "realSubscription": said(REAL_SUBSCRIPTION) or _named_after(topic, letter.real_topic),
+        "originMessageId": said(ORIGIN_MESSAGE_ID),
+        "reconsumeTimes": _number(said(RECONSUME_TIMES), 32),
+        "delayTime": delay,
+        "dueTime": None if delay is None else (letter.written_ms + delay) * 1000,
+        "attempts": _number(said(ATTEMPTS), 32),
+        "reason": said(REASON),
+        "errorClass": letter.error_class or None,
+        "errorMessage": letter.error_message or None,
+        "errorStack": said(ERROR_STACK),
+        "fingerprint": letter.fingerprint or None,
+        "firstTime": _time(said(FIRST_TIME)),
+        "lastTime": _time(said(LAST_TIME)),
+        "consumer": said(CONSUMER),
+        "replayId": letter.replay_id or None,
+    }
+
+
+def _number(text: str | None, bits: int) -> int | None:
+    if text is None or not (text.isascii() and text.isdigit() and len(text) < 20):
+        return None
+    number = int(text)
+    return number if number <= _MOST[bits] else None
+
+
+def _time(text: str | None) -> int | None:
+    """Ms since the epoch as us."""
+    number = _number(text, 64)
+    return None if number is None else number * 1000
+
+
+def _named_after(topic: str, real_topic: str) -> str | None:
+    """The subscription that a letter topic of Java's name is of."""
+    stem, _, kind = base_name(topic).rpartition("-")
+    if kind not in ("DLQ", "RETRY") or not real_topic:
+        return None
+    name = stem.removeprefix(f"{real_topic}-")
+    return name if name != stem else None

@@ -1,0 +1,276 @@
+"""A range of one topic, fetched: what a task of Spark reads.
+
+Owns `ReadRange`, which the driver plans and a task gets, and `fetch`. A subscription that is not
+durable is made for it, on the process's event loop; its deliveries are handed over to the task's
+thread in piles, and what a task does not take stays at the broker. It ends at the range's end,
+whatever that entry is, or where the broker has nothing more.
+
+What cannot be had is never left out silently: it is `DataLossError`, or with
+``failOnDataLoss=false`` a line in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Container, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql.datasource import InputPartition
+
+from ...client import transport_of
+from ...errors import TransportError
+from ...ids import MessageId
+from ...options import ConsumerType, Subscription
+from ...transport.base import ConsumerLink, Deliveries, Delivery, Unread, singly
+from ..connecting import Connection
+from ..errors import DataLossError, StalledError
+from ..options import Reading
+from ..positions import EARLIEST, Position
+from ..runtime import Runtime
+from .cutting import Cut, Cutter
+
+log: Final = logging.getLogger("pulsar_encore.spark")
+
+_QUIET_S: Final = 1.0  # silence after which the broker is asked whether there is more
+_OPEN_S: Final = 120.0
+
+
+@dataclass(frozen=True)
+class ReadRange(InputPartition):
+    """What one task reads.
+
+    Attributes:
+        topic: Full name, of the partition if any.
+        partition: Its number, or -1.
+        start: The last message before it.
+        end: Its last message.
+    """
+
+    topic: str
+    partition: int
+    start: Position
+    end: Position
+
+    def __str__(self) -> str:
+        return f"{self.topic} behind {self.start} up to {self.end}"
+
+
+class Pile:
+    """What came and was not taken (`Sink`): filled on the event loop, emptied by a task."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()
+        self._deliveries: list[Delivery] = []
+        self._unread: list[tuple[int, int, Unread]] = []
+        self._error: Exception | None = None
+
+    def take(
+        self, timeout_s: float
+    ) -> tuple[list[Delivery], list[tuple[int, int, Unread]], Exception | None]:
+        """All that is here; waits for something, for so long at most."""
+        with self._lock:
+            if not (self._deliveries or self._unread or self._error):
+                self._lock.wait(timeout_s)
+            deliveries, self._deliveries = self._deliveries, []
+            unread, self._unread = self._unread, []
+            return deliveries, unread, self._error
+
+    def on_deliveries(self, deliveries: Deliveries) -> None:
+        with self._lock:
+            self._deliveries.extend(singly(deliveries))
+            self._lock.notify()
+
+    def on_unread(self, source: int, entries: Sequence[tuple[int, int, Unread]]) -> None:
+        with self._lock:
+            self._unread.extend(entries)
+            self._lock.notify()
+
+    def on_failed(self, error: Exception) -> None:
+        with self._lock:
+            self._error = error
+            self._lock.notify()
+
+    def on_connected(self, only: Container[int] | None = None) -> None:
+        """It goes on from its place."""
+
+    def on_disconnected(self, only: Container[int] | None = None) -> None:
+        """What lies here does not come again."""
+
+    def on_doubtful(self, only: Container[int] | None = None) -> None:
+        """There are no acks to be lost."""
+
+    def on_asked_all(self, unseen: Sequence[Delivery], only: Container[int] | None = None) -> None:
+        """Nothing is asked for again."""
+
+    def on_sought(self, only: Container[int] | None = None) -> None:
+        """Nothing is sought."""
+
+    def on_end_of_topic(self, source: int) -> None:
+        """The end of a range is not that of its topic."""
+
+    def on_active_changed(self, source: int, active: bool) -> None:
+        """Nobody takes turns."""
+
+    def on_new_source(self, source: int) -> None:
+        """There is one."""
+
+
+class Fetch:
+    """The messages of a range, in order and each once, in piles.
+
+    Args:
+        runtime: The process's.
+        connection: To the cluster.
+        wanted: The range.
+        reading: How it is read.
+        fail_on_loss: Whether what is missing is an error.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        connection: Connection,
+        wanted: ReadRange,
+        reading: Reading,
+        *,
+        fail_on_loss: bool,
+    ) -> None:
+        self._runtime = runtime
+        self._wanted = wanted
+        self._reading = reading
+        self._fail_on_loss = fail_on_loss
+        self._transport = transport_of(runtime.client(connection))
+        native = self._transport.capabilities.name == "native"
+        self._cutter = Cutter(wanted.start, wanted.end, whole=native)
+        self._lookback = 0  # entries before the start that are read for their pieces
+        self._link: ConsumerLink | None = None
+        self._pile = Pile()
+
+    def __iter__(self) -> Generator[list[Cut]]:
+        if self._cutter.done:
+            return
+        try:
+            self._open()
+            yield from self._piles()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Give the subscription back; again does nothing."""
+        link, self._link = self._link, None
+        if link is not None:
+            self._runtime.call(link.close(), f"close the reader of {self._wanted.topic}", _OPEN_S)
+
+    def _open(self) -> None:
+        begin = self._begin()
+        subscription = Subscription(
+            topics=(self._wanted.topic,),
+            subscription_name=f"{self._reading.role_prefix}-{uuid.uuid4().hex[:10]}",
+            consumer_type=ConsumerType.Exclusive,
+            receiver_queue_size=self._reading.queue,
+            durable=False,
+            start_message_id=begin,
+            read_compacted=self._reading.compacted,
+            max_pending_chunked_message=0,
+            force_topic_creation=False,
+        )
+        self._pile = pile = Pile()
+
+        async def begin_reading() -> ConsumerLink:
+            link = await self._transport.subscribe(subscription)
+            link.start(pile)
+            return link
+
+        self._link = self._runtime.call(begin_reading(), f"read {self._wanted.topic}", _OPEN_S)
+
+    def _begin(self) -> MessageId:
+        """Where the subscription begins: behind what is done with, or earlier for its pieces."""
+        last = self._cutter.last
+        if last == EARLIEST:
+            return MessageId.earliest
+        if not self._lookback:
+            return MessageId(self._wanted.partition, *last)
+        if self._lookback > last.entry + 1:
+            return MessageId.earliest  # they are in a ledger before, and only a broker knows which
+        return MessageId(self._wanted.partition, last.ledger, last.entry - self._lookback)
+
+    def _piles(self) -> Iterator[list[Cut]]:
+        cutter = self._cutter
+        silent_since = time.monotonic()
+        while not cutter.done:
+            deliveries, unread, error = self._pile.take(_QUIET_S)
+            cuts = [cut for each in deliveries if (cut := cutter.take(each)) is not None]
+            if cuts:
+                yield cuts
+            if deliveries or unread:
+                self._consumed(deliveries)
+                silent_since = time.monotonic()
+                if not cutter.done:
+                    self._look_at(unread)
+            elif error is not None:
+                raise error
+            elif not self._has_more():
+                return
+            elif time.monotonic() - silent_since > self._reading.poll_timeout_ms / 1000:
+                raise StalledError(
+                    f"{self._wanted}: nothing came for {self._reading.poll_timeout_ms} ms "
+                    f"(pollTimeoutMs) behind {cutter.last}, and the broker says that there is more"
+                )
+
+    def _consumed(self, deliveries: list[Delivery]) -> None:
+        count = sum(len(each.messages) for each in deliveries)
+        link = self._link
+        if count and link is not None:
+            self._runtime.loop.call_soon_threadsafe(link.consumed, deliveries[0].source, count)
+
+    def _has_more(self) -> bool:
+        link = self._link
+        assert link is not None
+        try:
+            return self._runtime.call(
+                link.has_message_available(), f"end of {self._wanted.topic}", _OPEN_S
+            )
+        except TransportError as error:
+            if not error.retryable:
+                raise
+            return True  # it reconnects meanwhile; the poll timeout ends that
+
+    def _look_at(self, unread: list[tuple[int, int, Unread]]) -> None:
+        """What of the range is no message, and why."""
+        for ledger, entry, why in unread:
+            place = (ledger, entry)
+            if place <= self._wanted.start.place or self._cutter.done:
+                continue
+            if why is Unread.TORN and self._looks_back(place):
+                return
+            if why in (Unread.BROKEN, Unread.SEALED, Unread.TORN):
+                self._lost(f"{ledger}:{entry} of {self._wanted.topic} is {why.value}")
+            self._cutter.passed(ledger, entry)
+
+    def _looks_back(self, place: tuple[int, int]) -> bool:
+        """Read from further back, for a message whose first pieces are before the range.
+
+        Eight times as far each time, then from the beginning of the topic. False when that has been
+        tried: they are gone.
+        """
+        last = self._cutter.last
+        if not self._reading.chunk_lookback or last == EARLIEST:
+            return False
+        if self._lookback > last.entry + 1:
+            return False
+        self._lookback = max(self._reading.chunk_lookback, 8 * self._lookback)
+        log.info("%s: %d:%d is a later piece of a message, read from before", self._wanted, *place)
+        self.close()
+        self._open()
+        return True
+
+    def _lost(self, text: str) -> None:
+        if self._fail_on_loss:
+            raise DataLossError(
+                f"{text}. Set failOnDataLoss=false to go on without what cannot be read"
+            )
+        log.warning("%s; it goes on, as failOnDataLoss=false says", text)

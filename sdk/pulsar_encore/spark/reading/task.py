@@ -1,0 +1,58 @@
+"""What a task of Spark does: a range in, record batches out.
+
+Owns `read_range`, the same for a batch and for a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from ..columns import chosen
+from ..options import ReadOptions
+from ..runtime import runtime
+from .ranges import Fetch, ReadRange
+from .rows import Rows
+from .values import values_of
+
+
+def read_range(
+    options: ReadOptions, schema: StructType, wanted: ReadRange
+) -> Iterator[pa.RecordBatch]:
+    """The messages of a range as rows.
+
+    Args:
+        options: Of the read.
+        schema: Of the rows, checked.
+        wanted: The range.
+
+    Raises:
+        DataLossError: Something of it is gone, and ``failOnDataLoss`` is true.
+        StalledError: Something of it does not come.
+        TransportError: The brokers refused.
+    """
+    shape = options.shape
+    columns = chosen(shape.include, shape.prefix, letters=shape.view != "plain")
+    rows = Rows(
+        schema,
+        columns,
+        shape.prefix,
+        values_of(shape),
+        wanted.topic,
+        wanted.partition,
+        options.reading.batch_rows,
+    )
+    fetch = Fetch(
+        runtime(),
+        options.connection,
+        wanted,
+        options.reading,
+        fail_on_loss=options.fail_on_data_loss,
+    )
+    with closing(iter(fetch)) as piles:  # also where Spark stops reading half-way
+        for cuts in piles:
+            yield from rows.add(cuts)
+    yield from rows.rest()
