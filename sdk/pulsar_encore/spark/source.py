@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from .columns import chosen, projected, schema_of
 from .driver.batch import PulsarBatchReader
+from .driver.stream import PulsarStreamReader
 from .options import ReadOptions, read_options
 from .reading.values import values_of
 
@@ -45,6 +46,10 @@ class PulsarDataSource(DataSource):
     def reader(self, schema: StructType) -> PulsarBatchReader:
         options = self._read(streaming=False)
         return PulsarBatchReader(options, projected(schema, self.schema()))
+
+    def streamReader(self, schema: StructType) -> PulsarStreamReader:
+        options = self._read(streaming=True)
+        return PulsarStreamReader(options, projected(schema, self.schema()))
 
     def _read(self, *, streaming: bool | None) -> ReadOptions:
         return read_options(dict(self.options), streaming=streaming)

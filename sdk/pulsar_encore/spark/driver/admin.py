@@ -29,10 +29,12 @@ class TopicLedgers(NamedTuple):
     Attributes:
         ledgers: In order.
         last: The last entry that was stored.
+        subscriptions: Names of the durable ones.
     """
 
     ledgers: tuple[Ledger, ...]
     last: Position
+    subscriptions: frozenset[str]
 
 
 class Admin:
@@ -103,4 +105,5 @@ def _read(answer: Mapping[str, Any]) -> TopicLedgers:
             size = max(size, int(answer.get("currentLedgerSize", 0)))
         ledgers.append(Ledger(number, entries, size, closed))
     ledger, _, entry = str(answer["lastConfirmedEntry"]).partition(":")
-    return TopicLedgers(tuple(ledgers), Position(int(ledger), int(entry)))
+    last = Position(int(ledger), int(entry))
+    return TopicLedgers(tuple(ledgers), last, frozenset(answer.get("cursors", ())))

@@ -1,0 +1,173 @@
+"""The durable subscription of a query: kept level with the checkpoint.
+
+Owns `Cursors`. A consumer of each topic holds the subscription, Exclusive, so that a second query
+on it is refused, and fetches nothing. The checkpoint decides what is read; the subscription is
+there so that brokers keep what is not read yet, and show an honest backlog. An ack that fails is
+made good by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Container, Mapping
+from typing import Final
+
+from ...client import Client, transport_of
+from ...errors import ConfigurationError, EncoreError, TransportError
+from ...exceptions import ConsumerBusy, TopicNotFound
+from ...options import ConsumerType, InitialPosition, Subscription
+from ...transport.base import AckPlan, ConsumerLink
+from ..options import ReadOptions
+from ..positions import EARLIEST, Position
+from ..reading.ranges import Pile
+from .admin import Admin
+
+log: Final = logging.getLogger("pulsar_encore.spark")
+
+_BUSY_S: Final = 20.0  # a driver that was killed has its connection closed by then
+_AGAIN_S: Final = 0.5
+_ACK_S: Final = 10.0
+
+
+class Cursors:
+    """The subscription of one query, on each of its topics; on the runtime's loop.
+
+    Args:
+        client: The process's.
+        options: Of the read, with a subscription.
+        admin: The web service, where one was named.
+
+    Raises:
+        ConfigurationError: Nobody can tell whether the subscription is there, and it matters.
+    """
+
+    def __init__(self, client: Client, options: ReadOptions, admin: Admin | None) -> None:
+        if admin is None and not options.cursor.create:
+            raise ConfigurationError(
+                "subscriptionCreate=false needs admin.url: only the web service tells which "
+                "subscriptions there are"
+            )
+        self._admin = admin
+        assert options.cursor.subscription is not None
+        self._transport = transport_of(client)
+        self._options = options
+        self._name: str = options.cursor.subscription
+        self._links: dict[str, ConsumerLink] = {}
+        self._acked: dict[str, Position] = {}
+        self._found: dict[str, Position] = {}  # where it was when it was taken
+        #: Acks that failed since the last one that did not.
+        self.errors: int = 0
+
+    async def position(self, topic: str, begin: Position | None) -> Position | None:
+        """Hold the subscription of a topic, and say where it is.
+
+        Args:
+            topic: Full name, of the partition if any.
+            begin: Where one begins that is not there yet; None for the end of the topic.
+
+        Returns:
+            The last message acked; None where the engine cannot tell.
+
+        Raises:
+            ConsumerBusy: Another query holds it.
+            ConfigurationError: It is not there, and is not to be made.
+        """
+        if topic not in self._links:
+            self._links[topic] = await self._hold(topic, begin)
+        acked = await self._links[topic].acked_position()
+        if acked is None:
+            return None
+        found = EARLIEST
+        if acked.ledger_id() >= 0:
+            found = Position(acked.ledger_id(), acked.entry_id())
+        self._found.setdefault(topic, found)
+        return found
+
+    async def _hold(self, topic: str, begin: Position | None) -> ConsumerLink:
+        subscription = Subscription(
+            topics=(topic,),
+            subscription_name=self._name,
+            consumer_type=ConsumerType.Exclusive,
+            receiver_queue_size=0,
+            initial_position=InitialPosition.Latest if begin is None else InitialPosition.Earliest,
+            force_topic_creation=False,
+        )
+        if self._admin is not None and not self._options.cursor.create:
+            if self._name not in (await self._admin.ledgers(topic)).subscriptions:
+                raise ConfigurationError(
+                    f"{topic} has no subscription {self._name!r}: check the name, or set "
+                    "subscriptionCreate=true"
+                )
+        until = asyncio.get_running_loop().time() + _BUSY_S
+        while True:
+            try:
+                link = await self._transport.subscribe(subscription)
+                break
+            except ConsumerBusy as error:
+                if asyncio.get_running_loop().time() >= until:
+                    raise ConsumerBusy(
+                        f"the subscription {self._name!r} of {topic} is in use: another query "
+                        "reads with it; stop that one, or name another subscription"
+                    ) from error
+                await asyncio.sleep(_AGAIN_S)
+        link.start(Pile())  # with a queue of 0 it asks for nothing
+        return link
+
+    @property
+    def held(self) -> Container[str]:
+        """Topics whose subscription is held."""
+        return self._links
+
+    def keeps(self, topic: str, start: Position) -> bool:
+        """Whether brokers have kept all behind `start`, because the subscription was not further.
+
+        Its place when it was taken says so: a time-to-live or a quota that deletes what is not
+        acked moves it.
+        """
+        found = self._found.get(topic)
+        return found is not None and found.order <= start.order
+
+    async def commit(self, positions: Mapping[str, Position]) -> None:
+        """Ack up to what the checkpoint holds; what fails is logged and counted."""
+        await asyncio.gather(
+            *(
+                self._commit(topic, position)
+                for topic, position in positions.items()
+                if topic in self._links and position.order > self._acked.get(topic, EARLIEST).order
+            )
+        )
+
+    async def _commit(self, topic: str, position: Position) -> None:
+        # A cumulative ack within a batch undoes single ones behind it; up to the entry before does
+        # not, and the rest of that entry is kept.
+        entry = position.entry - (position.batch_index >= 0)
+        if position.ledger < 0 or entry < 0:
+            return
+        try:
+            receipt = self._links[topic].ack(AckPlan(0, (position.ledger, entry, 0, -1), [], []))
+            if receipt is not None:
+                async with asyncio.timeout(_ACK_S):
+                    await receipt
+        except (EncoreError, TimeoutError) as error:
+            self.errors += 1
+            log.warning("%s: %s is not acked yet: %s", topic, position, error)
+            return
+        self._acked[topic] = position
+
+    async def forget(self, topic: str) -> None:
+        """The topic is no more."""
+        link = self._links.pop(topic, None)
+        if link is not None:
+            await link.close()
+
+    async def close(self, *, delete: bool) -> None:
+        """Give the subscription back; it stays at the brokers unless it is to be deleted."""
+        links, self._links = self._links, {}
+        for topic, link in links.items():
+            if delete:
+                try:
+                    await link.unsubscribe()
+                except (TransportError, TopicNotFound) as error:
+                    log.warning("%s: the subscription %s stays: %s", topic, self._name, error)
+            await link.close()

@@ -1,0 +1,270 @@
+"""How far a streaming query is, and how far its next batch goes.
+
+Owns `Progress`, of one query; on the runtime's loop. The checkpoint is Spark's: positions come in
+as the last batch's end, and go out as the next one's. Before anything is promised it is compared
+with what is stored, so that what is gone is an error and not a batch that is a little smaller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from ...client import Client
+from ...topic_names import base_name
+from ..errors import DataLossError
+from ..options import LATEST_WORD, SUBSCRIPTION_WORD, ReadOptions, edge_position
+from ..planning import Ledger, Quota, Span, admit
+from ..positions import EARLIEST, Position, later
+from .cluster import Cluster, patiently
+from .cursor import Cursors
+from .edges import begin_of, check_topics
+
+log: Final = logging.getLogger("pulsar_encore.spark")
+
+Positions = dict[str, Position]
+
+
+class Progress:
+    """The driver's side of a query.
+
+    Args:
+        client: The process's.
+        options: Of the read.
+        clock: Monotonic seconds; None for the loop's.
+    """
+
+    def __init__(
+        self, client: Client, options: ReadOptions, clock: Callable[[], float] | None = None
+    ) -> None:
+        self._options = options
+        self.cluster: Cluster = Cluster(client, options)
+        self._cursors: Cursors | None = None
+        if options.cursor.subscription is not None:
+            self._cursors = Cursors(client, options, self.cluster.admin)
+        self._clock = clock or asyncio.get_running_loop().time
+        self._turn = asyncio.Lock()
+        self._initial: Positions | None = None
+        self._numbers: dict[str, int] = {}
+        self._listed_s = float("-inf")
+        self._last: Positions = {}
+        self._asked_s = float("-inf")
+        self._frozen: Positions | None = None
+        self._waits_s: float | None = None  # since when there is less than a batch waits for
+        self._warned: set[str] = set()
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """Partition numbers by full name."""
+        return self._numbers
+
+    # Beginning
+
+    async def initial(self) -> Positions:
+        """Where a new query begins; the same each time it is asked.
+
+        Where there is a subscription it is made now, and holds that place: a query that crashes in
+        its first batch asks again, and what was published meanwhile is not to be skipped.
+        """
+        async with self._turn:
+            if self._initial is None:
+                self._initial = await patiently(self._begin, self._options, "begin a query")
+            return self._initial
+
+    async def _begin(self) -> Positions:
+        await self._list()
+        check_topics(self._options.start, "startingOffsets", self._numbers)
+        last = await self.cluster.last(self._numbers)
+        begin: Positions = {}
+        for topic, position in last.items():
+            begin[topic] = await self._begin_of(topic, position)
+        return begin
+
+    async def _begin_of(self, topic: str, last: Position) -> Position:
+        said = edge_position(self._options.start, topic, base_name(topic))
+        wanted: Position | None = None
+        if said != SUBSCRIPTION_WORD:
+            wanted = await begin_of(self.cluster, self._options, topic, last)
+        if self._cursors is None:
+            assert wanted is not None, "startingOffsets=subscription has a subscription"
+            return wanted
+        held = await self._cursors.position(topic, None if said == LATEST_WORD else EARLIEST)
+        if held is None:
+            return EARLIEST if wanted is None else wanted
+        if wanted is None or wanted == EARLIEST or held.entry >= 0:
+            return held  # it was there before, and what it holds has not been read
+        await self._cursors.commit({topic: wanted})
+        return wanted
+
+    async def _list(self) -> None:
+        now = self._clock()
+        if self._numbers and now - self._listed_s < self._options.discovery_ms / 1000:
+            return
+        self._numbers = {**self._numbers, **await self.cluster.topics()}
+        self._listed_s = now
+
+    # Going on
+
+    async def latest(self, start: Positions | None, *, limited: bool = True) -> Positions:
+        """The end of the next batch; `start` where there is nothing to read yet.
+
+        Args:
+            start: The end of the last batch, which the checkpoint holds; None where this version of
+                Spark does not say.
+            limited: Whether the limits of a batch hold.
+
+        Raises:
+            DataLossError: Something behind `start` is gone, and ``failOnDataLoss`` is true.
+            TransportError: The brokers could not be asked, again and again.
+        """
+        if start is not None:
+            await self.commit(start)
+        async with self._turn:
+            before = start if start is not None else dict(self._initial or {})
+            last = await self._ends()
+            spans = await self._spans(before, last)
+            ends = self._take(spans) if limited else {t: each.end for t, each in spans.items()}
+            return {**before, **ends}
+
+    async def _ends(self) -> Positions:
+        """The last messages, which may have been asked for a moment ago."""
+        if self._frozen is not None:
+            return self._frozen
+        now = self._clock()
+        if now - self._asked_s >= self._options.poll_ms / 1000:
+
+            async def ask() -> Positions:
+                await self._list()
+                return await self.cluster.last(self._numbers)
+
+            self._last = await patiently(ask, self._options, "ask for the end of the topics")
+            self._asked_s = self._clock()
+            await self._hold_new()
+        return self._last
+
+    async def _hold_new(self) -> None:
+        """The subscription of topics that have come since; all of them is to be read."""
+        if self._cursors is not None:
+            for topic in self._last:
+                if topic not in self._cursors.held:
+                    await self._cursors.position(topic, EARLIEST)
+
+    async def freeze(self) -> None:
+        """From now on the ends are those of this moment, and no topic comes (`AvailableNow`)."""
+        self._asked_s = float("-inf")
+        async with self._turn:
+            self._frozen = dict(await self._ends())
+
+    async def _spans(self, before: Positions, last: Positions) -> dict[str, Span]:
+        limits = self._options.limits
+        moved = {
+            topic: position
+            for topic, position in last.items()
+            if position.order > before.get(topic, EARLIEST).order
+        }
+        self._check_ends(before, last)
+        counted = limits.any or limits.min_rows is not None
+        ledgers: dict[str, tuple[Ledger, ...]] = {}
+        if moved and (counted or self._options.fail_on_data_loss):
+            ledgers = await self._ledgers(moved)
+            self._check_ledgers({topic: before.get(topic, EARLIEST) for topic in moved}, ledgers)
+        spans = {
+            topic: Span(
+                before.get(topic, EARLIEST),
+                later(before.get(topic, EARLIEST), position),
+                ledgers.get(topic, ()),
+                self.cluster.per_entry.get(topic, 1.0),
+            )
+            for topic, position in moved.items()
+        }
+        if counted:
+            for topic, span in spans.items():
+                if span.stretches() is None and topic not in self._warned:
+                    self._warned.add(topic)
+                    log.warning(
+                        "%s: limits do not hold across ledgers without admin.url; it is read to "
+                        "its end at once",
+                        topic,
+                    )
+        return spans
+
+    async def _ledgers(self, topics: Mapping[str, Position]) -> dict[str, tuple[Ledger, ...]]:
+        return await patiently(
+            lambda: self.cluster.ledgers(topics), self._options, "ask for ledgers"
+        )
+
+    def _take(self, spans: Mapping[str, Span]) -> Positions:
+        limits = self._options.limits
+        if limits.min_rows is not None and self._frozen is None and spans:
+            rows = sum(
+                sum(each.entries for each in span.stretches() or ()) * span.per_entry
+                for span in spans.values()
+            )
+            now = self._clock()
+            if self._waits_s is None:
+                self._waits_s = now
+            waited = now - self._waits_s >= limits.max_delay_ms / 1000
+            countable = all(span.stretches() is not None for span in spans.values())
+            if rows < limits.min_rows and countable and not waited:
+                return {topic: span.start for topic, span in spans.items()}
+            self._waits_s = None
+        if not limits.any:
+            return {topic: span.end for topic, span in spans.items()}
+        return admit(spans, Quota(rows=limits.rows, entries=limits.entries, size=limits.size))
+
+    # What is gone
+
+    def _check_ends(self, before: Positions, last: Positions) -> None:
+        """A topic that ends before what was read of it was deleted, and made again."""
+        for topic, start in before.items():
+            position = last.get(topic)
+            if position is not None and position != EARLIEST and position.place < start.place:
+                self._lost(
+                    f"{topic} ends at {position} and was read up to {start}: it was deleted and "
+                    "made again, or its last messages were lost"
+                )
+
+    def _check_ledgers(self, before: Positions, ledgers: Mapping[str, tuple[Ledger, ...]]) -> None:
+        """A ledger that is gone and was not read to its end took messages with it."""
+        admin = self.cluster.admin
+        for topic, stored in ledgers.items():
+            start = before[topic]
+            if start.ledger < 0 or not stored or any(each.id == start.ledger for each in stored):
+                continue
+            if stored[0].id < start.ledger:
+                continue  # an empty one between others, which is dropped
+            entries = None if admin is None else admin.entries_of(start.ledger)
+            if entries is not None and start.batch_index < 0 and start.entry >= entries - 1:
+                continue
+            if self._cursors is not None and self._cursors.keeps(topic, start):
+                continue
+            self._lost(
+                f"{topic}: messages behind {start} are gone, the first that is stored is in ledger "
+                f"{stored[0].id}: retention or a backlog quota deleted them before they were read"
+            )
+
+    def _lost(self, text: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{text}. Set failOnDataLoss=false to go on with what there is")
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning("%s; it goes on, as failOnDataLoss=false says", text)
+
+    # Ending
+
+    async def commit(self, positions: Mapping[str, Position]) -> None:
+        """The checkpoint holds these: they need not be kept for this query any more."""
+        if self._cursors is not None and self._options.cursor.commit != "none":
+            await self._cursors.commit(positions)
+
+    async def ledgers(self, topics: Mapping[str, Position]) -> dict[str, tuple[Ledger, ...]]:
+        """For cutting into tasks: what is stored."""
+        return await self._ledgers(topics)
+
+    async def close(self) -> None:
+        """Give back what is held of the brokers."""
+        if self._cursors is not None:
+            await self._cursors.close(delete=self._options.cursor.delete)
+        await self.cluster.close()

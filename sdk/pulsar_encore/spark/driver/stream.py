@@ -1,0 +1,195 @@
+"""A stream: micro-batches, one behind the other.
+
+Owns `PulsarStreamReader`, which PySpark calls: all but `read` in one process beside the driver,
+which lives as long as the query; `read` in tasks. PySpark calls `commit` one batch late, and not at
+all for the last one; but the `start` that it hands to `latestOffset` is in the checkpoint, so that
+is acked. It does not call `stop` when a query is stopped: the process gets SIGTERM, and gives back
+what it holds then.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from ..options import ReadOptions
+from ..planning import Span
+from ..positions import EARLIEST, Position, offset_json, read_offset
+from ..reading.ranges import ReadRange
+from ..reading.task import read_range
+from ..runtime import Runtime, runtime
+from .plans import ranges_of
+from .progress import Progress
+
+try:  # PySpark 4.2
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # pragma: no cover - 4.0 and 4.1 ask for everything, always
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Not there: a query of `AvailableNow` is one batch."""
+
+    ReadAllAvailable = ReadLimit = ReadMaxRows = None  # type: ignore[assignment,misc]
+
+_END_S: Final = 10.0
+
+
+class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what is published, in micro-batches.
+
+    Args:
+        options: Of the read.
+        schema: Of the rows, checked.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._made: Progress | None = None
+        self._end: dict[str, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a task needs, in another process."""
+        return {**self.__dict__, "_made": None}
+
+    # Beside the driver
+
+    @property
+    def _here(self) -> Runtime:
+        return runtime()
+
+    def _progress(self) -> Progress:
+        if self._made is None:
+            client = self._here.client(self._options.connection)
+
+            async def make() -> Progress:
+                return Progress(client, self._options)
+
+            self._made = self._here.call(make(), "begin a query")
+            self._end_with_process()
+        return self._made
+
+    def _end_with_process(self) -> None:
+        """Give the subscription back on SIGTERM, which is how Spark stops this process."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        before = signal.getsignal(signal.SIGTERM)
+
+        def on_term(number: int, frame: Any) -> None:
+            signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
+            self.stop()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        signal.signal(signal.SIGTERM, on_term)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query begins.
+
+        Raises:
+            ConfigurationError: An option does not fit what is there.
+            TransportError: The brokers could not be asked.
+        """
+        return offset_json(self._here.call(self._progress().initial(), "begin a query"))
+
+    def getDefaultReadLimit(self) -> Any:
+        """One that says that there are limits; which they are, the options say."""
+        return ReadMaxRows(1) if self._options.limits.any else ReadAllAvailable()
+
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: Any = None
+    ) -> dict[str, Any]:
+        """The end of the next batch.
+
+        Args:
+            start: That of the last one; None before PySpark 4.2.
+            limit: `ReadAllAvailable` is for everything; any other for what the options say.
+
+        Raises:
+            DataLossError: Messages that were to be read are gone.
+            TransportError: The brokers could not be asked.
+        """
+        everything = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
+        limited = self._options.limits.any and not everything
+        limited = limited or self._options.limits.min_rows is not None
+        positions = None
+        if start is not None:
+            positions = read_offset(start)
+        elif self._end:
+            positions = read_offset(self._end)
+        progress = self._progress()
+
+        async def ask() -> dict[str, Position]:
+            if positions is None:
+                return await progress.latest(await progress.initial(), limited=limited)
+            return await progress.latest(positions, limited=limited)
+
+        self._end = offset_json(self._here.call(ask(), "ask for the end of the topics"))
+        return self._end
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is stored now is all that is read."""
+        self._here.call(self._progress().freeze(), "ask for the end of the topics")
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The ranges of a batch; a batch that is done again gets the same messages."""
+        begin, stop = read_offset(start), read_offset(end)
+        options, progress = self._options, self._progress()
+
+        async def plan() -> list[ReadRange]:
+            moved = {
+                topic: position
+                for topic, position in stop.items()
+                if position.order > begin.get(topic, EARLIEST).order
+            }
+            cuts = options.min_partitions is not None or options.max_records is not None
+            ledgers = await progress.ledgers(moved) if cuts and moved else {}
+            per_entry = progress.cluster.per_entry
+            spans = {
+                topic: Span(
+                    begin.get(topic, EARLIEST),
+                    position,
+                    ledgers.get(topic, ()),
+                    per_entry.get(topic, 1.0),
+                )
+                for topic, position in moved.items()
+            }
+            return ranges_of(spans, numbers_of(spans), options)
+
+        return list(self._here.call(plan(), "plan a batch"))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """A batch is in the checkpoint; what cannot be acked now is acked with the next one."""
+        self._here.call(self._progress().commit(read_offset(end)), "ack a batch")
+
+    def stop(self) -> None:
+        """Give back what is held; the subscription stays, unless the options say otherwise."""
+        made, self._made = self._made, None
+        if made is not None:
+            self._here.call(made.close(), "end a query", _END_S)
+
+    # In tasks
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one range; see `reading.task.read_range`."""
+        assert isinstance(partition, ReadRange)
+        return read_range(self._options, self._schema, partition)
+
+
+def numbers_of(topics: Any) -> dict[str, int]:
+    """Partition numbers, as the names of partitions have them; -1 without."""
+    found = {}
+    for topic in topics:
+        _, mark, number = topic.rpartition("-partition-")
+        found[topic] = int(number) if mark and number.isdigit() else -1
+    return found
