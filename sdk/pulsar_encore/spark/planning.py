@@ -274,7 +274,7 @@ def split(span: Span, parts: int, *, by_ledger: bool = False) -> list[tuple[Posi
         else:
             cuts += _cuts_in(stretch, taken, total, parts, len(cuts))
         taken += stretch.entries
-    edges = [span.start, *cuts, span.end]
+    edges = [span.start, *(cut for cut in cuts if cut.order < span.end.order), span.end]
     return [(start, end) for start, end in pairwise(edges) if start.order < end.order]
 
 

@@ -168,6 +168,8 @@ def _of_wire(data: bytes, where: str) -> Position:
         message_id.ParseFromString(data)
     except DecodeError as error:
         raise ConfigurationError(f"{where} holds bytes that are no message id") from error
+    if not message_id.IsInitialized():
+        raise ConfigurationError(f"{where} holds bytes that are no message id")
     if message_id.ledgerId == _MOST:
         return LATEST
     if message_id.ledgerId >= 1 << 63:

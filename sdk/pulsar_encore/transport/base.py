@@ -366,7 +366,14 @@ class Transport(Protocol):
 
     async def subscribe(self, subscription: Subscription) -> ConsumerLink: ...
     async def create_producer(self, options: ProducerOptions) -> ProducerLink: ...
-    async def topic_partitions(self, topic: str) -> list[str]: ...
+    async def topic_partitions(self, topic: str, *, create: bool = True) -> list[str]:
+        """Full names of its partitions, or its own.
+
+        Args:
+            topic: Short or full name.
+            create: Whether a topic that is missing may come to be; for engines that can say it.
+        """
+
     async def topics_matching(self, pattern: str) -> list[str]:
         """Full names of the persistent topics that match, partitions singly.
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from ...client import Client, transport_of
-from ...errors import ConfigurationError, TransportError
+from ...errors import ConfigurationError, NotSupportedError, TransportError
 from ...exceptions import TopicNotFound
 from ...ids import MessageId
 from ...options import ConsumerType, Subscription
@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 _AT_ONCE: Final = 50
 _SMOOTHING: Final = 4
+_READ_S: Final = 30.0
 
 
 class Cluster:
@@ -86,6 +87,11 @@ class Cluster:
                     )
         return topics
 
+    @property
+    def _may_be_missing(self) -> bool:
+        """A topic that is not there may come, or come again."""
+        return self._options.wait_for_topics or self._options.topics.pattern is not None
+
     async def _parts(self, topic: str) -> dict[str, int]:
         if topic.startswith("non-persistent://"):
             raise ConfigurationError(
@@ -93,7 +99,12 @@ class Cluster:
             )
         if base_name(topic) != topic:
             return {topic: int(topic.rpartition("-")[2])}
-        names = await self._transport.topic_partitions(topic)
+        try:
+            names = await self._transport.topic_partitions(topic, create=False)
+        except TopicNotFound as error:
+            if self._may_be_missing:
+                return {}
+            raise _missing(topic) from error
         if names == [topic]:
             return {topic: -1}
         return {name: int(name.rpartition("-")[2]) for name in names}
@@ -112,22 +123,32 @@ class Cluster:
 
     async def _last(self, topic: str) -> Position | None:
         try:
-            probe = await self._probe(topic)
-            last = await probe.last_message_id()
+            last = await self._ask_last(topic)
         except TopicNotFound as error:
             await self.forget(topic)
-            if self._options.wait_for_topics or self._options.topics.pattern is not None:
+            if self._may_be_missing:
                 return None
-            raise ConfigurationError(
-                f"there is no topic {topic}: check the option that names it, or set "
-                "waitingForNonExistedTopic=true"
-            ) from error
+            raise _missing(topic) from error
         if last.entry_id() < 0:
             return EARLIEST
         size = max(1, last.batch_size or last.batch_index() + 1)
         known = self.per_entry.get(topic)
         self.per_entry[topic] = size if known is None else known + (size - known) / _SMOOTHING
         return Position(last.ledger_id(), last.entry_id())
+
+    async def _ask_last(self, topic: str) -> MessageId:
+        try:
+            return await (await self._probe(topic)).last_message_id()
+        except NotSupportedError:  # by the stock library's readers; they can read it
+            reader = await self._client.create_reader(
+                topic, MessageId.latest, start_message_id_inclusive=True, receiver_queue_size=1
+            )
+        try:
+            if not await reader.has_message_available():
+                return MessageId.earliest
+            return (await reader.read_next(timeout=_READ_S)).message_id()
+        finally:
+            await reader.close()
 
     async def _probe(self, topic: str) -> ConsumerLink:
         probe = self._probes.get(topic)
@@ -166,7 +187,7 @@ class Cluster:
             await reader.seek(time_ms)
             # What a broker says of a place between its entries is near; this looks at each.
             while await reader.has_message_available():
-                [message, *_] = await reader.read_entry(timeout=30)
+                [message, *_] = await reader.read_entry(timeout=_READ_S)
                 if message.publish_timestamp() >= time_ms:
                     here = message.message_id()
                     return Position(here.ledger_id(), here.entry_id())
@@ -217,6 +238,13 @@ class Cluster:
             await self.forget(topic)
         if self._admin is not None:
             self._admin.close()
+
+
+def _missing(topic: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"there is no topic {topic}: check the option that names it, or set "
+        "waitingForNonExistedTopic=true"
+    )
 
 
 async def patiently(ask: Callable[[], Awaitable[T]], options: ReadOptions, doing: str) -> T:

@@ -17,7 +17,7 @@ from ...topic_names import base_name
 from ..errors import DataLossError
 from ..options import LATEST_WORD, SUBSCRIPTION_WORD, ReadOptions, edge_position
 from ..planning import Ledger, Quota, Span, admit
-from ..positions import EARLIEST, Position, later
+from ..positions import EARLIEST, Position, before, later
 from .cluster import Cluster, patiently
 from .cursor import Cursors
 from .edges import begin_of, check_topics
@@ -89,6 +89,10 @@ class Progress:
             wanted = await begin_of(self.cluster, self._options, topic, last)
         if self._cursors is None:
             assert wanted is not None, "startingOffsets=subscription has a subscription"
+            if wanted == EARLIEST and self.cluster.admin is None:
+                # Only behind a place whose ledger is known can entries be counted.
+                first = await self.cluster.first_at(topic, 0)
+                return wanted if first is None else before(first)
             return wanted
         held = await self._cursors.position(topic, None if said == LATEST_WORD else EARLIEST)
         if held is None:
@@ -122,11 +126,11 @@ class Progress:
         if start is not None:
             await self.commit(start)
         async with self._turn:
-            before = start if start is not None else dict(self._initial or {})
+            begin = start if start is not None else dict(self._initial or {})
             last = await self._ends()
-            spans = await self._spans(before, last)
+            spans = await self._spans(begin, last)
             ends = self._take(spans) if limited else {t: each.end for t, each in spans.items()}
-            return {**before, **ends}
+            return {**begin, **ends}
 
     async def _ends(self) -> Positions:
         """The last messages, which may have been asked for a moment ago."""
@@ -157,23 +161,23 @@ class Progress:
         async with self._turn:
             self._frozen = dict(await self._ends())
 
-    async def _spans(self, before: Positions, last: Positions) -> dict[str, Span]:
+    async def _spans(self, begin: Positions, last: Positions) -> dict[str, Span]:
         limits = self._options.limits
         moved = {
             topic: position
             for topic, position in last.items()
-            if position.order > before.get(topic, EARLIEST).order
+            if position.order > begin.get(topic, EARLIEST).order
         }
-        self._check_ends(before, last)
+        self._check_ends(begin, last)
         counted = limits.any or limits.min_rows is not None
         ledgers: dict[str, tuple[Ledger, ...]] = {}
         if moved and (counted or self._options.fail_on_data_loss):
             ledgers = await self._ledgers(moved)
-            self._check_ledgers({topic: before.get(topic, EARLIEST) for topic in moved}, ledgers)
+            self._check_ledgers({topic: begin.get(topic, EARLIEST) for topic in moved}, ledgers)
         spans = {
             topic: Span(
-                before.get(topic, EARLIEST),
-                later(before.get(topic, EARLIEST), position),
+                begin.get(topic, EARLIEST),
+                later(begin.get(topic, EARLIEST), position),
                 ledgers.get(topic, ()),
                 self.cluster.per_entry.get(topic, 1.0),
             )
@@ -216,9 +220,9 @@ class Progress:
 
     # What is gone
 
-    def _check_ends(self, before: Positions, last: Positions) -> None:
-        """A topic that ends before what was read of it was deleted, and made again."""
-        for topic, start in before.items():
+    def _check_ends(self, begin: Positions, last: Positions) -> None:
+        """A topic that ends begin what was read of it was deleted, and made again."""
+        for topic, start in begin.items():
             position = last.get(topic)
             if position is not None and position != EARLIEST and position.place < start.place:
                 self._lost(
@@ -226,11 +230,11 @@ class Progress:
                     "made again, or its last messages were lost"
                 )
 
-    def _check_ledgers(self, before: Positions, ledgers: Mapping[str, tuple[Ledger, ...]]) -> None:
+    def _check_ledgers(self, begin: Positions, ledgers: Mapping[str, tuple[Ledger, ...]]) -> None:
         """A ledger that is gone and was not read to its end took messages with it."""
         admin = self.cluster.admin
         for topic, stored in ledgers.items():
-            start = before[topic]
+            start = begin[topic]
             if start.ledger < 0 or not stored or any(each.id == start.ledger for each in stored):
                 continue
             if stored[0].id < start.ledger:
@@ -242,7 +246,7 @@ class Progress:
                 continue
             self._lost(
                 f"{topic}: messages behind {start} are gone, the first that is stored is in ledger "
-                f"{stored[0].id}: retention or a backlog quota deleted them before they were read"
+                f"{stored[0].id}: retention or a backlog quota deleted them begin they were read"
             )
 
     def _lost(self, text: str) -> None:

@@ -135,9 +135,9 @@ class NativeTransport:
         for place in self._places.values():
             place.links.pop(producer, None)
 
-    async def topic_partitions(self, topic: str) -> list[str]:
+    async def topic_partitions(self, topic: str, *, create: bool = True) -> list[str]:
         name = full_name(topic)
-        partitions = await self._place().lookup.partitions(name)
+        partitions = await self._place().lookup.partitions(name, create=create)
         return [f"{name}-partition-{each}" for each in range(partitions)] or [name]
 
     async def topics_matching(self, pattern: str) -> list[str]:

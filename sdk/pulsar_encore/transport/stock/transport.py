@@ -130,7 +130,7 @@ class StockTransport:
         self._add(producer)
         return producer
 
-    async def topic_partitions(self, topic: str) -> list[str]:
+    async def topic_partitions(self, topic: str, *, create: bool = True) -> list[str]:
         partitions = await self._calls.run(
             partial(self._native.get_topic_partitions_async, topic), f"partitions of {topic}"
         )

@@ -1,0 +1,116 @@
+"""A range gets each of its messages once, in order, whatever comes again or in parts."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_encore.spark.positions import EARLIEST, Position
+from pulsar_encore.spark.reading.cutting import Cut, Cutter
+from pulsar_encore.transport.base import Delivery
+
+Topic = list[tuple[int, int, int]]
+"""(ledger, entry, batch size) of each entry; 0 for a message that is its entry."""
+
+
+def delivery(ledger: int, entry: int, size: int, indexes: range | None = None) -> Delivery:
+    which = indexes if indexes is not None else range(max(1, size))
+    messages: Any = [(ledger, entry, index) for index in which]
+    return Delivery(0, ledger, entry, size, 0, which, messages)
+
+
+def taken(cuts: list[Cut | None]) -> list[Any]:
+    return [each for cut in cuts if cut is not None for each in cut[0].messages[cut[1] : cut[2]]]
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[Topic, Position, Position, Random]:
+    sizes = draw(st.lists(st.sampled_from([0, 1, 2, 5]), min_size=1, max_size=12))
+    ledger, entry = 3, 0
+    topic = []
+    for size in sizes:
+        if draw(st.integers(0, 4)) == 0:
+            ledger, entry = ledger + draw(st.integers(1, 3)), 0
+        entry += draw(st.sampled_from([0, 0, 0, 1, 2]))  # a marker, or compacted away
+        topic.append((ledger, entry, size))
+        entry += 1
+
+    def position() -> Position:
+        at, number, size = draw(st.sampled_from(topic))
+        return Position(at, number, draw(st.integers(-1, size - 1)) if size else -1)
+
+    start = draw(st.sampled_from([EARLIEST, position()]))
+    return topic, start, position(), Random(draw(st.integers(0, 2**32)))
+
+
+def expected(topic: Topic, start: Position, end: Position) -> list[Any]:
+    return [
+        (ledger, entry, index)
+        for ledger, entry, size in topic
+        for index in range(max(1, size))
+        if start.order < Position(ledger, entry, index if size else -1).order <= end.order
+    ]
+
+
+@given(worlds())
+def test_with_reconnects_that_bring_entries_again(
+    world: tuple[Topic, Position, Position, Random],
+) -> None:
+    topic, start, end, rng = world
+    cutter = Cutter(start, end, whole=True)
+    cuts = []
+    at = max(0, sum(1 for each in topic if each[:2] < start.place) - rng.randrange(3))
+    while at < len(topic) and not cutter.done:
+        cuts.append(cutter.take(delivery(*topic[at])))
+        at = at + 1 if rng.random() < 0.7 else max(0, at - rng.randrange(4))
+    assert taken(cuts) == expected(topic, start, end)
+    assert cutter.done or end.order >= Position(*topic[-1][:2]).order
+
+
+@given(worlds())
+def test_of_an_engine_that_splits_entries(
+    world: tuple[Topic, Position, Position, Random],
+) -> None:
+    topic, start, end, rng = world
+    cutter = Cutter(start, end, whole=False)
+    cuts = []
+    for ledger, entry, size in topic:
+        first = 0
+        while first < max(1, size):
+            stop = rng.randrange(first, max(1, size)) + 1
+            cuts.append(cutter.take(delivery(ledger, entry, size, range(first, stop))))
+            first = stop
+    assert taken(cuts) == expected(topic, start, end)
+
+
+@given(worlds())
+def test_what_is_done_with_is_where_a_reconnect_goes_on(
+    world: tuple[Topic, Position, Position, Random],
+) -> None:
+    topic, start, end, rng = world
+    first = Cutter(start, end, whole=True)
+    stop = rng.randrange(len(topic) + 1)
+    cuts = [first.take(delivery(*each)) for each in topic[:stop]]
+    again = Cutter(first.last, end, whole=True)
+    if not first.done:
+        cuts += [again.take(delivery(*each)) for each in topic]
+    assert taken(cuts) == expected(topic, start, end)
+
+
+def test_an_end_that_is_no_message_ends_it_too() -> None:
+    cutter = Cutter(EARLIEST, Position(3, 5), whole=True)
+    assert cutter.take(delivery(3, 4, 2)) is not None
+    assert not cutter.done
+    cutter.passed(3, 5)
+    assert cutter.done
+    assert cutter.last == Position(3, 5)
+
+
+def test_a_range_that_runs_backwards_is_empty() -> None:
+    """As after a crash in the first batch of a query that begins at the end."""
+    cutter = Cutter(Position(3, 5), Position(3, 2), whole=True)
+    assert cutter.done
+    assert cutter.take(delivery(3, 2, 0)) is None

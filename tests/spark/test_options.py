@@ -1,0 +1,162 @@
+"""Options: what they mean, and the sentence that says what is wrong with one."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from pulsar_encore import ConfigurationError
+from pulsar_encore.spark.options import ReadOptions, edge_position, read_options
+from pulsar_encore.spark.positions import EARLIEST, LATEST, Position
+
+URL = "pulsar://localhost:6650"
+TOPIC = "persistent://public/default/orders"
+
+
+def options(streaming: bool | None = True, **given: str) -> ReadOptions:
+    named = {name.replace("__", "."): value for name, value in given.items()}
+    return read_options({"service.url": URL, "topic": "orders", **named}, streaming=streaming)
+
+
+def test_names_are_taken_in_any_case_as_spark_hands_them_over() -> None:
+    given = {"SERVICE.URL": URL, "Topics": "a, b,a", "failondataloss": "FALSE"}
+    read = read_options(given, streaming=True)
+    assert read.topics.names == (
+        "persistent://public/default/a",
+        "persistent://public/default/b",
+    )
+    assert not read.fail_on_data_loss
+
+
+def test_the_names_of_other_connectors_mean_the_same() -> None:
+    assert read_options(
+        {
+            "service.url": URL,
+            "subscribe": "orders",
+            "startingTimestamp": "5",
+            "predefinedSubscription": "s",
+            "maxRowsPerTrigger": "7",
+        },
+        streaming=True,
+    ) == read_options(
+        {
+            "serviceUrl": URL,
+            "topics": "orders",
+            "startingTime": "5",
+            "subscription": "s",
+            "maxOffsetsPerTrigger": "7",
+        },
+        streaming=True,
+    )
+
+
+def test_a_batch_begins_at_the_beginning_and_a_stream_at_the_end() -> None:
+    assert options(streaming=False).start.word == "earliest"
+    assert options(streaming=True).start.word == "latest"
+
+
+def test_options_go_to_tasks_and_back_and_show_no_secret() -> None:
+    read = options(
+        pulsar__client__authPluginClassName="AuthenticationToken",
+        pulsar__client__authParams="token:sesame",
+    )
+    assert pickle.loads(pickle.dumps(read)) == read
+    assert "sesame" not in repr(read)
+    assert "authentication" in read.connection.keywords()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"startingOfsets": "earliest"}, "did you mean 'startingOffsets'"),
+        ({"maxEntriesPerTriger": "5"}, "did you mean 'maxEntriesPerTrigger'"),
+        ({"zzz": "5"}, "there is no option 'zzz' of the pulsar source"),
+        ({"pulsar.client.tlsTrustCertsPath": "x"}, "did you mean 'tlsTrustCertsFilePath'"),
+        ({"maxEntriesPerTrigger": "0"}, "at least 1; got '0'"),
+        ({"maxEntriesPerTrigger": "many"}, "maxEntriesPerTrigger must be a whole number"),
+        ({"maxBytesPerTrigger": "10 potatoes"}, "number of bytes such as 100m"),
+        ({"maxTriggerDelay": "soon"}, "a time such as 250ms"),
+        ({"failOnDataLoss": "maybe"}, "true or false"),
+        ({"valueFormat": "jsn"}, "did you mean 'json'"),
+        ({"valueFormat": "json"}, "needs valueSchema"),
+        ({"valueSchema": "id INT"}, "goes with valueFormat json and avro"),
+        ({"topics": "a"}, "topic and topics were given"),
+        ({"startingOffsets": "earlest"}, "did you mean 'earliest'"),
+        ({"startingOffsets": "{"}, "must be a JSON object"),
+        ({"startingOffsets": '{"orders": "x:y"}'}, "startingOffsets of orders must be"),
+        ({"startingOffsets": "earliest", "startingTime": "5"}, "not both"),
+        ({"startingOffsets": "subscription"}, "needs the name of a subscription"),
+        ({"startingTime": "yesterday"}, "in ms since the epoch"),
+        ({"endingOffsets": "latest"}, "an option of spark.read only"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "is more than"),
+        ({"service.url": "localhost"}, "service_url must look like"),
+        ({"clientFactory": "nothing"}, "module:function"),
+        ({"pulsar.client.authParams": "token:x"}, "needs pulsar.client.authPluginClassName"),
+        ({"pulsar.client.authPluginClassName": "Kerberos"}, "is not known here"),
+        ({"includeMetadata": " "}, "must not be blank"),
+        ({"predefinedSubscription": "a", "subscription": "b"}, "subscription was given twice"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence(given: dict[str, str], said: str) -> None:
+    base = {"service.url": URL, "topic": "orders"}
+    with pytest.raises(ConfigurationError) as error:
+        read = read_options({**base, **given}, streaming=True)
+        read.connection.open()
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["maxEntriesPerTrigger", "cursorCommit", "latestOffsetPollMs"])
+def test_an_option_of_streams_is_refused_in_a_batch(name: str) -> None:
+    value = "eager" if name == "cursorCommit" else "5"
+    with pytest.raises(ConfigurationError, match=f"{name} is an option of spark.readStream only"):
+        options(streaming=False, **{name: value})
+
+
+def test_no_url_and_no_topic_are_said_by_name() -> None:
+    with pytest.raises(ConfigurationError, match="service.url is missing"):
+        read_options({"topic": "a"}, streaming=True)
+    with pytest.raises(ConfigurationError, match="none was given"):
+        read_options({"service.url": URL}, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"orders": "3:4"}', Position(3, 3)),
+        ('{"orders": "3:4:2"}', Position(3, 4, 1)),
+        ('{"orders": "3:4:0"}', Position(3, 3)),
+        (f'{{"{TOPIC}": {{"ledgerId": 3, "entryId": 0}}}}', Position(3, -1)),
+        ('{"orders": -2}', "earliest"),
+        ('{"orders": -1}', "latest"),
+        ('{"other": "3:4"}', "latest"),
+    ],
+)
+def test_a_read_begins_with_the_message_that_is_named(text: str, expected: Any) -> None:
+    assert edge_position(options(startingOffsets=text).start, TOPIC, TOPIC) == expected
+
+
+def test_positions_of_a_partition_go_before_those_of_its_topic() -> None:
+    part = f"{TOPIC}-partition-1"
+    text = f'{{"orders": "3:4", "{part}": "5:6"}}'
+    start = options(startingOffsets=text).start
+    assert edge_position(start, part, TOPIC) == Position(5, 5)
+    assert edge_position(start, f"{TOPIC}-partition-0", TOPIC) == Position(3, 3)
+
+
+def test_the_end_is_read_itself() -> None:
+    end = options(streaming=False, endingOffsets='{"orders": "3:4:2"}').end
+    assert edge_position(end, TOPIC, TOPIC) == Position(3, 4, 2)
+
+
+def test_times_are_of_all_topics_or_of_each() -> None:
+    assert edge_position(options(startingTime="77").start, TOPIC, TOPIC) == 77
+    start = options(startingTime='{"orders": 77}').start
+    assert edge_position(start, TOPIC, TOPIC) == 77
+    assert edge_position(start, "persistent://public/default/b", "b") == "latest"
+
+
+def test_the_ends_are_no_positions() -> None:
+    assert EARLIEST.order < Position(0, 0).order < LATEST.order

@@ -1,0 +1,226 @@
+"""What a batch takes, and how it is cut: complete, without overlap, within its limits, and fair."""
+
+from __future__ import annotations
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from pulsar_encore.spark.planning import (
+    Ledger,
+    Quota,
+    Span,
+    admit,
+    shared_parts,
+    split,
+    water_fill,
+)
+from pulsar_encore.spark.positions import EARLIEST, Position
+
+
+@st.composite
+def spans(draw: st.DrawFn) -> Span:
+    """A topic of some ledgers, read from anywhere to anywhere."""
+    sizes = draw(st.lists(st.integers(0, 60), min_size=1, max_size=6))
+    assume(sum(sizes))
+    ids = sorted(draw(st.sets(st.integers(1, 99), min_size=len(sizes), max_size=len(sizes))))
+    ledgers = tuple(
+        Ledger(number, size, size * draw(st.integers(1, 500)), at < len(sizes) - 1)
+        for at, (number, size) in enumerate(zip(ids, sizes, strict=True))
+    )
+    places = [Position(each.id, entry) for each in ledgers for entry in range(each.entries)]
+    low, high = sorted(draw(st.tuples(*[st.integers(-1, len(places) - 1)] * 2)))
+    start = EARLIEST if low < 0 else places[low]
+    if low >= 0 and draw(st.booleans()):
+        start = Position(*start.place, draw(st.integers(0, 5)))
+    end = places[max(0, high)]
+    if draw(st.booleans()):
+        end = Position(*end.place, draw(st.integers(6, 9)))
+    return Span(start, end, ledgers, draw(st.sampled_from([1.0, 3.5, 1000.0])))
+
+
+def entries(span: Span) -> list[tuple[int, int]]:
+    """Places of all entries of a span, whole or in part."""
+    stretches = span.stretches()
+    assert stretches is not None
+    return [
+        (each.ledger, entry) for each in stretches for entry in range(each.first, each.last + 1)
+    ]
+
+
+topics = st.dictionaries(st.sampled_from("abcdefgh"), spans(), min_size=1)
+
+
+@given(spans())
+def test_the_entries_of_a_span_are_those_between_its_ends(span: Span) -> None:
+    expected = [
+        (each.id, entry)
+        for each in span.ledgers
+        for entry in range(each.entries)
+        if span.start.order < Position(each.id, entry).order and (each.id, entry) <= span.end.place
+    ]
+    assert entries(span) == ([] if span.empty else expected)
+
+
+@given(spans(), st.integers(1, 20), st.booleans())
+def test_parts_are_the_whole_and_do_not_overlap(span: Span, parts: int, by_ledger: bool) -> None:
+    ranges = split(span, parts, by_ledger=by_ledger)
+    if span.empty:
+        assert ranges == []
+        return
+    assert 1 <= len(ranges) <= parts
+    assert ranges[0][0] == span.start
+    assert ranges[-1][1] == span.end
+    for (_, end), (start, _) in zip(ranges, ranges[1:], strict=False):
+        assert end == start
+        assert end.batch_index == -1, "a cut is between entries"
+    assert all(start.order < end.order for start, end in ranges)
+    assert split(span, parts, by_ledger=by_ledger) == ranges
+
+
+@given(spans(), st.integers(1, 20))
+def test_parts_are_of_nearly_the_same_size(span: Span, parts: int) -> None:
+    total = len(entries(span))
+    sizes = [len(entries(Span(start, end, span.ledgers))) for start, end in split(span, parts)]
+    if total:
+        assert len(sizes) == min(parts, total)
+        assert max(sizes) - min(sizes) <= 1
+
+
+@given(spans(), st.integers(1, 20))
+def test_parts_by_ledger_are_whole_ledgers(span: Span, parts: int) -> None:
+    last = {each.id: each.entries - 1 for each in span.ledgers}
+    for start, _ in split(span, parts, by_ledger=True)[1:]:
+        assert start.entry == last[start.ledger]
+
+
+@given(st.dictionaries(st.integers(0, 9), st.floats(0, 1e6)), st.floats(0, 1e6))
+def test_shares_use_the_limit_and_are_as_equal_as_they_can_be(
+    wants: dict[int, float], limit: float
+) -> None:
+    shares = water_fill({str(key): want for key, want in wants.items()}, limit)
+    total = sum(shares.values())
+    assert abs(total - min(limit, sum(wants.values()))) <= 1e-6 * max(1, limit)
+    level = max(shares.values(), default=0)
+    for key, want in wants.items():
+        share = shares[str(key)]
+        assert share <= want
+        assert share >= min(want, level) - 1e-6 * max(1, limit), "less than another, and wants more"
+
+
+@given(topics, st.integers(1, 200))
+def test_no_more_entries_than_the_limit_and_no_fewer_than_there_is_room_for(
+    read: dict[str, Span], limit: int
+) -> None:
+    taken = taken_of(read, Quota(entries=limit))
+    assert taken == min(limit, sum(len(entries(span)) for span in read.values()))
+
+
+def taken_of(read: dict[str, Span], quota: Quota) -> int:
+    ends = admit(read, quota)
+    assert ends.keys() == read.keys()
+    total = 0
+    for topic, span in read.items():
+        assert span.empty or span.start.order <= ends[topic].order <= span.end.order
+        total += len(entries(Span(span.start, ends[topic], span.ledgers)))
+    return total
+
+
+@given(topics, st.integers(1, 5000))
+def test_rows_hold_unless_one_entry_alone_is_more(read: dict[str, Span], limit: int) -> None:
+    ends = admit(read, Quota(rows=limit))
+    took = {
+        topic: len(entries(Span(span.start, ends[topic], span.ledgers)))
+        for topic, span in read.items()
+    }
+    rows = sum(count * read[topic].per_entry for topic, count in took.items())
+    assert rows <= limit + 1e-6 or sum(took.values()) == 1
+    assert sum(took.values()) >= any(not span.empty for span in read.values())
+
+
+@given(topics, st.integers(1, 5000), st.integers(1, 50), st.integers(1, 5000))
+def test_each_of_several_limits_holds(
+    read: dict[str, Span], rows: int, most: int, size: int
+) -> None:
+    together = taken_of(read, Quota(rows=rows, entries=most, size=size))
+    assert together <= most
+    assert together >= any(not span.empty for span in read.values())
+
+
+@given(topics, st.integers(1, 30))
+def test_batch_by_batch_everything_is_read_once(read: dict[str, Span], limit: int) -> None:
+    left = dict(read)
+    seen: list[tuple[str, tuple[int, int]]] = []
+    for _ in range(1000):
+        if all(span.empty for span in left.values()):
+            break
+        ends = admit(left, Quota(entries=limit))
+        for topic, span in left.items():
+            part = Span(span.start, ends[topic], span.ledgers, span.per_entry)
+            seen += [(topic, place) for place in entries(part)]
+            left[topic] = Span(
+                max(ends[topic], span.start, key=lambda each: each.order),
+                span.end,
+                span.ledgers,
+                span.per_entry,
+            )
+    expected = [(topic, place) for topic, span in read.items() for place in entries(span)]
+    assert sorted(seen) == sorted(expected)
+
+
+def test_one_hot_topic_leaves_room_to_nine_quiet_ones_and_takes_the_rest() -> None:
+    ledgers = (Ledger(1, 10_000, 1_000_000, False),)
+    read = {"hot": Span(EARLIEST, Position(1, 9_999), ledgers)}
+    read |= {f"quiet-{each}": Span(EARLIEST, Position(1, 1), ledgers) for each in range(9)}
+    ends = admit(read, Quota(entries=500))
+    assert ends["hot"] == Position(1, 481)
+    assert all(ends[f"quiet-{each}"] == Position(1, 1) for each in range(9))
+
+
+def test_with_more_topics_than_entries_each_has_its_turn() -> None:
+    ledgers = (Ledger(1, 100, 100, False),)
+    left = {f"t{each}": Span(EARLIEST, Position(1, 99), ledgers) for each in range(10)}
+    waited = dict.fromkeys(left, 0)
+    for _ in range(40):
+        ends = admit(left, Quota(entries=3))
+        for topic, span in left.items():
+            waited[topic] = 0 if ends[topic] != span.start else waited[topic] + 1
+            left[topic] = Span(ends[topic], span.end, ledgers)
+        assert max(waited.values()) <= 10
+
+
+def test_what_cannot_be_counted_is_read_to_its_end() -> None:
+    unknown = Span(Position(1, 5), Position(3, 7))
+    assert unknown.stretches() is None
+    assert admit({"t": unknown}, Quota(entries=2)) == {"t": Position(3, 7)}
+    assert split(unknown, 4) == [(unknown.start, unknown.end)]
+    # Within a ledger there is nothing to ask for.
+    known = Span(Position(3, 1), Position(3, 7))
+    assert admit({"t": known}, Quota(entries=2)) == {"t": Position(3, 3)}
+    assert len(split(known, 3)) == 3
+
+
+def test_a_position_in_a_batch_leaves_the_rest_of_its_entry() -> None:
+    span = Span(Position(3, 4, 2), Position(3, 6, 1))
+    assert entries(span) == [(3, 4), (3, 5), (3, 6)]
+    assert split(span, 3) == [
+        (Position(3, 4, 2), Position(3, 4)),
+        (Position(3, 4), Position(3, 5)),
+        (Position(3, 5), Position(3, 6, 1)),
+    ]
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 1000), min_size=1),
+    st.integers(1, 40),
+    st.none() | st.integers(1, 300),
+)
+def test_tasks_are_at_least_so_many_as_far_as_there_are_entries(
+    counts: dict[str, int], parts: int, most: int | None
+) -> None:
+    shared = shared_parts(counts, parts, most)
+    assert shared.keys() == counts.keys()
+    for topic, count in counts.items():
+        assert 1 <= shared[topic] <= max(1, count)
+        if most is not None:
+            assert -(-count // shared[topic]) <= most
+    assert sum(shared.values()) >= min(parts, sum(max(1, count) for count in counts.values()))

@@ -1,0 +1,395 @@
+"""Batches and streams on the development broker: every message once, whatever its kind."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+from reading_kit import TOPIC, Stream, numbered, publish, read_batch, read_ranges, source
+
+import pulsar_encore as encore
+from pulsar_encore.devbroker import BrokerSettings, BrokerThread
+from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
+from pulsar_encore.spark import DataLossError
+from pulsar_encore.spark.reading.ranges import ReadRange
+
+
+@pytest.fixture
+def broker() -> Iterator[BrokerThread]:
+    with BrokerThread(BrokerSettings(keep_acked=True, max_message_size=70_000)) as started:
+        started.create_partitioned_topic("parted", 3)
+        yield started
+
+
+@pytest.fixture
+def url(broker: BrokerThread) -> str:
+    return broker.url
+
+
+def values(rows: list[dict[str, Any]]) -> list[bytes]:
+    return [row["value"] for row in rows]
+
+
+@pytest.mark.parametrize("batch", [0, 2, 7, 100])
+@pytest.mark.parametrize("parts", [1, 4])
+def test_a_batch_reads_each_message_once_in_order(url: str, batch: int, parts: int) -> None:
+    publish(url, *numbered(250), batch=batch)
+    rows = read_batch(url, minPartitions=parts)
+    assert values(rows) == numbered(250)
+
+
+def test_what_a_message_tells_is_in_its_columns(url: str) -> None:
+    event = 1_700_000_000_123
+    sent = publish(
+        url,
+        {"content": b"a", "partition_key": "k", "properties": {"p": "1", "q": ""}},
+        {"content": b"b", "event_timestamp": event, "ordering_key": "o"},
+        {"content": None},
+        b"plain",
+        batch=10,
+    )
+    rows = read_batch(url, includeMetadata="full")
+    assert [row["value"] for row in rows] == [b"a", b"b", None, b"plain"]
+    assert [row["__key"] for row in rows] == [b"k", None, None, None]
+    assert [dict(row["__messageProperties"]) for row in rows] == [{"p": "1", "q": ""}, {}, {}, {}]
+    assert [row["__orderingKey"] for row in rows] == [None, b"o", None, None]
+    assert [row["__nullValue"] for row in rows] == [False, False, True, False]
+    times = [row["__eventTime"] for row in rows]
+    assert times == [
+        None,
+        datetime.datetime.fromtimestamp(event / 1000, datetime.UTC),
+        None,
+        None,
+    ]
+    for row, message_id in zip(rows, sent, strict=True):
+        assert row["__topic"] == TOPIC
+        assert encore.MessageId.deserialize(row["__messageId"]) == message_id
+        assert (row["__ledgerId"], row["__entryId"], row["__batchIndex"]) == (
+            message_id.ledger_id(),
+            message_id.entry_id(),
+            message_id.batch_index(),
+        )
+        assert row["__partition"] == -1
+        assert row["__redeliveryCount"] == 0
+        assert row["__producerName"]
+        age = datetime.datetime.now(datetime.UTC) - row["__publishTime"]
+        assert age < datetime.timedelta(minutes=5)
+
+
+def test_a_users_schema_chooses_columns_and_their_order(url: str) -> None:
+    publish(url, {"content": b"a", "partition_key": "k"})
+    schema = StructType([StructField("__key", BinaryType()), StructField("value", BinaryType())])
+    assert read_batch(url, schema) == [{"__key": b"k", "value": b"a"}]
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        (StructField("valeu", BinaryType()), "did you mean 'value'"),
+        (StructField("value", LongType()), "value is binary, not bigint"),
+        (StructField("__entryId", LongType()), "the source has no column '__entryId'"),
+    ],
+)
+def test_a_schema_that_cannot_be_read_is_said(url: str, field: StructField, said: str) -> None:
+    made = source(url)
+    with pytest.raises(encore.ConfigurationError, match=said):
+        made.reader(StructType([field]))
+
+
+def test_text_is_decoded_and_what_is_none_is_as_the_mode_says(url: str) -> None:
+    publish(url, b"caf\xc3\xa9", b"\xff\xfe", {"content": None}, b"ok")
+    read = {"valueFormat": "string", "includeMetadata": "none"}
+    assert [row["value"] for row in read_batch(url, **read)] == ["café", None, None, "ok"]
+    dropped = read_batch(url, mode="DROPMALFORMED", **read)
+    assert [row["value"] for row in dropped] == ["café", None, "ok"]
+    with pytest.raises(encore.EncoreError, match="no text in UTF-8"):
+        read_batch(url, mode="FAILFAST", **read)
+    schema = StructType([StructField("value", StringType())])
+    assert len(read_batch(url, schema, **read)) == 4
+
+
+def test_all_partitions_are_read_or_those_that_are_chosen(url: str) -> None:
+    publish(url, *numbered(30), topic="parted")
+    rows = read_batch(url, topic="parted", includeMetadata="full")
+    assert sorted(values(rows)) == numbered(30)
+    assert {row["__partition"] for row in rows} == {0, 1, 2}
+    made = source(url, assign='{"parted": [0, 2]}')
+    made.options.pop("topic")
+    reader = made.reader(made.schema())
+    chosen = read_ranges(reader, reader.partitions())
+    assert {row["__topic"][-1] for row in chosen} == {"0", "2"}
+    made = source(url, assign='{"parted": [7]}')
+    made.options.pop("topic")
+    with pytest.raises(encore.ConfigurationError, match="has no partition 7; it has 3"):
+        made.reader(made.schema()).partitions()
+
+
+def test_a_pattern_finds_topics(url: str) -> None:
+    for name in ("ab-1", "ab-2", "c-1"):
+        publish(url, name.encode(), topic=name)
+    made = source(url, topicsPattern="persistent://public/default/ab-.*")
+    made.options.pop("topic")
+    reader = made.reader(made.schema())
+    assert sorted(values(read_ranges(reader, reader.partitions()))) == [b"ab-1", b"ab-2"]
+
+
+def test_ends_by_id_are_read_themselves_also_in_a_batch(url: str) -> None:
+    sent = publish(url, *numbered(40), batch=8)
+    for first, last in ((0, 39), (3, 4), (8, 15), (13, 13), (7, 24)):
+        ends = {
+            name: f'{{"t": "{each.ledger_id()}:{each.entry_id()}:{each.batch_index()}"}}'
+            for name, each in (("startingOffsets", sent[first]), ("endingOffsets", sent[last]))
+        }
+        assert values(read_batch(url, **ends)) == numbered(last - first + 1, first)
+
+
+def test_ends_by_time(url: str) -> None:
+    publish(url, *numbered(5))
+    middle = read_batch(url)[2]["__publishTime"]
+    after = read_batch(url)[-1]["__publishTime"] + datetime.timedelta(seconds=1)
+    ms = round(middle.timestamp() * 1000)
+    late = round(after.timestamp() * 1000)
+    rows = read_batch(url)
+    assert values(read_batch(url, startingTime=ms)) == [
+        row["value"] for row in rows if row["__publishTime"] >= middle
+    ]
+    assert values(read_batch(url, endingTime=ms)) == [
+        row["value"] for row in rows if row["__publishTime"] < middle
+    ]
+    with pytest.raises(encore.ConfigurationError, match="Strategy=latest"):
+        read_batch(url, startingTime=late)
+    assert read_batch(url, startingTime=late, startingOffsetsByTimestampStrategy="latest") == []
+
+
+def test_an_empty_topic_is_no_rows_and_a_missing_one_is_said(broker: BrokerThread) -> None:
+    url = broker.url
+    publish(url)
+    assert read_batch(url) == []
+    with pytest.raises(encore.ConfigurationError, match="there is no topic .*/nowhere"):
+        read_batch(url, topic="nowhere")
+    assert read_batch(url, topic="nowhere", waitingForNonExistedTopic="true") == []
+    with pytest.raises(encore.ConfigurationError, match="which is not read; read are"):
+        read_batch(url, startingOffsets='{"other": "1:2"}')
+    with pytest.raises(encore.ConfigurationError, match="is not stored"):
+        read_batch(url, topic="non-persistent://public/default/t")
+
+
+def test_a_broker_that_is_not_there_is_one_sentence() -> None:
+    options = {
+        "pulsar__client__operationTimeoutMs": 1000,
+        "pulsar__client__connectionTimeoutMs": 500,
+        "fetchOffset__numRetries": 1,
+        "fetchOffset__retryIntervalMs": 10,
+    }
+    with pytest.raises(encore.TransportError) as error:
+        read_batch("pulsar://127.0.0.1:1", **options)
+    assert "127.0.0.1:1" in str(error.value)
+
+
+@pytest.mark.parametrize("transport", ["native", "stock"])
+def test_either_engine_reads_a_range_exactly(url: str, transport: str) -> None:
+    sent = publish(url, *numbered(60), batch=20)
+    ends = {
+        name: f'{{"t": "{each.ledger_id()}:{each.entry_id()}:{each.batch_index()}"}}'
+        for name, each in (("startingOffsets", sent[7]), ("endingOffsets", sent[44]))
+    }
+    rows = read_batch(url, pulsar__client__transport=transport, minPartitions=2, **ends)
+    assert values(rows) == numbered(38, 7)
+
+
+# Streams
+
+
+def test_a_stream_in_limited_batches_reads_everything_once(url: str) -> None:
+    publish(url, *numbered(100))
+    query = Stream(url, startingOffsets="earliest", maxEntriesPerTrigger=30, subscription="s")
+    assert query.run().sizes == [30, 30, 30, 10]
+    publish(url, *numbered(7, 100))
+    assert fresh(query).run().values() == numbered(107)
+    query.reader.stop()
+
+
+def fresh(query: Stream) -> Stream:
+    """Ask the broker again, however short ago that was."""
+    query.reader._progress()._asked_s = float("-inf")
+    return query
+
+
+def test_a_stream_begins_at_the_end_and_a_crash_in_its_first_batch_skips_nothing(
+    url: str,
+) -> None:
+    publish(url, *numbered(5))
+    query = Stream(url, subscription="s")
+    query.reader.stop()  # before its first batch was planned
+    publish(url, *numbered(5, 5))
+    again = Stream(url, subscription="s")
+    assert again.run().values() == numbered(5, 5)
+    again.reader.stop()
+
+
+def test_the_subscription_is_level_with_the_checkpoint_and_the_last_batch_is_acked(
+    broker: BrokerThread,
+) -> None:
+    url = broker.url
+    publish(url, *numbered(20))
+    query = Stream(url, startingOffsets="earliest", subscription="s", maxEntriesPerTrigger=8)
+    query.run()
+    assert broker.backlog(TOPIC, "s") == 0
+    query.reader.stop()
+    # From its checkpoint a query goes on, and takes the subscription again.
+    publish(url, *numbered(5, 20))
+    again = Stream(url, query.offset, subscription="s")
+    assert again.run().values() == numbered(5, 20)
+    assert broker.backlog(TOPIC, "s") == 0
+    again.reader.stop()
+
+
+def test_cursor_commit_none_leaves_the_subscription_where_it_was(broker: BrokerThread) -> None:
+    url = broker.url
+    publish(url, *numbered(20))
+    query = Stream(url, startingOffsets="earliest", subscription="s", cursorCommit="none")
+    query.run()
+    assert broker.backlog(TOPIC, "s") == 20
+    query.reader.stop()
+
+
+def test_two_queries_on_one_subscription_are_refused_by_name(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_encore.spark.driver.cursor._BUSY_S", 0.2)
+    publish(url, b"a")
+    query = Stream(url, subscription="s")
+    with pytest.raises(encore.PulsarException, match="another query reads with it"):
+        Stream(url, subscription="s", subscriptionPrefix="other")
+    query.reader.stop()
+
+
+def test_a_batch_that_is_done_again_has_the_same_rows(url: str) -> None:
+    publish(url, *numbered(30), batch=10)
+    query = Stream(url, startingOffsets="earliest")
+    end = query.reader.latestOffset(query.offset, None)
+    publish(url, *numbered(30, 30))
+    for parts in (1, 3):
+        again = Stream(url, query.offset, minPartitions=parts)
+        rows = read_ranges(again.reader, again.reader.partitions(query.offset, end))
+        assert values(rows) == numbered(30)
+
+
+def test_new_partitions_and_topics_are_read_from_their_beginning(url: str) -> None:
+    publish(url, *numbered(3), topic="ab-1")
+    options = {
+        "topicsPattern": "persistent://public/default/ab-.*",
+        "partitionDiscoveryIntervalMs": 0,
+        "subscription": "s",
+        "latestOffsetPollMs": 0,
+        "startingOffsets": "earliest",
+    }
+    made = source(url, **options)
+    made.options.pop("topic")
+    query = Stream.__new__(Stream)
+    query.reader = made.streamReader(made.schema())
+    query.offset, query.rows, query.sizes = query.reader.initialOffset(), [], []
+    assert query.run().values() == numbered(3)
+    publish(url, *numbered(4, 3), topic="ab-2")
+    assert query.run().values() == numbered(7)
+    query.reader.stop()
+
+
+def test_min_rows_hold_a_batch_back_but_not_for_ever(url: str) -> None:
+    publish(url, *numbered(5))
+    query = Stream(
+        url,
+        startingOffsets="earliest",
+        minOffsetsPerTrigger=10,
+        maxTriggerDelay="10m",
+        latestOffsetPollMs=0,
+    )
+    now = [0.0]
+    query.reader._progress()._clock = lambda: now[0]
+    assert query.step() == 0
+    publish(url, *numbered(5, 5))
+    assert query.step() == 10
+    publish(url, *numbered(5, 10))
+    assert query.step() == 0
+    now[0] += 601
+    assert query.step() == 5
+
+
+def test_available_now_ends_where_the_topic_ended(url: str) -> None:
+    publish(url, *numbered(20))
+    query = Stream(
+        url,
+        startingOffsets="earliest",
+        maxEntriesPerTrigger=8,
+        minOffsetsPerTrigger=100,
+        latestOffsetPollMs=0,
+    )
+    query.reader.prepareForTriggerAvailableNow()
+    publish(url, *numbered(20, 20))
+    assert query.run().values() == numbered(20)
+
+
+def test_the_broker_is_not_asked_at_each_of_many_polls(broker: BrokerThread) -> None:
+    url = broker.url
+    publish(url, b"a")
+    query = Stream(url, startingOffsets="earliest", latestOffsetPollMs=60_000)
+    for _ in range(50):
+        query.reader.latestOffset(query.offset, None)
+    asked = broker.recorded("GET_LAST_MESSAGE_ID", "in")
+    assert len(asked) <= 3
+
+
+# What goes wrong
+
+
+def test_a_topic_made_anew_is_data_loss_unless_that_is_allowed(broker: BrokerThread) -> None:
+    url = broker.url
+    publish(url, *numbered(10))
+    checkpoint = {"p": {TOPIC: "900:4:-1"}, "v": 1}
+    with pytest.raises(DataLossError, match="was deleted and made again"):
+        Stream(url, checkpoint).step()
+    query = Stream(url, checkpoint, failOnDataLoss="false")
+    assert query.step() == 0
+
+
+def test_a_chunked_message_across_the_start_of_a_range_is_read_whole(url: str) -> None:
+    big = bytes(range(256)) * 1000
+    publish(url, b"first")
+    sent = publish(url, big, b"last", chunking_enabled=True)
+    first = sent[0].first_chunk
+    assert first is not None
+    start = f'{{"t": "{first.ledger_id()}:{first.entry_id() + 1}"}}'
+    rows = read_batch(url, startingOffsets=start)
+    assert [len(each) for each in values(rows)] == [len(big), 4]
+    # Cut anywhere, the parts together have it once.
+    assert values(read_batch(url, minPartitions=4)) == [b"first", big, b"last"]
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5])
+def test_connections_that_break_cost_nothing(step: int) -> None:
+    faults = FaultPlan(
+        [Fault(kind="close_after", command="MESSAGE", nth=each) for each in range(step, 12, step)]
+    )
+    with BrokerThread() as broker:
+        publish(broker.url, *numbered(200), batch=10)
+        broker.faults = faults
+        rows = read_batch(broker.url, pulsar__reader__receiverQueueSize=20)
+        assert values(rows) == numbered(200)
+
+
+def test_a_task_that_stops_half_way_leaves_nothing_behind(broker: BrokerThread) -> None:
+    url = broker.url
+    publish(url, *numbered(5000), batch=100)
+    made = source(url, maxRecordsPerBatch=10)
+    reader = made.reader(made.schema())
+    [whole] = reader.partitions()
+    assert isinstance(whole, ReadRange)
+    reading = reader.read(whole)
+    next(reading)
+    reading.close()
+    opened = [each for each in broker.recorded("SUBSCRIBE", "in")]
+    closed = [each for each in broker.recorded("CLOSE_CONSUMER", "in")]
+    assert len(closed) == len(opened)
