@@ -92,6 +92,10 @@ class Admin:
         last: dict[str, Any] = self.call("POST", f"{_path(topic)}/terminate")
         return last
 
+    def trim(self, topic: str) -> None:
+        """Have closed ledgers deleted that nobody keeps; it goes on when this returns."""
+        self.call("POST", f"{_path(topic)}/trim")
+
     def stats(self, topic: str) -> dict[str, Any]:
         """Live statistics, with the exact backlog."""
         found: dict[str, Any] = self.call("GET", f"{_path(topic)}/stats", getPreciseBacklog=True)

@@ -111,12 +111,12 @@ def test_what_is_wrong_is_said_in_a_sentence(given: dict[str, str], said: str) -
 @pytest.mark.parametrize("name", ["maxEntriesPerTrigger", "cursorCommit", "latestOffsetPollMs"])
 def test_an_option_of_streams_is_refused_in_a_batch(name: str) -> None:
     value = "eager" if name == "cursorCommit" else "5"
-    with pytest.raises(ConfigurationError, match=f"{name} is an option of spark.readStream only"):
+    with pytest.raises(ConfigurationError, match=rf"{name} is an option of spark\.readStream only"):
         options(streaming=False, **{name: value})
 
 
 def test_no_url_and_no_topic_are_said_by_name() -> None:
-    with pytest.raises(ConfigurationError, match="service.url is missing"):
+    with pytest.raises(ConfigurationError, match=r"service\.url is missing"):
         read_options({"topic": "a"}, streaming=True)
     with pytest.raises(ConfigurationError, match="none was given"):
         read_options({"service.url": URL}, streaming=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -70,7 +72,7 @@ def test_parts_are_the_whole_and_do_not_overlap(span: Span, parts: int, by_ledge
     assert 1 <= len(ranges) <= parts
     assert ranges[0][0] == span.start
     assert ranges[-1][1] == span.end
-    for (_, end), (start, _) in zip(ranges, ranges[1:], strict=False):
+    for (_, end), (start, _) in pairwise(ranges):
         assert end == start
         assert end.batch_index == -1, "a cut is between entries"
     assert all(start.order < end.order for start, end in ranges)

@@ -1,6 +1,7 @@
 """Pulsar for PySpark: a source, a sink and the triage of dead letters.
 
-Needs `pip install "pulsar-encore[spark]"` and Java 17 or later. PySpark finds the source by itself::
+Needs `pip install "pulsar-encore[spark]"` and Java 17 or later. PySpark finds the source
+by itself::
 
     spark.read.format("pulsar").option("service.url", "pulsar://localhost:6650") \\
         .option("topic", "orders").load()

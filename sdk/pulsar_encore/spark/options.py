@@ -259,7 +259,12 @@ _STREAM_ONLY: Final = (
     "subscriptionCreate",
     "subscriptionDeleteOnStop",
 )
-_SPARKS_OWN: Final = frozenset({"path"})  # what SQL's CREATE TABLE and save() add
+# What SQL's CREATE TABLE and save() add.
+_SPARKS_OWN: Final = frozenset(
+    "path provider location owner external is_managed_location comment collation table_type "
+    "serialization.format".split()
+)
+_TWICE: Final = "option."  # and each of a table's options once more
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
@@ -372,7 +377,7 @@ def _parsed(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
         if lowered.startswith(CLIENT):
             client[lowered.removeprefix(CLIENT)] = value
             continue
-        if lowered in _SPARKS_OWN:
+        if lowered in _SPARKS_OWN or lowered.startswith(_TWICE):
             continue
         if lowered not in _FIRST:
             raise ConfigurationError(

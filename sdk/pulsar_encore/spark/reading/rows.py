@@ -31,6 +31,7 @@ from .values import Values
 _U32: Final = Struct(">I")
 _PAYLOAD_SIZE: Final = 0x18
 _SEQUENCE: Final = 0x40
+_NO_HEAD: Final = b"\xff\xff\xff\xff"  # of a metadata: no batch is so large
 _MOST_BYTES: Final = 4 * 1024 * 1024
 _LETTER_KEYS: Final = {each.key for each in LETTER}
 
@@ -124,17 +125,17 @@ class Rows:
             indexes = (-1,)
         data: list[bytes | None]
         if type(messages[0]) is BatchMessage:
-            data, plain = _of_batch(messages)
+            data, size, plain = _of_batch(messages)
         else:
-            data = [None if each.has_null_value() else each.data() for each in messages]
-            plain = False
-        if not plain and type(messages[0]) is BatchMessage:
+            data, plain = [each.data() for each in messages], False
+            size = sum(len(each) for each in data if each is not None)
+        if not plain:
             data = [
                 None if each.has_null_value() else value
                 for each, value in zip(messages, data, strict=True)
             ]
         self._data += data
-        self._size += sum(len(each) for each in data if each is not None)
+        self._size += size
         part = Part(delivery, messages, indexes, plain)
         for gathered, gather in self._gatherers:
             gathered.extend(gather(part, self._partition))
@@ -181,36 +182,48 @@ def _array(gathered: list[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(gathered, kind)
 
 
-def _of_batch(messages: Sequence[Any]) -> tuple[list[bytes | None], bool]:
-    """The payloads of messages of one batch, and whether none has anything else of its own."""
+def _of_batch(messages: Sequence[Any]) -> tuple[list[bytes | None], int, bool]:
+    """The payloads of messages of one batch, their size, and whether none has more of its own.
+
+    Messages of the same size begin alike up to their sequence id, if they have one: what begins as
+    the last plain one is plain if that id fills the rest of its metadata.
+    """
     data: list[bytes | None] = []
     add = data.append
     buffer = messages[0][0].buffer
-    head, width, length = b"\xff\xff\xff\xff", 0, 0
-    plain = True
+    head, width, number, length = _NO_HEAD, 0, 0, 0
+    plain, total = True, 0
     for message in messages:
         at = message[1]
         if buffer.startswith(head, at):
-            at += width
-            add(buffer[at : at + length])
-            continue
+            stop = at + width
+            if not number or (
+                buffer[stop - 1] < 0x80
+                and (number == 1 or min(buffer[stop - number : stop - 1]) >= 0x80)
+            ):
+                add(buffer[stop : stop + length])
+                total += length
+                continue
         (size,) = _U32.unpack_from(buffer, at)
-        start = at + 4
-        stop = start + size
-        found = _plain_size(buffer, start, stop)
+        stop = at + 4 + size
+        found, behind = _plain_size(buffer, at + 4, stop)
         if found < 0:
             plain = False
-            add(message.data())
+            value = message.data()
+            add(value)
+            total += len(value)
         else:
             add(buffer[stop : stop + found])
-            head, width, length = buffer[at:stop], stop - at, found
-    return data, plain
+            total += found
+            head, width, number, length = buffer[at:behind], stop - at, stop - behind, found
+    return data, total, plain
 
 
-def _plain_size(buffer: bytes, at: int, end: int) -> int:
-    """The payload size of a message whose metadata says that and a sequence id; else -1."""
+def _plain_size(buffer: bytes, at: int, end: int) -> tuple[int, int]:
+    """Of a metadata that says a payload's size and perhaps a sequence id: that size, and where the
+    sequence id begins, or the end. (-1, end) of any other."""
     if end - at < 2 or buffer[at] != _PAYLOAD_SIZE:
-        return -1
+        return -1, end
     at += 1
     found = shift = 0
     while at < end:
@@ -220,15 +233,15 @@ def _plain_size(buffer: bytes, at: int, end: int) -> int:
         at += 1
         if byte < 0x80:
             break
-    if at < end:
-        if buffer[at] != _SEQUENCE:
-            return -1
+    if at == end:
+        return found, end
+    if buffer[at] != _SEQUENCE:
+        return -1, end
+    behind = at + 1
+    at = behind
+    while at < end and buffer[at] >= 0x80:
         at += 1
-        while at < end and buffer[at] >= 0x80:
-            at += 1
-        if at != end - 1:
-            return -1
-    return found
+    return (found, behind) if at == end - 1 else (-1, end)
 
 
 class _Written:

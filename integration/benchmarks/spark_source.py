@@ -1,0 +1,187 @@
+"""Reading in Spark: record batches, tuples of the same source, two tasks, and a plain consumer loop.
+
+A million messages of 200 bytes in producer batches of 1000, on one topic of a real Pulsar. All ways
+run in one session of Spark on this machine, one after the other and in turns, and the medians
+count. What is read is thrown away (`noop`). The consumer loop receives and acknowledges one by one
+with the native transport. And how long after ``start()`` the first row of a stream comes, beside
+Spark's own source `rate`.
+
+    python -m integration.benchmarks.spark_source --url URL [--rounds 3] [--messages 1000000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+import pulsar_encore as encore
+from pulsar_encore.spark import PulsarDataSource
+from pulsar_encore.spark.driver.batch import PulsarBatchReader
+
+from ..spark.sessions import environment, session
+
+SIZE: Final = 200
+BATCH: Final = 1000
+
+
+class Tuples(PulsarBatchReader):
+    """The same reader, row by row."""
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        for batch in super().read(partition):
+            columns = [column.to_pylist() for column in batch.columns]
+            # A map comes as pairs, and a row needs a dict.
+            for at, name in enumerate(batch.schema.names):
+                if name.endswith("messageProperties"):
+                    columns[at] = [dict(each) for each in columns[at]]
+            yield from zip(*columns, strict=True)
+
+
+class TupleSource(PulsarDataSource):
+    """The source, with a reader that yields tuples."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "pulsar-tuples"
+
+    def reader(self, schema: StructType) -> Tuples:
+        made = super().reader(schema)
+        return Tuples(made._options, made._schema)
+
+
+async def fill(url: str, topic: str, messages: int) -> None:
+    async with encore.Client(url) as client:
+        keep = await client.subscribe(topic, "keep")
+        producer = await client.create_producer(
+            topic,
+            batching_enabled=True,
+            batching_max_messages=BATCH,
+            batching_max_allowed_size_in_bytes=1 << 20,
+            block_if_queue_full=True,
+        )
+        for start in range(0, messages, 10_000):
+            numbers = range(start, min(messages, start + 10_000))
+            await asyncio.gather(
+                *(producer.send((b"%012d" % number).ljust(SIZE, b"x")) for number in numbers)
+            )
+        await keep.close()
+
+
+async def consume(url: str, topic: str, messages: int) -> float:
+    """Seconds that a plain loop takes."""
+    async with encore.Client(url, transport="native") as client:
+        consumer = await client.subscribe(
+            topic,
+            f"loop-{uuid.uuid4().hex[:8]}",
+            initial_position=encore.InitialPosition.Earliest,
+            receiver_queue_size=10_000,
+        )
+        began = time.perf_counter()
+        for _ in range(messages):
+            await consumer.acknowledge(await consumer.receive())
+        return time.perf_counter() - began
+
+
+def read(spark: SparkSession, url: str, topic: str, source: str, **options: str) -> float:
+    """Seconds that a query takes that reads all and keeps nothing."""
+    reader = spark.read.format(source).option("service.url", url).option("topic", topic)
+    frame = reader.options(**options).load()
+    began = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - began
+
+
+def first_row(stream: Any, folder: Path) -> float:
+    """Seconds from `start()` to the first row."""
+    found: list[float] = []
+
+    def keep(frame: Any, batch: int) -> None:
+        if not found and frame.take(1):
+            found.append(time.perf_counter())
+
+    began = time.perf_counter()
+    query = (
+        stream.writeStream.foreachBatch(keep)
+        .option("checkpointLocation", str(folder / uuid.uuid4().hex))
+        .start()
+    )
+    while not found:
+        time.sleep(0.001)
+    query.stop()
+    return found[0] - began
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    given = parser.parse_args(arguments)
+    os.environ.update(environment())
+    folder = Path(tempfile.mkdtemp())
+    spark = session(folder, "local[2]")
+    spark.dataSource.register(PulsarDataSource)
+    spark.dataSource.register(TupleSource)
+    topic = f"persistent://public/default/spark-{uuid.uuid4().hex[:8]}"
+    asyncio.run(fill(given.url, topic, given.messages))
+    url, count = given.url, given.messages
+    slim = {"includeMetadata": "none"}
+    ways: dict[str, Callable[[], float]] = {
+        "record batches, one task": lambda: read(spark, url, topic, "pulsar"),
+        "record batches, two tasks": lambda: read(spark, url, topic, "pulsar", minPartitions="2"),
+        "tuples, one task": lambda: read(spark, url, topic, "pulsar-tuples"),
+        "value alone, one task": lambda: read(spark, url, topic, "pulsar", **slim),
+        "value alone, two tasks": lambda: read(
+            spark, url, topic, "pulsar", minPartitions="2", **slim
+        ),
+        "consumer loop": lambda: asyncio.run(consume(url, topic, count)),
+    }
+    for run in ways.values():
+        run()  # warm
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(given.rounds):
+        for name, run in ways.items():
+            seconds[name].append(run())
+    middle = {name: median(each) for name, each in seconds.items()}
+    for name, each in middle.items():
+        print(f"{name:28} {count / each:>12,.0f} rows/s")
+    one = middle["record batches, one task"]
+    print(f"one task, of tuples          {middle['tuples, one task'] / one:>12.2f} (bar 3)")
+    print(f"one task, of a consumer loop {middle['consumer loop'] / one:>12.2f} (bar 1)")
+    print(
+        f"two tasks, of one            {one / middle['record batches, two tasks']:>12.2f} (bar 1.5)"
+    )
+
+    def stream() -> Any:
+        reader = spark.readStream.format("pulsar").option("service.url", url)
+        return (
+            reader.option("topic", topic)
+            .option("startingOffsets", "earliest")
+            .option("maxEntriesPerTrigger", "1")
+            .load()
+        )
+
+    def rate() -> Any:
+        return spark.readStream.format("rate").option("rowsPerSecond", "100").load()
+
+    first = {"pulsar": stream, "rate": rate}
+    for name, make in first.items():
+        times = [first_row(make(), folder) for _ in range(given.rounds + 1)][1:]
+        print(f"first row of a stream, {name:6} {median(times):>10.2f} s")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

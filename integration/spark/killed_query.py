@@ -1,0 +1,37 @@
+"""A program that a test kills: a stream of a topic into Parquet.
+
+    python -m integration.spark.killed_query FOLDER OPTIONS_JSON
+
+It says "running" when its query runs, and ends when all that was stored then is written.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from .sessions import session
+
+
+def main(folder: Path, options: dict[str, str]) -> None:
+    spark = session(folder / "warehouse")
+    reader = spark.readStream.format("pulsar")
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    query = (
+        reader.load()
+        .writeStream.format("parquet")
+        .option("path", str(folder / "rows"))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    print("running", flush=True)
+    query.awaitTermination()
+    print("done", flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))

@@ -1,0 +1,116 @@
+"""Killed with SIGKILL at any moment, a stream into Parquet has every message exactly once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from ..admin import Admin
+from ..pulsar_server import Server
+from .kit import body, more_than_once, publish, values
+from .sessions import environment
+
+MESSAGES = 20_000
+KILLS = 6
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def begin(folder: Path, options: dict[str, str]) -> subprocess.Popen[str]:
+    """Start the program; its processes are a group of their own."""
+    with (folder / "log").open("a", encoding="utf-8") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "integration.spark.killed_query", folder, json.dumps(options)],
+            cwd=ROOT,
+            env={**os.environ, **environment()},
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
+
+
+def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    try:
+        first = psutil.Process(process.pid)
+        return [first, *first.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Spark's Python processes below the driver's JVM."""
+    found = []
+    for each in family(process)[1:]:
+        try:
+            if "pyspark" in " ".join(each.cmdline()) and "java" not in each.name():
+                found.append(each)
+        except psutil.Error:
+            continue
+    return found
+
+
+def kill_all(process: subprocess.Popen[str]) -> None:
+    for each in reversed(family(process)):
+        try:
+            each.kill()
+        except psutil.NoSuchProcess:
+            continue
+    process.wait(30)
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+@pytest.mark.timeout(600)
+def test_driver_and_workers_killed(
+    spark: SparkSession, pulsar: Server, admin: Admin, topic: str, tmp_path: Path
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    publish(pulsar, topic, range(MESSAGES), batch=50)
+    # Else the broker deletes the topic, when the first queries are killed before they began.
+    admin.create_subscription(topic, "keep")
+    options = {
+        "service.url": pulsar.service_url,
+        "admin.url": pulsar.admin_url,
+        "topic": topic,
+        "startingOffsets": "earliest",
+        "subscription": "s",
+        "maxEntriesPerTrigger": "40",
+        "minPartitions": "2",
+    }
+    killed = {"driver": 0, "worker": 0}
+    while sum(killed.values()) < KILLS:
+        process = begin(tmp_path, options)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "running\n", (tmp_path / "log").read_text()
+            time.sleep(rng.uniform(0.5, 5))
+            if process.poll() is None and killed["worker"] < KILLS // 2 and workers(process):
+                rng.choice(workers(process)).kill()
+                killed["worker"] += 1
+                time.sleep(rng.uniform(0.2, 2))
+            if process.poll() is None:
+                killed["driver"] += 1
+        finally:
+            kill_all(process)
+    process = begin(tmp_path, options)
+    try:
+        said, _ = process.communicate(timeout=240)
+    finally:
+        kill_all(process)
+    assert said.endswith("done\n"), (tmp_path / "log").read_text()[-5000:]
+    found = values(spark.read.parquet(str(tmp_path / "rows")))
+    assert more_than_once(found) == {}
+    assert sorted(found) == [body(each) for each in range(MESSAGES)]
+    assert killed["driver"] >= 1
+    assert killed["worker"] >= 1

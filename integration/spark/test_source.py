@@ -1,0 +1,185 @@
+"""The source in Spark, on a real Pulsar: batches, streams, SQL, and what is wrong with a query."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pulsar_encore import MessageId
+
+from ..admin import Admin
+from ..pulsar_server import Server
+from .kit import body, publish, reading, values
+
+WAIT_S = 60.0
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline, f"not in {WAIT_S:g} s: {what}"
+        time.sleep(0.1)
+
+
+def acked(admin: Admin, topic: str, subscription: str) -> str:
+    stats: dict[str, Any] = admin.internal_stats(topic)
+    return str(stats["cursors"][subscription]["markDeletePosition"])
+
+
+def end_of(sent: list[MessageId]) -> str:
+    return f"{sent[-1].ledger_id()}:{sent[-1].entry_id()}"
+
+
+@pytest.mark.parametrize("batch", [0, 100])
+def test_a_batch_has_each_message_once_however_it_is_cut(
+    spark: SparkSession, pulsar: Server, topic: str, batch: int
+) -> None:
+    publish(pulsar, topic, range(5000), batch=batch)
+    frame = reading(spark.read, pulsar, topic, minPartitions=3).load()
+    assert frame.rdd.getNumPartitions() == 3
+    assert values(frame) == [body(each) for each in range(5000)]
+
+
+def test_tables_of_sql(spark: SparkSession, pulsar: Server, topic: str) -> None:
+    publish(pulsar, topic, range(10))
+    spark.sql("DROP TABLE IF EXISTS orders")
+    spark.sql(
+        f"CREATE TABLE orders USING pulsar OPTIONS (`service.url` '{pulsar.service_url}', "
+        f"topic '{topic}', valueFormat 'string')"
+    )
+    try:
+        [row] = spark.sql("SELECT count(*) AS n, max(value) AS last FROM orders").collect()
+        assert (row["n"], row["last"]) == (10, "00000009")
+    finally:
+        spark.sql("DROP TABLE orders")
+
+
+def test_a_stream_of_all_there_is_in_limited_batches(
+    spark: SparkSession, pulsar: Server, admin: Admin, topic: str, folder: Path
+) -> None:
+    sent = publish(pulsar, topic, range(1000), batch=10)
+    options = {"startingOffsets": "earliest", "subscription": "s", "maxEntriesPerTrigger": 30}
+    for _ in range(2):
+        query = (
+            reading(spark.readStream, pulsar, topic, **options)
+            .load()
+            .writeStream.format("parquet")
+            .option("path", str(folder / "rows"))
+            .option("checkpointLocation", str(folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(WAIT_S)
+        rows = [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
+        assert sum(rows) == 1000
+        assert max(rows) == 300
+        assert acked(admin, topic, "s") == end_of(sent), "the last batch is acked too"
+        sent = publish(pulsar, topic, range(1000, 2000), batch=10)
+    found = values(spark.read.parquet(str(folder / "rows")))
+    assert sorted(found) == [body(each) for each in range(2000)]
+
+
+def test_a_stream_gets_what_is_published_and_leaves_its_subscription_when_stopped(
+    spark: SparkSession, pulsar: Server, admin: Admin, topic: str, folder: Path
+) -> None:
+    publish(pulsar, topic, [0])
+    query = (
+        reading(spark.readStream, pulsar, topic, startingOffsets="earliest", subscription="s")
+        .load()
+        .writeStream.format("memory")
+        .queryName("arrived")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .start()
+    )
+    try:
+        for number in range(1, 4):
+            until(
+                lambda last=number: spark.table("arrived").count() == last,  # type: ignore[misc]
+                f"{number} messages",
+            )
+            sent = publish(pulsar, topic, [number])
+        until(lambda: spark.table("arrived").count() == 4, "4 messages")
+        until(lambda: acked(admin, topic, "s") == end_of(sent), "the last one acked, while idle")
+    finally:
+        query.stop()
+    until(
+        lambda: not admin.stats(topic)["subscriptions"]["s"]["consumers"],
+        "the subscription given back",
+    )
+    progress = json.loads(query.lastProgress.json)
+    assert progress["sources"][0]["endOffset"]["v"] == 1
+
+
+def test_a_full_schema_and_a_projection(spark: SparkSession, pulsar: Server, topic: str) -> None:
+    [sent] = publish(pulsar, topic, [7])
+    [row] = reading(spark.read, pulsar, topic, includeMetadata="full").load().collect()
+    assert (row["__ledgerId"], row["__entryId"]) == (sent.ledger_id(), sent.entry_id())
+    frame = reading(spark.read, pulsar, topic).schema("__topic string, value binary").load()
+    assert frame.collect() == [(topic, bytearray(body(7)))]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"startingOfsets": "earliest"}, "did you mean 'startingOffsets'"),
+        ({"startingOffsets": '{"x": "y"}'}, "startingOffsets of x must be"),
+        ({"topic": "not-there"}, "there is no topic persistent://public/default/not-there"),
+        ({"valueFormat": "json"}, "needs valueSchema"),
+        (
+            {
+                "service.url": "pulsar://127.0.0.1:1",
+                "pulsar.client.operationTimeoutMs": "1000",
+                "fetchOffset.numRetries": "0",
+            },
+            "127.0.0.1:1",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_query_is_said_when_it_is_planned(
+    spark: SparkSession, pulsar: Server, topic: str, options: dict[str, str], said: str
+) -> None:
+    reader = reading(spark.read, pulsar, topic)
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    with pytest.raises(PySparkException) as error:
+        reader.load().rdd.getNumPartitions()
+    assert said in str(error.value)
+
+
+def test_ledgers_that_were_trimmed_unread_are_data_loss(
+    spark: SparkSession, pulsar: Server, admin: Admin, topic: str, folder: Path
+) -> None:
+    """A query without a subscription: nothing keeps what it has not read."""
+
+    def run(**options: str) -> Any:
+        query = (
+            reading(spark.readStream, pulsar, topic, startingOffsets="earliest", **options)
+            .load()
+            .writeStream.format("parquet")
+            .option("path", str(folder / "rows"))
+            .option("checkpointLocation", str(folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(WAIT_S)
+        return query
+
+    publish(pulsar, topic, range(10))
+    run()
+    publish(pulsar, topic, range(10, 20))
+    admin.unload(topic)  # the ledger is closed
+    publish(pulsar, topic, range(20, 30))
+    admin.trim(topic)
+    until(lambda: len(admin.internal_stats(topic)["ledgers"]) == 1, "the first ledger trimmed")
+    with pytest.raises(PySparkException, match=r"messages behind .* are gone"):
+        run()
+    run(failOnDataLoss="false")
+    found = values(spark.read.parquet(str(folder / "rows")))
+    assert sorted(found) == [body(each) for each in [*range(10), *range(20, 30)]]
