@@ -1,4 +1,4 @@
-"""Reading in Spark: record batches, tuples of the same source, two tasks, and a plain consumer loop.
+"""Reading in Spark: record batches, tuples of the same source, two tasks, a plain consumer loop.
 
 A million messages of 200 bytes in producer batches of 1000, on one topic of a real Pulsar. All ways
 run in one session of Spark on this machine, one after the other and in turns, and the medians

@@ -93,6 +93,13 @@ class Recording:
         taken, self.seen = self.seen[:count], self.seen[count:]
         return taken
 
+    async def until_unread(self, count: int) -> None:
+        """Until it has been told of so many entries that are no messages."""
+        async with asyncio.timeout(WAIT_S):
+            while len(self.unread) < count:
+                self._more.clear()
+                await self._more.wait()
+
     def redeliver_last(self) -> None:
         """Ask for the entry of the last delivery again."""
         last = self.deliveries[-1]

@@ -10,9 +10,12 @@ import pytest
 
 import pulsar_encore as encore
 from pulsar_encore import MessageId
+from pulsar_encore.options import Subscription
+from pulsar_encore.transport.base import AckPlan, Transport
 
 from .cluster import Cluster, Engine
 from .kit import before_marker, bodies, data, publish, subscribe, take
+from .recording import Recording, record
 
 Exclusive, Shared = encore.ConsumerType.Exclusive, encore.ConsumerType.Shared
 
@@ -231,3 +234,60 @@ async def test_a_reader_goes_on_after_an_unload(
         await cluster.unload(topic)
         got += [await reader.read_next(15_000) for _ in range(5)]
         assert data(got) == sent
+
+
+async def test_the_place_of_a_cursor_is_known_where_the_engine_can_tell(
+    client: encore.Client, transport: Transport, engine: Engine, topic: str
+) -> None:
+    """What is acked without a gap: of one that is new, nothing; of one that is held again, all."""
+    ids = await publish(client, topic, bodies(4))
+    recording = await record(transport, topic, Exclusive)
+    link = recording.link
+    if engine.name == "stock":
+        assert await link.acked_position() is None
+        await link.close()
+        return
+    begin = await link.acked_position()
+    assert begin is not None
+    assert begin.entry_id() == -1
+    await recording.next(4)
+    receipt = link.ack(AckPlan(0, (ids[2].ledger_id(), ids[2].entry_id(), 0, -1), [], []))
+    assert receipt is not None
+    await receipt
+    await link.close()
+    again = (await record(transport, topic, Exclusive)).link
+    assert await again.acked_position() == ids[2]
+    await again.close()
+
+
+async def test_a_reader_is_told_of_entries_that_are_no_messages(
+    client: encore.Client, transport: Transport, engine: Engine, topic: str
+) -> None:
+    if not engine.whole_entries:
+        return  # an engine that does not see entries tells nothing
+    await publish(client, topic, bodies(1))
+    big = bytes(6 * 1024 * 1024)
+    async with await client.create_producer(
+        topic, batching_enabled=False, chunking_enabled=True
+    ) as producer:
+        chunked = await producer.send(big)
+    first = chunked.first_chunk
+    assert first is not None
+    for start, sizes, unread in (
+        (MessageId.earliest, [5, len(big)], [(first.entry_id(), "PIECE")]),
+        (first, [], [(chunked.entry_id(), "TORN")]),
+    ):
+        link = await transport.subscribe(
+            Subscription(
+                topics=(topic,),
+                subscription_name="reader",
+                durable=False,
+                start_message_id=start,
+            )
+        )
+        recording = Recording(link)
+        found = await recording.next(len(sizes))
+        await recording.until_unread(len(unread))
+        assert [len(body) for body, _ in found] == sizes
+        assert [(entry, why) for _, entry, why in recording.unread[: len(unread)]] == unread
+        await link.close()

@@ -264,7 +264,7 @@ _SPARKS_OWN: Final = frozenset(
     "path provider location owner external is_managed_location comment collation table_type "
     "serialization.format".split()
 )
-_TWICE: Final = "option."  # and each of a table's options once more
+_OF_TABLE: Final = "option."  # before those of a table, beside the same without or instead
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
@@ -372,12 +372,11 @@ def _parsed(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
     """By usual name, and those of the client, which are its own to read."""
     said: dict[str, Any] = {}
     client: dict[str, str] = {}
-    for name, value in given.items():
-        lowered = name.lower()
+    for lowered, (name, value) in _of_tables(given).items():
         if lowered.startswith(CLIENT):
             client[lowered.removeprefix(CLIENT)] = value
             continue
-        if lowered in _SPARKS_OWN or lowered.startswith(_TWICE):
+        if lowered in _SPARKS_OWN:
             continue
         if lowered not in _FIRST:
             raise ConfigurationError(
@@ -388,6 +387,16 @@ def _parsed(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
             raise ConfigurationError(f"{usual} was given twice, once as {name}")
         said[usual] = parse(value, usual)
     return said, client
+
+
+def _of_tables(given: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """By lower-cased name: the name as written, and the value."""
+    found = {name.lower(): (name, value) for name, value in given.items()}
+    for lowered, (name, value) in list(found.items()):
+        if lowered.startswith(_OF_TABLE):
+            del found[lowered]
+            found.setdefault(lowered[len(_OF_TABLE) :], (name[len(_OF_TABLE) :], value))
+    return found
 
 
 def _topics(said: Mapping[str, Any]) -> Topics:
