@@ -47,16 +47,23 @@ def test_a_batch_has_each_message_once_however_it_is_cut(
     assert values(frame) == [body(each) for each in range(5000)]
 
 
-def test_tables_of_sql(spark: SparkSession, pulsar: Server, topic: str) -> None:
+def test_views_and_tables_of_sql(spark: SparkSession, pulsar: Server, topic: str) -> None:
+    """Spark hands a table's options to its schema, and to no reader; those of a query it does."""
     publish(pulsar, topic, range(10))
+    options = f"(`service.url` '{pulsar.service_url}', topic '{topic}', valueFormat 'string')"
+    query = "SELECT count(*) AS n, max(value) AS last FROM"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW orders_view USING pulsar OPTIONS {options}")
+    assert spark.sql(f"{query} orders_view").collect() == [(10, "00000009")]
     spark.sql("DROP TABLE IF EXISTS orders")
-    spark.sql(
-        f"CREATE TABLE orders USING pulsar OPTIONS (`service.url` '{pulsar.service_url}', "
-        f"topic '{topic}', valueFormat 'string')"
-    )
+    spark.sql(f"CREATE TABLE orders USING pulsar OPTIONS {options}")
     try:
-        [row] = spark.sql("SELECT count(*) AS n, max(value) AS last FROM orders").collect()
-        assert (row["n"], row["last"]) == (10, "00000009")
+        given = (
+            options.replace("' ", "' = ").replace("` ", "` = ").replace(", topic ", ", topic = ")
+        )
+        given = given.replace("valueFormat ", "valueFormat = ")
+        assert spark.sql(f"{query} orders WITH {given}").collect() == [(10, "00000009")]
+        with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
+            spark.sql(f"{query} orders").collect()
     finally:
         spark.sql("DROP TABLE orders")
 

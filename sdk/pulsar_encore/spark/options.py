@@ -359,7 +359,14 @@ def connection_of(said: Mapping[str, Any], client: Mapping[str, str]) -> Connect
         ConfigurationError: Nobody said.
     """
     if "service.url" not in said:
-        raise ConfigurationError("the option service.url is missing: pulsar://host:6650")
+        # Seen with 4.3.0: what CREATE TABLE was told reaches the schema, and not the reader.
+        table = (
+            ""
+            if said
+            else ". Spark hands a table's OPTIONS to no reader: use CREATE TEMPORARY VIEW name "
+            "USING pulsar OPTIONS (...), or SELECT ... FROM table WITH (...)"
+        )
+        raise ConfigurationError(f"the option service.url is missing: pulsar://host:6650{table}")
     return Connection(
         service_url=said["service.url"],
         admin_url=said.get("admin.url"),
