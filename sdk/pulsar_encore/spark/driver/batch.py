@@ -18,7 +18,7 @@ from ..reading.ranges import ReadRange
 from ..reading.task import read_range
 from ..runtime import runtime
 from .cluster import Cluster, patiently
-from .edges import begin_of, check_topics, end_of
+from .edges import begin_of, check_topics, countable, end_of
 from .plans import ranges_of
 
 
@@ -65,6 +65,8 @@ class PulsarBatchReader(DataSourceReader):
             if position == EARLIEST:
                 continue
             begin[topic] = await begin_of(cluster, options, topic, position)
+            if options.min_partitions is not None or options.max_records is not None:
+                begin[topic] = await countable(cluster, topic, begin[topic])
             end[topic] = await end_of(cluster, options, topic, position)
         ledgers = await cluster.ledgers(begin)
         spans = {

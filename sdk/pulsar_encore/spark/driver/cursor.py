@@ -111,7 +111,7 @@ class Cursors:
                         "reads with it; stop that one, or name another subscription"
                     ) from error
                 await asyncio.sleep(_AGAIN_S)
-        link.start(Pile())  # with a queue of 0 it asks for nothing
+        link.start(Pile(asyncio.get_running_loop()))  # with a queue of 0 it asks for nothing
         return link
 
     @property

@@ -50,6 +50,18 @@ async def begin_of(cluster: Cluster, options: ReadOptions, topic: str, last: Pos
     return last
 
 
+async def countable(cluster: Cluster, topic: str, begin: Position) -> Position:
+    """The same place, of which it is known how many entries are behind it, if that can be had.
+
+    From the beginning of a topic nobody can count, but for the web service; from behind a place in
+    its only ledger everybody can.
+    """
+    if begin != EARLIEST or cluster.admin is not None:
+        return begin
+    first = await cluster.first_at(topic, 0)
+    return begin if first is None else before(first)
+
+
 async def end_of(cluster: Cluster, options: ReadOptions, topic: str, last: Position) -> Position:
     """The last message that a batch reads of a topic.
 

@@ -17,10 +17,10 @@ from ...topic_names import base_name
 from ..errors import DataLossError
 from ..options import LATEST_WORD, SUBSCRIPTION_WORD, ReadOptions, edge_position
 from ..planning import Ledger, Quota, Span, admit
-from ..positions import EARLIEST, Position, before, later
+from ..positions import EARLIEST, Position, later
 from .cluster import Cluster, patiently
 from .cursor import Cursors
-from .edges import begin_of, check_topics
+from .edges import begin_of, check_topics, countable
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
@@ -89,11 +89,7 @@ class Progress:
             wanted = await begin_of(self.cluster, self._options, topic, last)
         if self._cursors is None:
             assert wanted is not None, "startingOffsets=subscription has a subscription"
-            if wanted == EARLIEST and self.cluster.admin is None:
-                # Only behind a place whose ledger is known can entries be counted.
-                first = await self.cluster.first_at(topic, 0)
-                return wanted if first is None else before(first)
-            return wanted
+            return await countable(self.cluster, topic, wanted)
         held = await self._cursors.position(topic, None if said == LATEST_WORD else EARLIEST)
         if held is None:
             return EARLIEST if wanted is None else wanted

@@ -11,6 +11,7 @@ What cannot be had is never left out silently: it is `DataLossError`, or with
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -39,6 +40,10 @@ _QUIET_S: Final = 1.0  # silence after which the broker is asked whether there i
 _OPEN_S: Final = 120.0
 
 
+Came = Delivery | tuple[int, int, Unread]
+"""A delivery, or an entry that is none."""
+
+
 @dataclass(frozen=True)
 class ReadRange(InputPartition):
     """What one task reads.
@@ -60,33 +65,55 @@ class ReadRange(InputPartition):
 
 
 class Pile:
-    """What came and was not taken (`Sink`): filled on the event loop, emptied by a task."""
+    """What came and was not taken (`Sink`): filled on the event loop, emptied by a task.
 
-    def __init__(self) -> None:
+    What one read of a connection brought is taken together: a piece whose message is torn has to be
+    seen before what came behind it is used.
+
+    Args:
+        loop: That fills it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._lock = threading.Condition()
+        self._came: list[Came] = []
+        self._error: Exception | None = None
+        # On the event loop alone, until the end of its turn.
         self._deliveries: list[Delivery] = []
         self._unread: list[tuple[int, int, Unread]] = []
-        self._error: Exception | None = None
+        self._publishing = False
 
-    def take(
-        self, timeout_s: float
-    ) -> tuple[list[Delivery], list[tuple[int, int, Unread]], Exception | None]:
-        """All that is here; waits for something, for so long at most."""
+    def take(self, timeout_s: float) -> tuple[list[Came], Exception | None]:
+        """All that is here, in order; waits for something, for so long at most."""
         with self._lock:
-            if not (self._deliveries or self._unread or self._error):
+            if not (self._came or self._error):
                 self._lock.wait(timeout_s)
-            deliveries, self._deliveries = self._deliveries, []
-            unread, self._unread = self._unread, []
-            return deliveries, unread, self._error
+            came, self._came = self._came, []
+            return came, self._error
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
-        with self._lock:
-            self._deliveries.extend(singly(deliveries))
-            self._lock.notify()
+        self._deliveries.extend(singly(deliveries))
+        self._publish_soon()
 
     def on_unread(self, source: int, entries: Sequence[tuple[int, int, Unread]]) -> None:
+        self._unread.extend(entries)
+        self._publish_soon()
+
+    def _publish_soon(self) -> None:
+        if not self._publishing:
+            self._publishing = True
+            self._loop.call_soon(self._publish)
+
+    def _publish(self) -> None:
+        self._publishing = False
+        deliveries, self._deliveries = self._deliveries, []
+        unread, self._unread = self._unread, []
+        came: list[Came] = [*deliveries, *unread]
+        if deliveries and unread:
+            came.sort(key=_place_of)
         with self._lock:
-            self._unread.extend(entries)
+            self._came += came
             self._lock.notify()
 
     def on_failed(self, error: Exception) -> None:
@@ -119,6 +146,10 @@ class Pile:
         """There is one."""
 
 
+def _place_of(came: Came) -> tuple[int, int]:
+    return (came.ledger, came.entry) if isinstance(came, Delivery) else came[:2]
+
+
 class Fetch:
     """The messages of a range, in order and each once, in piles.
 
@@ -148,7 +179,7 @@ class Fetch:
         self._cutter = Cutter(wanted.start, wanted.end, whole=native)
         self._lookback = 0  # entries before the start that are read for their pieces
         self._link: ConsumerLink | None = None
-        self._pile = Pile()
+        self._pile = Pile(runtime.loop)
 
     def __iter__(self) -> Generator[list[Cut]]:
         if self._cutter.done:
@@ -178,7 +209,7 @@ class Fetch:
             max_pending_chunked_message=0,
             force_topic_creation=False,
         )
-        self._pile = pile = Pile()
+        self._pile = pile = Pile(self._runtime.loop)
 
         async def begin_reading() -> ConsumerLink:
             link = await self._transport.subscribe(subscription)
@@ -202,15 +233,12 @@ class Fetch:
         cutter = self._cutter
         silent_since = time.monotonic()
         while not cutter.done:
-            deliveries, unread, error = self._pile.take(_QUIET_S)
-            cuts = [cut for each in deliveries if (cut := cutter.take(each)) is not None]
-            if cuts:
-                yield cuts
-            if deliveries or unread:
-                self._consumed(deliveries)
+            came, error = self._pile.take(_QUIET_S)
+            if came:
                 silent_since = time.monotonic()
-                if not cutter.done:
-                    self._look_at(unread)
+                cuts = self._cut(came)
+                if cuts:
+                    yield cuts
             elif error is not None:
                 raise error
             elif not self._has_more():
@@ -221,11 +249,27 @@ class Fetch:
                     f"(pollTimeoutMs) behind {cutter.last}, and the broker says that there is more"
                 )
 
-    def _consumed(self, deliveries: list[Delivery]) -> None:
-        count = sum(len(each.messages) for each in deliveries)
+    def _cut(self, came: list[Came]) -> list[Cut]:
+        """What of it is the range's; less where it is read again from further back."""
+        cutter, count, source = self._cutter, 0, -1
+        cuts: list[Cut] = []
+        for each in came:
+            if not isinstance(each, Delivery):
+                if self._looks_back(*each):
+                    return cuts
+                continue
+            count += len(each.messages)
+            source = each.source
+            cut = cutter.take(each)
+            if cut is not None:
+                cuts.append(cut)
+        self._consumed(source, count)
+        return cuts
+
+    def _consumed(self, source: int, count: int) -> None:
         link = self._link
         if count and link is not None:
-            self._runtime.loop.call_soon_threadsafe(link.consumed, deliveries[0].source, count)
+            self._runtime.loop.call_soon_threadsafe(link.consumed, source, count)
 
     def _has_more(self) -> bool:
         link = self._link
@@ -239,19 +283,19 @@ class Fetch:
                 raise
             return True  # it reconnects meanwhile; the poll timeout ends that
 
-    def _look_at(self, unread: list[tuple[int, int, Unread]]) -> None:
-        """What of the range is no message, and why."""
-        for ledger, entry, why in unread:
-            place = (ledger, entry)
-            if place <= self._wanted.start.place or self._cutter.done:
-                continue
-            if why is Unread.TORN and self._looks_back(place):
-                return
-            if why in (Unread.BROKEN, Unread.SEALED, Unread.TORN):
-                self._lost(f"{ledger}:{entry} of {self._wanted.topic} is {why.value}")
-            self._cutter.passed(ledger, entry)
+    def _looks_back(self, ledger: int, entry: int, why: Unread) -> bool:
+        """What an entry means that is no message; True when it is read again from further back."""
+        place = (ledger, entry)
+        if place <= self._wanted.start.place or self._cutter.done:
+            return False
+        if why is Unread.TORN and self._goes_back(place):
+            return True
+        if why in (Unread.BROKEN, Unread.SEALED, Unread.TORN):
+            self._lost(f"{ledger}:{entry} of {self._wanted.topic} is {why.value}")
+        self._cutter.passed(ledger, entry)
+        return False
 
-    def _looks_back(self, place: tuple[int, int]) -> bool:
+    def _goes_back(self, place: tuple[int, int]) -> bool:
         """Read from further back, for a message whose first pieces are before the range.
 
         Eight times as far each time, then from the beginning of the topic. False when that has been
