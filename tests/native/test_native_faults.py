@@ -245,3 +245,29 @@ def test_who_acks_is_not_told_of_entries_that_are_no_messages() -> None:
         await link.close()
 
     run(main())
+
+
+@pytest.mark.parametrize("losses", [1, 2])
+def test_a_reader_that_loses_a_connection_between_pieces_has_their_message(losses: int) -> None:
+    """Also where others came between them, behind which it would go on."""
+
+    async def main() -> None:
+        rig = Rig()
+        pieces = {"num_chunks_from_msg": 3, "total_chunk_msg_size": 3, "uuid": "p-1"}
+        rig.store(b"a")
+        rig.store(b"x", chunk_id=0, **pieces)
+        rig.store(b"b")
+        rig.store(b"y", chunk_id=1, **pieces)
+        rig.store(b"c")
+        link, sink = await read_from(rig, MessageId.earliest)
+        assert sink.payloads == [b"a", b"b", b"c"]
+        for _ in range(losses):
+            rig.dialer.drop()
+            await settle(5)
+        rig.store(b"z", chunk_id=2, **pieces)
+        rig.store(b"d")
+        await settle(5)
+        assert sink.payloads == [b"a", b"b", b"c", b"xyz", b"d"]
+        await link.close()
+
+    run(main())

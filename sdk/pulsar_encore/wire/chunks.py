@@ -317,6 +317,14 @@ class ChunkAssembler:
             let_go.append(self._let_go(uuid, fate, reason))
         return let_go
 
+    def holds(self, uuid: str) -> bool:
+        """Whether a part of that message is held."""
+        return uuid in self._pending
+
+    def begun(self) -> dict[str, Place]:
+        """Where each message begins of which a part is held, by uuid."""
+        return {uuid: next(iter(each.places)) for uuid, each in self._pending.items()}
+
     def next_expiry(self) -> int | None:
         """Monotonic ms at which to call `expire`; None while nothing is held."""
         oldest = next(iter(self._pending.values()), None)

@@ -75,6 +75,14 @@ class Chunked:
         """Messages of which a part has come."""
         return len(self._assembler)
 
+    def holds(self, uuid: str) -> bool:
+        """Whether a part of that message has come."""
+        return self._assembler.holds(uuid)
+
+    def begun(self) -> dict[str, Place]:
+        """Where each message begins of which a part has come, by uuid."""
+        return self._assembler.begun()
+
     def add(
         self, chunk: entries.Chunk, ledger: int, entry: int, redelivery_count: int
     ) -> Joined | Fate | None:

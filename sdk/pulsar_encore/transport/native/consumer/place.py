@@ -31,6 +31,7 @@ class Place:
     __slots__ = (
         "_inclusive",
         "_last",
+        "_owed",
         "_partition",
         "_skips",
         "_start",
@@ -54,6 +55,9 @@ class Place:
         self._inclusive = inclusive
         self._last: EntryKey | None = None  # delivered, or done with
         self._skips = False  # that one is not to come again
+        # Chunked messages of which a part came, and was lost with its connection: by uuid, where
+        # they begin. That may be before what was delivered meanwhile.
+        self._owed: dict[str, EntryKey] = {}
         self.at_last: bool = at_last
         self.since: int | None = None
 
@@ -62,7 +66,9 @@ class Place:
         """Where to begin, or to go on."""
         if self._last is None:
             return self._start
-        ledger, entry = self._last
+        ledger, entry = min(self._last, *self._owed.values()) if self._owed else self._last
+        if (ledger, entry) != self._last:
+            return MessageId(self._partition, ledger, entry - 1)
         return MessageId(self._partition, ledger, entry + self._skips)
 
     # What moves it
@@ -80,9 +86,22 @@ class Place:
         self._last, self.since = ((ledger, entry) if self._stored else None), None
         self._skips = broken
 
+    def owe(self, begun: dict[str, EntryKey]) -> None:
+        """Parts of these messages came, and are lost: they are to come again."""
+        self._owed |= begun
+
+    def is_owed(self, uuid: str) -> bool:
+        """Whether pieces of that message are to come again, from before what was delivered."""
+        return uuid in self._owed
+
+    def paid(self, uuid: str) -> None:
+        """A piece of that message came."""
+        self._owed.pop(uuid, None)
+
     def sought(self, target: MessageId | int) -> None:
         """Another place: an id, or a publish time in ms."""
         self._last, self.at_last, self._skips = None, False, False
+        self._owed.clear()
         if isinstance(target, MessageId):
             self._start, self.since = target, None
         else:

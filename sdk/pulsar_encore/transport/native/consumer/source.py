@@ -21,7 +21,7 @@ from ....ids import MessageId
 from ....wire import commands as wire_commands
 from ....wire import pulsar_pb2 as pb
 from ....wire.chunks import Fate, Joined
-from ....wire.entries import EntryError
+from ....wire.entries import EntryError, text
 from ...base import AckPlan, Deliveries, Delivery, Run, Unread
 from ..connection.attachment import Attachment
 from ..connection.fast_path import Template
@@ -294,6 +294,8 @@ class Source:
         self._arrived.clear()
         self._unread.clear()
         self._plain = self._plain_bytes = 0
+        if self._place is not None:
+            self._place.owe(self._chunked.begun())
         self._chunked.clear()
         self._stop_rewinding()
         if self._flowing and not self._closed and not self._seeking:
@@ -319,7 +321,9 @@ class Source:
             self._broken(ledger, entry, error)
             return
         place = self._place
-        if epoch < self._epoch or (place is not None and place.is_before(ledger, entry)):
+        if epoch < self._epoch or (
+            place is not None and place.is_before(ledger, entry) and not self._owes(opened)
+        ):
             self.permits.arrived(_charged(opened, ack_set), 0, end - at)
         elif isinstance(opened, PlainMessage):
             self._plain += 1  # counted together, at the end of the read
@@ -331,6 +335,13 @@ class Source:
             self._batch(ledger, entry, redelivery_count, ack_set, opened, end - at)
         else:
             self._special(ledger, entry, redelivery_count, ack_set, opened, end - at)
+
+    def _owes(self, opened: Read) -> bool:
+        """Whether it is a piece of a message of which pieces were lost with a connection."""
+        if not isinstance(opened, Chunk) or self._place is None:
+            return False
+        uuid = text(opened.metadata.uuid)
+        return self._place.is_owed(uuid) or self._chunked.holds(uuid)
 
     def on_run(
         self, template: Template, ledger: int, epoch: int, data: bytes, at: int, most: int
@@ -450,6 +461,8 @@ class Source:
         self, ledger: int, entry: int, redelivery_count: int, chunk: Chunk, size: int
     ) -> None:
         joined = self._chunked.add(chunk, ledger, entry, redelivery_count)
+        if self._place is not None:
+            self._place.paid(text(chunk.metadata.uuid))
         if not isinstance(joined, Joined):
             self.permits.arrived(1, 0, size)
             torn = joined is Fate.REDELIVER
