@@ -1,0 +1,179 @@
+"""Which letters a triage sends home, and what becomes of all others.
+
+Owns `GroupSelection`, the rules of a replay as columns, and the words of the column `route`. Pure
+DataFrame code. Where a letter wants to go may be its publisher's own word, and a replay has an
+operator's rights: the rules are those of `deadletters.Letter`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from ...deadletters import Selection
+from ...errors import ConfigurationError
+from .grouping import HOUR_MS, HourOf, column, fingerprint, hour_ms, is_duplicate, real_topic
+
+REPLAY: Final = "replay"
+"""Selected, and sent to the topic it died on."""
+REFUSED: Final = "refused"
+"""Selected, and cannot be sent; `why` says the reason."""
+KEPT: Final = "kept"
+"""Not selected."""
+DUPLICATE: Final = "duplicate"
+"""A later letter of the same message was there."""
+
+ROUTE: Final = "route"
+WHY: Final = "why"
+
+_PARTITION: Final = "-partition-[0-9]+$"
+_TOPIC: Final = r"^(non-)?persistent://[^/\s\p{C}\p{Z}]+/[^/\s\p{C}\p{Z}]+/[^\s\p{C}\p{Z}]+$"
+
+NO_TOPIC: Final = "it has no REAL_TOPIC"
+NO_NAME: Final = "its REAL_TOPIC is not the name of a topic"
+ITSELF: Final = "its REAL_TOPIC is the dead-letter topic itself"
+NOT_NAMED: Final = (
+    "the dead-letter topic is not named after its REAL_TOPIC and subscription, and whoever "
+    "published the message may have written that: choose the topic by its name to send letters "
+    "there (real_topics, --real-topic)"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupSelection:
+    """A choice of groups; a group is chosen as a whole or not at all.
+
+    Each field that is given must hold; within a field any of its values will do. What is empty
+    selects everything.
+
+    Args:
+        fingerprints: Of their failures; "-" for letters without evidence.
+        error_classes: Names of exceptions' classes as letters carry them, such as "KeyError".
+        real_topics: The topics they died on, short or full, with or without partition.
+        since: Groups from the hour on that this lies in; s since the epoch, or a datetime (naive
+            ones are local time).
+        until: Groups of hours that began before this.
+
+    Raises:
+        ConfigurationError: A value is not of these kinds; names the field.
+    """
+
+    fingerprints: Iterable[str] = ()
+    error_classes: Iterable[str] = ()
+    real_topics: Iterable[str] = ()
+    since: float | datetime | None = None
+    until: float | datetime | None = None
+
+    def __post_init__(self) -> None:
+        # The checks of `deadletters`, so that both say the same.
+        like = Selection(
+            fingerprints=self.fingerprints,
+            real_topics=self.real_topics,
+            since=self.since,
+            until=self.until,
+        )
+        classes: Any = self.error_classes
+        if isinstance(classes, (str, bytes)) or not isinstance(classes, Iterable):
+            raise ConfigurationError(f"error_classes must be a list, got {type(classes).__name__}")
+        listed = frozenset(classes)
+        for each in listed:
+            if not isinstance(each, str) or not each.strip():
+                raise ConfigurationError(
+                    f"error_classes must hold strings that are not blank, got {each!r}"
+                )
+        put = object.__setattr__
+        put(self, "fingerprints", like.fingerprints)
+        put(self, "error_classes", listed)
+        put(self, "real_topics", like.real_topics)
+        put(self, "since", like.since)
+        put(self, "until", like.until)
+
+    @property
+    def everything(self) -> bool:
+        """True when no group is left out."""
+        return not (self.fingerprints or self.error_classes or self.real_topics) and (
+            self.since is None and self.until is None
+        )
+
+    def takes(self, hour_of: HourOf) -> Column:
+        """Whether a letter's group is chosen."""
+        chosen = f.lit(True)
+        if self.fingerprints:
+            chosen &= fingerprint().isin(*sorted(self.fingerprints))
+        if self.error_classes:
+            said = f.coalesce(column("errorClass"), f.lit(""))
+            chosen &= said.isin(*sorted(self.error_classes))
+        if self.real_topics:
+            chosen &= real_topic().isin(*sorted(self.real_topics))
+        since, until = self.since, self.until
+        assert not isinstance(since, datetime) and not isinstance(until, datetime)
+        if since is not None:
+            chosen &= hour_ms(hour_of) >= int(since * 1000) // HOUR_MS * HOUR_MS
+        if until is not None:
+            chosen &= hour_ms(hour_of) < int(until * 1000)
+        return chosen
+
+
+def refusal(allowed: Iterable[str]) -> Column:
+    """Why a letter cannot be sent to its real topic; null where it can.
+
+    Args:
+        allowed: Full names of topics it may go to that the dead-letter topic is not named after.
+    """
+    topic = real_topic()
+    names = sorted(allowed)
+    named = topic.isin(*names) if names else f.lit(False)
+    return (
+        f.when(topic == "", NO_TOPIC)
+        .when(~topic.rlike(_TOPIC), NO_NAME)
+        .when(topic == _base(column("topic")), ITSELF)
+        .when(~(named | named_by()), NOT_NAMED)
+    )
+
+
+def named_by() -> Column:
+    """Whether the dead-letter topic is named after the letter's topic and subscription.
+
+    `<topic>-<subscription>-DLQ`, also of a partition, as Java does it. Any other name is somebody's
+    choice.
+    """
+    dead = _base(column("topic"))
+    stem = f.regexp_replace(dead, "-DLQ$", "")
+    tail = f.concat(f.lit("-"), column("realSubscription"))
+    head = f.substring(stem, f.lit(1), f.length(stem) - f.length(tail))
+    named = (stem != dead) & stem.endswith(tail) & (_base(head) == real_topic())
+    return f.coalesce(named, f.lit(False))
+
+
+def _base(topic: Column) -> Column:
+    return f.regexp_replace(topic, _PARTITION, "")
+
+
+def routed(
+    letters: DataFrame, selection: GroupSelection | None, hour_of: HourOf = "last"
+) -> DataFrame:
+    """The letters, with what becomes of each in the columns `route` and `why`.
+
+    Args:
+        letters: As the source reads them.
+        selection: Groups to send home; None for none.
+        hour_of: Which time decides on a letter's hour.
+    """
+    marked = letters.withColumn(ROUTE, f.when(is_duplicate(), DUPLICATE))
+    if selection is None:
+        chosen, why = f.lit(False), f.lit(None).cast("string")
+    else:
+        chosen, why = selection.takes(hour_of), refusal(selection.real_topics)
+    undecided = f.col(ROUTE).isNull()
+    return marked.withColumn(WHY, f.when(undecided & chosen, why)).withColumn(
+        ROUTE,
+        f.when(~undecided, f.col(ROUTE))
+        .when(~chosen, KEPT)
+        .when(f.col(WHY).isNotNull(), REFUSED)
+        .otherwise(REPLAY),
+    )

@@ -1,0 +1,264 @@
+"""Letters as rows: doubles, groups, routes; compared with what the single-process triage does."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from triage_kit import DEAD, HOME, HOUR_MS, NOON, NOON_MS, at, frame, letter
+
+from pulsar_encore import letters
+from pulsar_encore.deadletters import Letter
+from pulsar_encore.errors import ConfigurationError
+from pulsar_encore.spark.triage import GroupSelection, HourGroup
+from pulsar_encore.spark.triage.grouping import LONGEST_MS, HourOf, check_columns, grouped, largest
+from pulsar_encore.spark.triage.routing import ITSELF, NO_NAME, NO_TOPIC, NOT_NAMED, routed
+
+
+def groups_of(spark: SparkSession, rows: list[Any], hour_of: HourOf = "last") -> list[HourGroup]:
+    return largest(grouped(frame(spark, rows), hour_of), 100)
+
+
+def routes(
+    spark: SparkSession, rows: list[Any], selection: GroupSelection | None = None
+) -> dict[int, tuple[str, str | None]]:
+    """By entry."""
+    found: list[Row] = routed(frame(spark, rows), selection).collect()
+    assert len(found) == len(rows), "no row is lost or doubled"
+    return {row["__entryId"]: (row["route"], row["why"]) for row in found}
+
+
+def test_letters_are_grouped_by_fingerprint_real_topic_and_hour(spark: SparkSession) -> None:
+    rows = [
+        letter(1, errorMessage="first"),
+        letter(59, errorMessage="last", replayId="r1", batchIndex=3, partition=2),
+        letter(30, errorMessage="middle"),
+        letter(60),  # another hour
+        letter(2, realTopic=HOME + "2"),
+        letter(3, fingerprint="bbbbbbbbbbbb"),
+    ]
+    found = groups_of(spark, rows)
+    assert [(each.fingerprint[0], each.real_topic, each.hour_ms, each.count) for each in found] == [
+        ("a", HOME, NOON_MS, 3),
+        ("a", HOME + "2", NOON_MS, 1),
+        ("b", HOME, NOON_MS, 1),
+        ("a", HOME, NOON_MS + HOUR_MS, 1),
+    ]
+    assert found[0] == HourGroup(
+        fingerprint="aaaaaaaaaaaa",
+        real_topic=HOME,
+        hour_ms=NOON_MS,
+        count=3,
+        again=1,
+        first_ms=NOON_MS + 60_000,
+        last_ms=NOON_MS + 59 * 60_000,
+        error_class="KeyError",
+        error_message="last",
+        sample_id="5:59:2:3",
+        dead_topic=DEAD,
+    )
+
+
+def test_letters_without_evidence_are_a_group_too(spark: SparkSession) -> None:
+    nothing = dict.fromkeys(("errorClass", "errorMessage", "fingerprint", "lastTime", "firstTime"))
+    [found] = groups_of(spark, [letter(61, **nothing, realTopic=None)])
+    assert (found.fingerprint, found.real_topic, found.error_class) == ("-", "", "")
+    assert found.hour_ms == NOON_MS + HOUR_MS, "the hour it was written in"
+    assert found.sample_id == "5:61:-1"
+    [found] = groups_of(spark, [letter(1, **nothing, reason="ack timeout")])
+    assert found.error_message == "ack timeout"
+
+
+def test_the_hour_is_of_the_last_failure_or_of_the_first(spark: SparkSession) -> None:
+    row = letter(70, firstTime=at(-100), lastTime=at(50))
+    assert [each.hour_ms for each in groups_of(spark, [row])] == [NOON_MS]
+    assert [each.hour_ms for each in groups_of(spark, [row], "first")] == [NOON_MS - 2 * HOUR_MS]
+
+
+def test_a_time_that_cannot_be_is_not_taken(spark: SparkSession) -> None:
+    longest, moment = timedelta(milliseconds=LONGEST_MS), timedelta(milliseconds=1)
+    cases = [
+        (at(70), True),
+        (at(70) - longest, True),
+        (at(70) - longest - moment, False),
+        (at(70) + moment, False),
+        (datetime(1970, 1, 1, tzinfo=UTC), False),
+        (datetime(9999, 1, 1, tzinfo=UTC), False),
+    ]
+    rows = [
+        letter(70, lastTime=said, fingerprint=f"{number}") for number, (said, _) in enumerate(cases)
+    ]
+    found = {each.fingerprint: each.hour_ms for each in groups_of(spark, rows)}
+    for number, (said, believed) in enumerate(cases):
+        taken = int(said.timestamp()) // 3600 * HOUR_MS
+        assert found[f"{number}"] == (taken if believed else NOON_MS + HOUR_MS), said
+
+
+def test_of_letters_of_one_message_the_last_counts(spark: SparkSession) -> None:
+    rows = [
+        letter(1, originMessageId="1:1:-1"),
+        letter(9, originMessageId="1:1:-1", replayId="again"),
+        letter(2, originMessageId="1:1:-1", publishTime=at(9)),  # as late, and before it
+        letter(3, originMessageId="1:1:-1", realTopic=HOME + "2"),
+        letter(4, originMessageId="1:4:-1"),
+    ]
+    assert {entry: route for entry, (route, _) in routes(spark, rows).items()} == {
+        1: "duplicate",
+        2: "duplicate",
+        9: "kept",
+        3: "kept",
+        4: "kept",
+    }
+
+
+def test_letters_that_do_not_say_their_origin_are_no_doubles(spark: SparkSession) -> None:
+    rows = [
+        *(letter(each, originMessageId=origin) for each, origin in enumerate([None, None, "", ""])),
+        *(letter(9, originMessageId=None, batchIndex=index) for index in (0, 1)),
+    ]
+    found = routed(frame(spark, rows), None).collect()
+    assert [row["route"] for row in found] == ["kept"] * 6
+
+
+@pytest.mark.parametrize(
+    ("selection", "chosen"),
+    [
+        (GroupSelection(), {1, 2, 3, 4, 5}),
+        (GroupSelection(fingerprints=["aaaaaaaaaaaa"]), {1, 2}),
+        (GroupSelection(fingerprints=["-", "bbbbbbbbbbbb"]), {3, 5}),
+        (GroupSelection(error_classes=["ValueError"]), {3}),
+        (GroupSelection(real_topics=["orders-partition-3"]), {1, 3, 4, 5}),
+        (GroupSelection(since=NOON + timedelta(minutes=61)), {4}),
+        (GroupSelection(since=NOON.timestamp(), until=NOON + timedelta(minutes=60)), {1, 2, 3, 5}),
+        (GroupSelection(fingerprints=["aaaaaaaaaaaa"], real_topics=["other"]), {2}),
+    ],
+)
+def test_groups_are_chosen(
+    spark: SparkSession, selection: GroupSelection, chosen: set[int]
+) -> None:
+    other = "persistent://public/default/other"
+    rows = [
+        letter(1),
+        letter(2, realTopic=other, topic=f"{other}-billing-DLQ"),
+        letter(3, fingerprint="bbbbbbbbbbbb", errorClass="ValueError"),
+        letter(60, fingerprint="cccccccccccc", entryId=4, errorClass=None),
+        letter(5, fingerprint=None),
+    ]
+    found = routes(spark, rows, selection)
+    assert {entry for entry, (route, _) in found.items() if route == "replay"} == chosen
+    assert {route for route, _ in found.values()} <= {"replay", "kept"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"fingerprints": "aaaa"},
+        {"error_classes": "KeyError"},
+        {"error_classes": [" "]},
+        {"real_topics": [""]},
+        {"since": 20, "until": 10},
+    ],
+)
+def test_a_wrong_choice_names_the_field(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=list(given)[-1]):
+        GroupSelection(**given)
+
+
+class _Written:
+    """A message that is read as a letter."""
+
+    def __init__(self, properties: dict[str, str]) -> None:
+        self._properties = properties
+
+    def properties(self) -> dict[str, str]:
+        return self._properties
+
+    def message_id(self) -> Any:
+        from pulsar_encore import MessageId
+
+        return MessageId(-1, 1, 1)
+
+    def publish_timestamp(self) -> int:
+        return 1
+
+
+# (dead-letter topic, real topic, subscription or None where the letter does not say it)
+NAMES = [
+    (DEAD, HOME, "billing"),
+    (DEAD, HOME, None),
+    (DEAD, HOME, "shipping"),
+    (DEAD, HOME + "2", "billing"),
+    (DEAD + "-partition-1", HOME, "billing"),
+    (f"{HOME}-partition-2-billing-DLQ", HOME, "billing"),
+    (f"{HOME}-partition-2-billing-DLQ", HOME + "-partition-2", "billing"),
+    (f"{HOME}-a-b-DLQ", HOME, "a-b"),
+    (f"{HOME}-a-b-DLQ", HOME + "-a", "b"),
+    (f"{HOME}-a-b-DLQ", HOME, "b"),
+    ("persistent://public/default/graveyard", HOME, "billing"),
+    ("persistent://public/default/graveyard-DLQ", HOME, "billing"),
+    (f"{HOME}--DLQ", HOME, ""),
+    (f"{HOME}.billing-DLQ", HOME, "billing"),
+    (HOME + "-billing-RETRY", HOME, "billing"),
+]
+
+
+def test_where_a_letter_may_go_is_what_a_replay_says(spark: SparkSession) -> None:
+    """The columns' rule is that of `deadletters`, over the same names."""
+    rows, expected = [], {}
+    for number, (dead, real, subscription) in enumerate(NAMES):
+        properties = {letters.REAL_TOPIC: real}
+        if subscription is not None:
+            properties[letters.REAL_SUBSCRIPTION] = subscription
+        one: Letter = Letter(_Written(properties))  # type: ignore[arg-type]
+        if subscription is None:
+            subscription = "billing"  # as the source reads it out of the name
+        row = letter(number, topic=dead, realTopic=one.real_topic, realSubscription=subscription)
+        rows.append(row)
+        expected[number] = "replay" if one.named_by(dead) else "refused"
+    found = routes(spark, rows, GroupSelection())
+    assert {entry: route for entry, (route, _) in found.items()} == expected
+    assert len(set(expected.values())) == 2
+
+
+REFUSALS: list[tuple[dict[str, Any], str]] = [
+    ({"realTopic": None}, NO_TOPIC),
+    ({"realTopic": "persistent://public/default"}, NO_NAME),
+    ({"realTopic": "persistent://public/default/a b"}, NO_NAME),
+    ({"realTopic": "persistent://public/default/a\x1b[2J"}, NO_NAME),
+    ({"realTopic": "persistent://public/default/a\u202eb"}, NO_NAME),
+    ({"realTopic": "ftp://public/default/orders"}, NO_NAME),
+    ({"realTopic": DEAD}, ITSELF),
+    ({"realTopic": DEAD, "topic": DEAD + "-partition-4"}, ITSELF),
+    ({"realTopic": "persistent://public/default/payroll"}, NOT_NAMED),
+    ({"realSubscription": None}, NOT_NAMED),
+    ({"realSubscription": "shipping"}, NOT_NAMED),
+]
+
+
+def test_a_letter_that_cannot_be_sent_says_why(spark: SparkSession) -> None:
+    rows = [letter(number, **said) for number, (said, _) in enumerate(REFUSALS)]
+    assert routes(spark, rows, GroupSelection()) == {
+        number: ("refused", why) for number, (_, why) in enumerate(REFUSALS)
+    }
+
+
+def test_a_topic_chosen_by_name_is_a_place_to_go(spark: SparkSession) -> None:
+    rows = [letter(1, realTopic="persistent://public/default/payroll")]
+    selection = GroupSelection(real_topics=["payroll"])
+    assert routes(spark, rows, selection) == {1: ("replay", None)}
+    rows = [letter(1, realTopic="persistent://public/default/a b")]
+    selection = GroupSelection(real_topics=["a b"])
+    assert routes(spark, rows, selection) == {1: ("refused", NO_NAME)}
+
+
+def test_a_double_of_a_chosen_letter_is_not_sent(spark: SparkSession) -> None:
+    rows = [letter(1), letter(2, originMessageId="1:1:-1")]
+    assert routes(spark, rows, GroupSelection()) == {1: ("duplicate", None), 2: ("replay", None)}
+
+
+def test_other_rows_than_letters_are_refused(spark: SparkSession) -> None:
+    rows: DataFrame = spark.range(1).toDF("value")
+    with pytest.raises(ConfigurationError, match=r"__key.* view=dlq and includeMetadata=full"):
+        check_columns(rows)

@@ -1,0 +1,69 @@
+"""What the tests of the triage share: letters as rows, as the source reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from pulsar_encore.spark.columns import FULL, LETTER, schema_of
+
+HOME: Final = "persistent://public/default/orders"
+DEAD: Final = f"{HOME}-billing-DLQ"
+NOON: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
+NOON_MS: Final = int(NOON.timestamp() * 1000)
+HOUR_MS: Final = 3_600_000
+SCHEMA: Final[StructType] = schema_of([StructField("value", BinaryType())], FULL + LETTER, "__")
+
+
+def at(minutes: float) -> datetime:
+    """So many minutes after noon."""
+    return NOON + timedelta(minutes=minutes)
+
+
+def letter(number: int, **said: Any) -> dict[str, Any]:
+    """A row: the letter of order `number`, in an entry of its own; `said` by column's key."""
+    row: dict[str, Any] = {
+        "key": None,
+        "topic": DEAD,
+        "messageId": b"id",
+        "publishTime": at(number),
+        "messageProperties": {"colour": "red"},
+        "partition": -1,
+        "ledgerId": 5,
+        "entryId": number,
+        "batchIndex": -1,
+        "redeliveryCount": 0,
+        "nullValue": False,
+        "realTopic": HOME,
+        "realSubscription": "billing",
+        "originMessageId": f"1:{number}:-1",
+        "errorClass": "KeyError",
+        "errorMessage": "'price'",
+        "fingerprint": "aaaaaaaaaaaa",
+        "firstTime": at(number - 90),
+        "lastTime": at(number),
+    }
+    value = said.pop("value", b"%d" % number)
+    return {"value": value, **{f"__{key}": each for key, each in (row | said).items()}}
+
+
+def frame(spark: SparkSession, rows: Iterable[dict[str, Any]]) -> DataFrame:
+    """As a batch read gives them."""
+    whole = [{name: row.get(name) for name in SCHEMA.names} for row in rows]
+    # By Arrow, which needs no worker.
+    return spark.createDataFrame(
+        pa.Table.from_pylist(whole, to_arrow_schema(SCHEMA, timezone="UTC")), SCHEMA
+    )
+
+
+def stream(spark: SparkSession, folder: str, rows: Iterable[dict[str, Any]]) -> DataFrame:
+    """As a stream gives them: each call adds a file, which is a micro-batch of its own."""
+    frame(spark, rows).coalesce(1).write.mode("append").parquet(folder)
+    reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+    return reader.parquet(folder)
