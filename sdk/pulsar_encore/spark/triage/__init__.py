@@ -1,1 +1,26 @@
-"""Dead letters in bulk: counted, kept, drawn and sent back."""
+"""Dead letters in bulk: counted, kept, drawn and sent back.
+
+`triage` is the entry point, `pulsar-encore spark triage` a thin layer over it; `chart.chart_png`
+draws what it found.
+"""
+
+from .job import CURSOR, Plan, dead_topics, read_letters, send_home, triage, triage_letters
+from .report import TriageReport
+from .routing import GroupSelection
+from .summary import report_json, report_text
+from .tally import HourGroup
+
+__all__ = [
+    "CURSOR",
+    "GroupSelection",
+    "HourGroup",
+    "Plan",
+    "TriageReport",
+    "dead_topics",
+    "read_letters",
+    "report_json",
+    "report_text",
+    "send_home",
+    "triage",
+    "triage_letters",
+]

@@ -1,0 +1,201 @@
+"""A picture of what died when: bars of letters by hour, stacked by fingerprint, as a PNG.
+
+Owns `chart_png`. Needs matplotlib and no display: the figure is drawn by Agg and belongs to nobody
+else. Texts of letters are strangers' texts: printable ASCII, and no mathematics in them.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from ...deadletters import printable
+from .grouping import HOUR_MS
+from .summary import failure_of
+from .tally import OTHERS, HourGroup
+
+TOP: Final = 7
+"""Fingerprints with a colour of their own."""
+
+_DPI: Final = 100
+_WIDTH, _PLOT, _LINE = 12.0, 5.0, 0.24  # inches: of all, of the plot's height, of a legend's line
+_MARGIN: Final = 0.08  # inches
+_HEADROOM: Final = 1.05
+_MOST_BARS: Final = 60
+_FEWEST_BARS: Final = 6  # places for bars, so that one hour is no wall of colour
+_MOST_TICKS: Final = 12
+_MOST_LABEL: Final = 110
+_HOURS: Final = (1, 2, 3, 6, 12, 24, 48, 96)  # of a bar; then doubled
+# Okabe and Ito's colours, which can be told apart by all eyes, and grey.
+_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442")
+_GREY: Final = "#999999"
+
+
+def chart_png(groups: Iterable[HourGroup], *, title: str = "", top: int = TOP) -> bytes:
+    """Draw the groups of a report.
+
+    Args:
+        groups: `TriageReport.groups`.
+        title: Above the bars; how many letters there are is said in any case.
+        top: Fingerprints with a colour and a line of the legend each, 1 to 7; all further ones are
+            one grey part, "others".
+
+    Returns:
+        A PNG, 1200 pixels wide. Its height grows with the legend, from 500 pixels.
+
+    Raises:
+        ValueError: `top` is none of these.
+    """
+    if not 1 <= top <= len(_COLOURS):
+        raise ValueError(f"top must be from 1 to {len(_COLOURS)}, got {top}")
+    listed = list(groups)
+    dated = [each for each in listed if each.hour_ms is not None]
+    series = _series(listed, top)
+    figure = Figure(
+        figsize=(_WIDTH, _PLOT + _LINE * len(series)),
+        dpi=_DPI,
+        layout=ConstrainedLayoutEngine(w_pad=_MARGIN, h_pad=_MARGIN),
+    )
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    total = sum(each.count for each in listed)
+    heading = f"{total:,} dead letters"
+    named = _ascii(title, _MOST_LABEL - len(heading) - 2)
+    # No mathematics: a "$" in a name is a dollar.
+    figure.suptitle(
+        f"{named}: {heading}" if named else heading, x=0.01, ha="left", parse_math=False
+    )
+    if not dated:
+        axes.text(0.5, 0.5, "no letters", ha="center", va="center", transform=axes.transAxes)
+        axes.set_axis_off()
+        return _png(figure)
+
+    starts, hours = _bins([each.hour_ms or 0 for each in dated])
+    heights = _heights(dated, series, starts, hours)
+    base = [0] * len(starts)
+    handles, labels = [], []
+    for (name, label), colour in zip(series, _colours(series), strict=True):
+        axes.bar(range(len(starts)), heights[name], bottom=base, color=colour, width=0.86)
+        base = [below + height for below, height in zip(base, heights[name], strict=True)]
+        handles.append(Patch(color=colour))
+        labels.append(label)
+    spare = max(0, _FEWEST_BARS - len(starts)) / 2
+    axes.set_xlim(-0.6 - spare, len(starts) - 0.4 + spare)
+    axes.set_ylim(0, max(base) * _HEADROOM)
+    axes.set_ylabel("letters an hour" if hours == 1 else f"letters in {_span(hours)}")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.set_xlabel("time of the failure, UTC")
+    ticks = _ticks(starts, hours)
+    axes.set_xticks([at for at, _ in ticks], [label for _, label in ticks])
+    axes.grid(axis="y", color="#dddddd")
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    legend = figure.legend(
+        handles, labels, loc="outside lower left", frameon=False, prop={"family": "monospace"}
+    )
+    for written in legend.get_texts():
+        written.set_parse_math(False)
+    return _png(figure)
+
+
+def _png(figure: Figure) -> bytes:
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=_DPI)
+    return data.getvalue()
+
+
+def _series(groups: Sequence[HourGroup], top: int) -> list[tuple[str, str]]:
+    """Fingerprints and their lines in the legend, largest first; the others last, as "(others)"."""
+    counts: Counter[str] = Counter()
+    largest: dict[str, HourGroup] = {}
+    for each in groups:
+        counts[each.fingerprint] += each.count
+        if each.fingerprint not in largest or each.count > largest[each.fingerprint].count:
+            largest[each.fingerprint] = each
+    unlisted = counts.pop(OTHERS, 0)
+    ranked = sorted(counts, key=lambda name: (-counts[name], name))
+    lines = []
+    widest = max((len(f"{count:,}") for count in (*counts.values(), unlisted)), default=0)
+    rest = ranked[top:]
+    others = sum(counts[name] for name in rest) + unlisted
+    widest = max(widest, len(f"{others:,}"))
+    for name in ranked[:top]:
+        shown = "no fingerprint" if name == "-" else printable(name, 16)
+        label = f"{counts[name]:>{widest},}  {shown:<14}  {failure_of(largest[name], 200)}"
+        lines.append((name, _ascii(label, _MOST_LABEL)))
+    if others:
+        many = f"{len(rest):,} fingerprints" if not unlisted else "too many to list; not drawn"
+        lines.append((OTHERS, f"{others:>{widest},}  others ({many})"))
+    return lines
+
+
+def _colours(series: Sequence[tuple[str, str]]) -> list[str]:
+    return [_GREY if name == OTHERS else _COLOURS[at] for at, (name, _) in enumerate(series)]
+
+
+def _bins(hours_ms: Sequence[int]) -> tuple[list[int], int]:
+    """When each bar's time begins, ms since the epoch, and its length in hours."""
+    first, last = min(hours_ms), max(hours_ms)
+    hours = next((each for each in _HOURS if _many(first, last, each) <= _MOST_BARS), _HOURS[-1])
+    while _many(first, last, hours) > _MOST_BARS:
+        hours *= 2
+    step = hours * HOUR_MS
+    return list(range(first // step * step, last + 1, step)), hours
+
+
+def _many(first: int, last: int, hours: int) -> int:
+    step = hours * HOUR_MS
+    return last // step - first // step + 1
+
+
+def _heights(
+    groups: Iterable[HourGroup],
+    series: Sequence[tuple[str, str]],
+    starts: Sequence[int],
+    hours: int,
+) -> dict[str, list[int]]:
+    """Letters of each bar, by fingerprint."""
+    heights = {name: [0] * len(starts) for name, _ in series}
+    for each in groups:
+        assert each.hour_ms is not None
+        name = each.fingerprint if each.fingerprint in heights else OTHERS
+        heights[name][(each.hour_ms - starts[0]) // (hours * HOUR_MS)] += each.count
+    return heights
+
+
+def _ticks(starts: Sequence[int], hours: int) -> list[tuple[int, str]]:
+    """Places and labels below the bars: hours, and the day where it is another."""
+    every = -(-len(starts) // _MOST_TICKS)
+    ticks, day = [], ""
+    for at in range(0, len(starts), every):
+        moment = datetime.fromtimestamp(starts[at] / 1000, UTC)
+        today = moment.strftime("%Y-%m-%d")
+        if hours >= 24:
+            label = today
+        else:
+            label = moment.strftime("%H:%M") + (f"\n{today}" if today != day else "")
+        day = today
+        ticks.append((at, label))
+    return ticks
+
+
+def _span(hours: int) -> str:
+    if hours < 24:
+        return f"{hours} hours"
+    return "a day" if hours == 24 else f"{hours // 24} days"
+
+
+def _ascii(text: str, most: int) -> str:
+    """What every font has."""
+    return printable(text.encode("ascii", "backslashreplace").decode(), most)

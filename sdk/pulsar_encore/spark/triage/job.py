@@ -1,0 +1,354 @@
+"""The triage of dead letters as a job: read, group, store, send home.
+
+Owns `triage`, `triage_letters` and what one micro-batch does, in this order: every letter is stored
+before any is sent, and all that is done before the checkpoint and the cursor move on, so that a
+crash repeats a batch and loses nothing. Nothing here is local: letters stay on the executors, the
+driver gets counts and groups.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from ...deadletters.groups import MOST_GROUPS
+from ...deadletters.replay import checked_replay_id
+from ...errors import ConfigurationError
+from ...options.checks import boolean, text, topic_name
+from ...topic_names import dead_topic_of_one, full_name
+from .grouping import PREFIX, HourOf, check_columns, grouped, largest
+from .report import TriageReport
+from .routing import DUPLICATE, KEPT, REFUSED, REPLAY, ROUTE, WHY, GroupSelection, routed
+from .storing import store
+from .tally import Tally
+
+FORMAT: Final = "pulsar"
+CURSOR: Final = "encore-triage"
+_RUN_S: Final = 60.0
+
+# Options that decide what is read, in all their spellings: a triage sets these itself.
+_OWN: Final = frozenset(
+    """topic topics subscribe topicspattern topicpattern subscribepattern assign view
+    includemetadata includeheaders metadataprefix valueformat valueschema subscription
+    predefinedsubscription""".split()
+)
+_STARTS: Final = frozenset(
+    """startingoffsets startingtime startingtimestamp startingoffsetsbytimestamp""".split()
+)
+_OF_THE_CLUSTER: Final = frozenset({"service.url", "serviceurl", "clientfactory"})
+_OF_THE_CLIENT: Final = ("pulsar.client.", "pulsar.producer.")
+
+Send = Callable[[DataFrame, str], None]
+"""Sends rows home; with the id of the replay."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a triage does with the letters.
+
+    Args:
+        topics: The dead-letter topics, by full name, for the report.
+        out: A folder for the Parquet, a path or URL of Spark's; None to store nothing.
+        checkpoint: A folder that remembers what was read; None for a look that remembers nothing.
+        replay: Groups to send home; None for none.
+        dry_run: Count what would be sent; send and store nothing, and remember nothing.
+        replay_id: Written on every message sent; made up when None.
+        hour_of: Whether a letter counts in the hour of its last failure or of its first.
+        most_groups: Groups that the report keeps apart.
+
+    Raises:
+        ConfigurationError: Two do not go together, or letters could be lost or sent twice.
+    """
+
+    topics: tuple[str, ...] = ()
+    out: str | None = None
+    checkpoint: str | None = None
+    replay: GroupSelection | None = None
+    dry_run: bool = False
+    replay_id: str | None = None
+    hour_of: HourOf = "last"
+    most_groups: int = MOST_GROUPS
+
+    def __post_init__(self) -> None:
+        for name in ("out", "checkpoint"):
+            if getattr(self, name) is not None:
+                text(getattr(self, name), name)
+        boolean(self.dry_run, "dry_run")
+        if self.hour_of not in ("last", "first"):
+            raise ConfigurationError(f"hour_of must be last or first, got {self.hour_of!r}")
+        if self.replay is None:
+            for name in ("dry_run", "replay_id"):
+                if getattr(self, name):
+                    raise ConfigurationError(f"{name} is of a replay: say which groups (replay)")
+        if self.dry_run:
+            return
+        if self.checkpoint is not None and self.out is None:
+            raise ConfigurationError(
+                "a checkpoint without a folder to store in (out): what a run reads is behind it "
+                "then, and letters that are not sent home would be nowhere"
+            )
+        if self.replay is not None and self.checkpoint is None:
+            raise ConfigurationError(
+                "a replay needs a checkpoint, or the next run would send the same letters again; "
+                "dry_run counts without one"
+            )
+
+
+def dead_topics(topics: Iterable[str], subscription: str | None = None) -> tuple[str, ...]:
+    """Full names of dead-letter topics.
+
+    Args:
+        topics: The dead-letter topics; or with a subscription, the topics it is of. Where
+            consumers take no retries (`retry_enable`), each partition has a dead-letter topic of
+            its own: then name the partitions.
+        subscription: Whose dead letters; they are on `<topic>-<subscription>-DLQ`.
+
+    Raises:
+        ConfigurationError: There is none, or one is no name of a topic.
+    """
+    if isinstance(topics, str):
+        raise ConfigurationError("topics must be a list of names, got a str")
+    names = [full_name(topic_name(each, "topics")) for each in topics]
+    if not names:
+        raise ConfigurationError("name a dead-letter topic, or a topic and its subscription")
+    if subscription is not None:
+        name = text(subscription, "subscription")
+        names = [dead_topic_of_one(each, name) for each in names]
+    return tuple(dict.fromkeys(names))
+
+
+def read_letters(
+    spark: SparkSession,
+    topics: Iterable[str],
+    options: Mapping[str, str],
+    *,
+    cursor: str | None = None,
+    streaming: bool = False,
+) -> DataFrame:
+    """The letters of dead-letter topics, from the beginning unless the options say otherwise.
+
+    Args:
+        spark: The session.
+        topics: Full names (`dead_topics`).
+        options: Of the source: at least `service.url`. Not those that say what is read.
+        cursor: With `streaming`, the durable subscription that follows the checkpoint; None for
+            none.
+        streaming: A stream, for `triage_letters` with a checkpoint.
+
+    Raises:
+        ConfigurationError: An option is one that a triage sets itself.
+    """
+    for name in options:
+        if name.lower() in _OWN:
+            raise ConfigurationError(f"the option {name} is set by the triage: leave it out")
+    own = {
+        "topics": ",".join(topics),
+        "view": "dlq",
+        "includeMetadata": "full",
+        "metadataPrefix": PREFIX,
+    }
+    if not any(name.lower() in _STARTS for name in options):
+        own["startingOffsets"] = "earliest"
+    if streaming and cursor is not None:
+        own["subscription"] = cursor
+    reader: Any = spark.readStream if streaming else spark.read
+    letters: DataFrame = reader.format(FORMAT).options(**{**options, **own}).load()
+    return letters
+
+
+def send_home(options: Mapping[str, str]) -> Send:
+    """Sends letters through the sink, to the topics they died on.
+
+    Args:
+        options: Of the source; the sink takes those of the cluster and of clients.
+    """
+    mine = {
+        name: value
+        for name, value in options.items()
+        if name.lower() in _OF_THE_CLUSTER or name.lower().startswith(_OF_THE_CLIENT)
+    }
+
+    def send(letters: DataFrame, replay_id: str) -> None:
+        writer = letters.write.format(FORMAT).mode("append").options(**mine)
+        writer.option("sinkMode", "replay").option("replayId", replay_id).save()
+
+    return send
+
+
+def triage(
+    spark: SparkSession,
+    topics: Iterable[str],
+    options: Mapping[str, str],
+    *,
+    subscription: str | None = None,
+    out: str | None = None,
+    checkpoint: str | None = None,
+    cursor: str | None = CURSOR,
+    replay: GroupSelection | None = None,
+    dry_run: bool = False,
+    replay_id: str | None = None,
+    hour_of: HourOf = "last",
+) -> TriageReport:
+    """Group the letters of dead-letter topics, store them, and send chosen groups home.
+
+    Without a checkpoint it is a look: everything that lies there is read, nothing is moved, and the
+    next look reads it again. With one it reads what came since the last run, in one or several
+    micro-batches, and ends; nothing that it read is lost: what is not sent home is in the Parquet.
+    After a crash a batch is repeated: stored once, and letters of it may be sent home twice; both
+    carry the same `letters.REPLAYED_FROM`.
+
+    A letter is sent only to a topic that the dead-letter topic is named after, or that the
+    selection names: see `GroupSelection` and `deadletters.DeadLetters.replay`.
+
+    Args:
+        spark: The session; a plain one, not one of Spark Connect.
+        topics: The dead-letter topics; or with `subscription`, the topics it is of.
+        options: Of the source: `service.url`, and what logs in (`pulsar.client.*`). Secrets stay
+            in memory, in the driver and the executors.
+        subscription: Whose dead letters (`<topic>-<subscription>-DLQ`).
+        out: A folder for the Parquet, a path or URL of Spark's; None to store nothing.
+        checkpoint: A folder that remembers what was read, on storage that outlives the driver.
+        cursor: The durable subscription that keeps letters on the topics until a checkpoint has
+            them; None for none. One for each checkpoint.
+        replay: Groups to send home; needs a checkpoint. None for none.
+        dry_run: Look, and count what the replay would send; send, store and remember nothing.
+        replay_id: Written on every message sent; made up when None.
+        hour_of: Whether a letter counts in the hour of its last failure ("last") or of its first
+            ("first").
+
+    Raises:
+        ConfigurationError: An argument is wrong; nothing was connected.
+        pyspark.errors.PySparkException: Reading, storing or sending failed; with a checkpoint the
+            next run goes on where this one was.
+    """
+    names = dead_topics(topics, subscription)
+    plan = Plan(
+        topics=names,
+        out=out,
+        checkpoint=checkpoint,
+        replay=replay,
+        dry_run=dry_run,
+        replay_id=replay_id,
+        hour_of=hour_of,
+    )
+    streaming = checkpoint is not None and not dry_run
+    letters = read_letters(spark, names, options, cursor=cursor, streaming=streaming)
+    return triage_letters(letters, plan, send_home(options))
+
+
+def triage_letters(letters: DataFrame, plan: Plan, send: Send) -> TriageReport:
+    """`triage` of letters that are read already.
+
+    Args:
+        letters: As the source reads them (`read_letters`): a stream, where the plan has a
+            checkpoint and is no dry run.
+        plan: What to do.
+        send: Sends rows home, and returns when they are persisted (`send_home`).
+
+    Raises:
+        ConfigurationError: A column is missing, or they are a stream and should not be.
+    """
+    check_columns(letters)
+    streaming = plan.checkpoint is not None and not plan.dry_run
+    if letters.isStreaming != streaming:
+        raise ConfigurationError(
+            "letters are a stream where there is a checkpoint and no dry run, and only there"
+        )
+    report = TriageReport(
+        topics=plan.topics,
+        out=None if plan.dry_run else plan.out,
+        dry_run=plan.dry_run,
+        replay_id=None if plan.replay is None else checked_replay_id(plan.replay_id),
+    )
+    job = _Job(plan, send, report)
+    if streaming:
+        _run(letters, job, str(plan.checkpoint))
+    else:
+        report.run = str(uuid.uuid4())
+        job.take(letters, 0)
+    report.groups = job.tally.result()
+    return report
+
+
+def _run(letters: DataFrame, job: _Job, checkpoint: str) -> None:
+    """All batches there are now."""
+    run: Future[str] = Future()
+
+    def take(batch: DataFrame, number: int) -> None:
+        # Spark calls before `start` has said the id, which the checkpoint keeps: a new checkpoint
+        # counts its batches from 0 again, and must not write over those of an older one.
+        job.report.run = run.result(_RUN_S)
+        job.take(batch, number)
+
+    query = (
+        letters.writeStream.foreachBatch(take)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    run.set_result(str(query.id))
+    try:
+        query.awaitTermination()
+    finally:
+        if query.isActive:  # interrupted: the batch is repeated by the next run
+            query.stop()
+    job.report.run = str(query.id)
+
+
+class _Job:
+    """What is done with each batch, and the sums."""
+
+    def __init__(self, plan: Plan, send: Send, report: TriageReport) -> None:
+        self.plan = plan
+        self.report = report
+        self.tally = Tally(plan.most_groups)
+        self._send = send
+
+    def take(self, letters: DataFrame, batch: int) -> None:
+        """Store and send one batch, then count it."""
+        plan, report = self.plan, self.report
+        rows = routed(letters, plan.replay, plan.hour_of).persist()
+        try:
+            groups = grouped(rows.where(f.col(ROUTE) != DUPLICATE), plan.hour_of)
+            if report.out is not None:
+                store(rows, report.out, "letters", report.run, batch, [ROUTE])
+                store(groups, report.out, "groups", report.run, batch, [])
+            counts = {
+                (row[ROUTE], row[WHY]): int(row["count"])
+                for row in rows.groupBy(ROUTE, WHY).count().collect()
+            }
+            chosen = counts.get((REPLAY, None), 0)
+            if chosen and not plan.dry_run:
+                assert report.replay_id is not None
+                self._send(rows.where(f.col(ROUTE) == REPLAY).drop(ROUTE, WHY), report.replay_id)
+                report.replayed += chosen
+            listed = largest(groups, self.tally.most)
+        finally:
+            rows.unpersist()
+        self._count(counts)
+        total = sum(counts.values()) - sum(
+            count for (route, _), count in counts.items() if route == DUPLICATE
+        )
+        self.tally.add(listed, total - sum(each.count for each in listed))
+
+    def _count(self, counts: Mapping[tuple[str, str | None], int]) -> None:
+        report = self.report
+        report.batches += 1
+        for (route, why), count in counts.items():
+            if route == DUPLICATE:
+                report.duplicates += count
+                continue
+            report.letters += count
+            if route == REPLAY:
+                report.selected += count
+            elif route == KEPT:
+                report.kept += count
+            elif route == REFUSED:
+                report.refused += count
+                report.reasons[str(why)] = report.reasons.get(str(why), 0) + count

@@ -1,0 +1,116 @@
+"""What a triage found, in words and as JSON; texts of letters are escaped.
+
+Owns both forms. Pure. The table has a line for each failure and topic, its hours added up; the
+JSON has every group.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from ...deadletters import printable
+from .report import TriageReport
+from .tally import HourGroup
+
+_MOST_LINES = 30
+_MOST_FINGERPRINT = 40
+_MOST_TOPIC = 60
+_MOST_FAILURE = 80
+_HOME = "persistent://public/default/"
+_HEAD = ("letters", "again", "fingerprint", "real topic", "first", "last", "failure")
+
+
+def report_json(report: TriageReport) -> str:
+    """The report as a JSON object, with a group for each hour; all but printable ASCII escaped."""
+    return json.dumps(asdict(report), indent=2).replace("\x7f", "\\u007f") + "\n"
+
+
+def report_text(report: TriageReport) -> str:
+    """The report for a terminal, or a build's log."""
+    lines = [_found(report)]
+    together = added_up(report.groups)
+    if together:
+        lines += ["", *_table(together[:_MOST_LINES])]
+        if (rest := together[_MOST_LINES:]) != []:
+            lines.append(f"and {len(rest)} more, {sum(each.count for each in rest):,} letters")
+    lines += ["", *_done(report)]
+    return "\n".join(lines) + "\n"
+
+
+def added_up(groups: Iterable[HourGroup]) -> list[HourGroup]:
+    """One group for each fingerprint and topic, over all hours (`hour_ms` is None); largest
+    first."""
+    sums: dict[tuple[str, str], HourGroup] = {}
+    for group in groups:
+        key = (group.fingerprint, group.real_topic)
+        if key not in sums:
+            sums[key] = HourGroup(fingerprint=key[0], real_topic=key[1], hour_ms=None)
+        sums[key].add(group)
+    return sorted(sums.values(), key=lambda each: (-each.count, each.fingerprint, each.real_topic))
+
+
+def failure_of(group: HourGroup, most: int) -> str:
+    """A group's failure on one line, safe to print: `KeyError: 'price'`."""
+    parts = [each for each in (group.error_class, group.error_message) if each]
+    return printable(": ".join(parts), most)
+
+
+def when(ms: int) -> str:
+    """A time, in UTC to the minute."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%MZ")
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"  # nobody's clock, but it is what the topic says
+
+
+def _found(report: TriageReport) -> str:
+    names = ", ".join(printable(each.removeprefix(_HOME), _MOST_TOPIC) for each in report.topics)
+    doubles = f", and {report.duplicates:,} more of the same messages" * bool(report.duplicates)
+    return f"{report.letters:,} letters{doubles} on {names or 'what was read'}"
+
+
+def _done(report: TriageReport) -> list[str]:
+    lines = []
+    if report.replay_id is not None:
+        verb = "would be sent" if report.dry_run else "were sent"
+        sent = report.selected if report.dry_run else report.replayed
+        lines.append(
+            f"{sent:,} {verb} home (replay {printable(report.replay_id)}), "
+            f"{report.kept:,} not selected"
+        )
+        if report.refused:
+            lines.append(f"{report.refused:,} cannot be sent:")
+            lines += [f"  {count:,}: {why}" for why, count in sorted(report.reasons.items())]
+    if report.out is not None:
+        lines.append(
+            f"stored in {printable(report.out)}, run={report.run}"
+            if report.batches
+            else f"nothing new since the last run, nothing stored in {printable(report.out)}"
+        )
+    return lines or ["nothing was sent or stored"]
+
+
+def _table(groups: Sequence[HourGroup]) -> list[str]:
+    rows = [
+        (
+            f"{each.count:,}",
+            f"{each.again:,}" if each.again else "",
+            printable(each.fingerprint, _MOST_FINGERPRINT),
+            printable(each.real_topic.removeprefix(_HOME), _MOST_TOPIC) or "(no REAL_TOPIC)",
+            when(each.first_ms) if each.last_ms else "",
+            when(each.last_ms) if each.last_ms else "",
+            failure_of(each, _MOST_FAILURE),
+        )
+        for each in groups
+    ]
+    widths = [max(len(row[at]) for row in (_HEAD, *rows)) for at in range(len(_HEAD))]
+    return [
+        "  ".join(
+            cell.rjust(width) if at < 2 else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (_HEAD, *rows)
+    ]

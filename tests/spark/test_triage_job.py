@@ -1,0 +1,302 @@
+"""The job: what is stored, sent and remembered, by batches and after a crash."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from triage_kit import DEAD, HOME, NOON_MS, frame, letter, stream
+
+from pulsar_encore.errors import ConfigurationError
+from pulsar_encore.spark.triage import (
+    GroupSelection,
+    Plan,
+    dead_topics,
+    read_letters,
+    send_home,
+    triage,
+    triage_letters,
+)
+from pulsar_encore.spark.triage.storing import write_file
+
+KEYS = GroupSelection(fingerprints=["aaaaaaaaaaaa"])
+
+
+class Sink:
+    """Remembers what was sent; fails when it is told to."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, set[bytes]]] = []
+        self.columns: list[str] = []
+        self.failing = False
+
+    def __call__(self, rows: DataFrame, replay_id: str) -> None:
+        values = {bytes(row["value"]) for row in rows.collect()}
+        self.columns = rows.columns
+        self.sent.append((replay_id, values))
+        if self.failing:
+            raise OSError("the broker is away")
+
+
+def batch_one() -> list[dict[str, Any]]:
+    return [
+        letter(1),
+        letter(2, originMessageId="1:1:-1"),  # of the same message
+        letter(3, fingerprint="bbbbbbbbbbbb"),
+        letter(4, realTopic="persistent://public/default/payroll"),
+    ]
+
+
+def stored(spark: SparkSession, out: Path) -> dict[str, set[bytes]]:
+    """Payloads by route."""
+    rows = spark.read.parquet(f"{out}/letters").collect()
+    found: dict[str, set[bytes]] = {}
+    for row in rows:
+        found.setdefault(row["route"], set()).add(bytes(row["value"]))
+    assert sum(map(len, found.values())) == len(rows), "each is there once"
+    return found
+
+
+def test_a_look_counts_and_touches_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    sink = Sink()
+    report = triage_letters(frame(spark, batch_one()), Plan(topics=(DEAD,)), sink)
+    assert (report.letters, report.duplicates, report.kept, report.batches) == (3, 1, 3, 1)
+    assert [(each.fingerprint[0], each.real_topic, each.count) for each in report.groups] == [
+        ("a", HOME, 1),
+        ("a", "persistent://public/default/payroll", 1),
+        ("b", HOME, 1),
+    ]
+    assert {each.hour_ms for each in report.groups} == {NOON_MS}
+    assert (sink.sent, report.out, report.replay_id) == ([], None, None)
+
+
+def test_a_look_stores_where_it_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    plan = Plan(topics=(DEAD,), out=str(tmp_path))
+    first = triage_letters(frame(spark, batch_one()), plan, Sink())
+    second = triage_letters(frame(spark, batch_one()), plan, Sink())
+    assert first.run != second.run
+    rows = spark.read.parquet(f"{tmp_path}/letters")
+    assert {str(row["run"]) for row in rows.select("run").distinct().collect()} == {
+        first.run,
+        second.run,
+    }
+    assert rows.where(rows.run == first.run).count() == 4
+    groups = spark.read.parquet(f"{tmp_path}/groups/run={first.run}").collect()
+    assert sorted((row["fingerprint"][0], row["count"]) for row in groups) == [
+        *(("a", 1), ("a", 1), ("b", 1))
+    ]
+
+
+def test_a_dry_run_counts_what_would_be_sent(spark: SparkSession, tmp_path: Path) -> None:
+    sink = Sink()
+    plan = Plan(
+        replay=KEYS, dry_run=True, out=str(tmp_path / "out"), checkpoint=str(tmp_path / "done")
+    )
+    report = triage_letters(frame(spark, batch_one()), plan, sink)
+    assert (report.selected, report.refused, report.kept, report.replayed) == (1, 1, 1, 0)
+    assert (sink.sent, list(tmp_path.iterdir())) == ([], [])
+    [(reason, count)] = report.reasons.items()
+    assert "not named after" in reason
+    assert count == 1
+
+
+def test_runs_go_on_where_the_last_one_was(spark: SparkSession, tmp_path: Path) -> None:
+    """Each letter is sent once, and what is not sent is stored; also over several batches."""
+    sink, source, out = Sink(), str(tmp_path / "source"), tmp_path / "out"
+    plan = Plan(
+        topics=(DEAD,),
+        out=str(out),
+        checkpoint=str(tmp_path / "done"),
+        replay=KEYS,
+        replay_id="fixed",
+    )
+    stream(spark, source, batch_one())
+    letters = stream(spark, source, [letter(11), letter(12, fingerprint="cccccccccccc")])
+    first = triage_letters(letters, plan, sink)
+    assert (first.batches, first.letters, first.duplicates, first.replayed) == (2, 5, 1, 2)
+    assert (first.selected, first.kept, first.refused) == (2, 2, 1)
+    assert sink.sent == [("fixed", {b"2"}), ("fixed", {b"11"})]
+    assert sink.columns == letters.columns
+
+    again = triage_letters(letters, plan, sink)
+    assert (again.batches, again.letters, again.run) == (0, 0, first.run)
+
+    last = triage_letters(stream(spark, source, [letter(21)]), plan, sink)
+    assert (last.batches, last.letters, last.run) == (1, 1, first.run)
+    assert sink.sent[2:] == [("fixed", {b"21"})]
+    assert stored(spark, out) == {
+        "replay": {b"2", b"11", b"21"},
+        "kept": {b"3", b"12"},
+        "refused": {b"4"},
+        "duplicate": {b"1"},
+    }
+
+
+def test_a_batch_that_failed_is_repeated_and_stored_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink, out = Sink(), tmp_path / "out"
+    plan = Plan(out=str(out), checkpoint=str(tmp_path / "done"), replay=KEYS)
+    letters = stream(spark, str(tmp_path / "source"), batch_one())
+    sink.failing = True
+    with pytest.raises(StreamingQueryException, match="the broker is away"):
+        triage_letters(letters, plan, sink)
+    assert stored(spark, out)["replay"] == {b"2"}, "what was to be sent is stored before"
+    sink.failing = False
+    report = triage_letters(letters, plan, sink)
+    assert (report.replayed, report.letters) == (1, 3)
+    assert [values for _, values in sink.sent] == [{b"2"}, {b"2"}]
+    assert sum(map(len, stored(spark, out).values())) == 4
+
+
+def test_a_new_checkpoint_writes_over_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    letters = stream(spark, str(tmp_path / "source"), batch_one())
+    for name in ("one", "two"):
+        plan = Plan(out=str(tmp_path / "out"), checkpoint=str(tmp_path / name))
+        triage_letters(letters, plan, Sink())
+    assert spark.read.parquet(f"{tmp_path}/out/letters").count() == 8
+
+
+def test_groups_beyond_a_number_are_counted_together(spark: SparkSession) -> None:
+    rows = [letter(each, fingerprint=f"{each:012}") for each in range(5)]
+    rows += [letter(10 + each) for each in range(3)]
+    report = triage_letters(frame(spark, rows), Plan(most_groups=2), Sink())
+    assert [(each.fingerprint, each.hour_ms, each.count) for each in report.groups] == [
+        ("(others)", None, 4),
+        ("aaaaaaaaaaaa", NOON_MS, 3),
+        ("000000000000", NOON_MS, 1),
+    ]
+    assert report.letters == 8
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"checkpoint": "c"}, "without a folder"),
+        ({"replay": KEYS, "out": "o"}, "needs a checkpoint"),
+        ({"dry_run": True}, "dry_run"),
+        ({"replay_id": "r"}, "replay_id"),
+        ({"out": " "}, "out"),
+        ({"hour_of": "middle"}, "hour_of"),
+    ],
+)
+def test_what_does_not_go_together_is_said(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Plan(**given)
+
+
+def test_a_stream_is_for_a_checkpoint_and_only_for_one(spark: SparkSession, tmp_path: Path) -> None:
+    rows = batch_one()
+    letters = stream(spark, str(tmp_path / "source"), rows)
+    for wrong, plan in (
+        (letters, Plan()),
+        (frame(spark, rows), Plan(out="o", checkpoint=str(tmp_path / "done"))),
+    ):
+        with pytest.raises(ConfigurationError, match="stream"):
+            triage_letters(wrong, plan, Sink())
+
+
+def test_dead_letter_topics_are_named_after_a_subscription() -> None:
+    assert dead_topics(["orders", "orders"], "billing") == (DEAD,)
+    assert dead_topics([f"{HOME}-partition-1"], "billing") == (f"{HOME}-partition-1-billing-DLQ",)
+    assert dead_topics([DEAD]) == (DEAD,)
+    for wrong in ([], "orders", [""]):
+        with pytest.raises(ConfigurationError):
+            dead_topics(wrong)
+    with pytest.raises(ConfigurationError, match="subscription"):
+        dead_topics(["orders"], " ")
+
+
+class Reader:
+    """`spark.read` or `spark.readStream`, and a writer: remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, str] = {}
+        self.kind = ""
+
+    def format(self, name: str) -> Reader:
+        self.given["format"] = name
+        return self
+
+    def mode(self, name: str) -> Reader:
+        self.given["mode"] = name
+        return self
+
+    def options(self, **given: str) -> Reader:
+        self.given |= given
+        return self
+
+    def option(self, name: str, value: str) -> Reader:
+        self.given[name] = value
+        return self
+
+    def load(self) -> Any:
+        return self
+
+    def save(self) -> None:
+        self.kind = "saved"
+
+
+class Session:
+    def __init__(self) -> None:
+        self.read, self.readStream = Reader(), Reader()
+
+
+CLUSTER = {"service.url": "pulsar://b:6650", "pulsar.client.authParams": "token:s3cret"}
+
+
+def test_letters_are_read_from_the_beginning() -> None:
+    session: Any = Session()
+    read_letters(session, [DEAD, HOME], CLUSTER, cursor="c")
+    assert session.read.given == {
+        **CLUSTER,
+        "format": "pulsar",
+        "topics": f"{DEAD},{HOME}",
+        "view": "dlq",
+        "includeMetadata": "full",
+        "metadataPrefix": "__",
+        "startingOffsets": "earliest",
+    }
+    started = {**CLUSTER, "startingTime": "5"}
+    read_letters(session, [DEAD], started, cursor="c", streaming=True)
+    assert session.readStream.given["subscription"] == "c"
+    assert "startingOffsets" not in session.readStream.given
+    with pytest.raises(ConfigurationError, match="View"):
+        read_letters(session, [DEAD], {**CLUSTER, "View": "plain"})
+
+
+def test_letters_go_home_through_the_sink() -> None:
+    rows: Any = type("Rows", (), {"write": Reader()})()
+    reading = {**CLUSTER, "admin.url": "http://b:8080", "maxBytesPerTrigger": "1g"}
+    send_home(reading)(rows, "r1")
+    assert rows.write.given == {
+        **CLUSTER,
+        "format": "pulsar",
+        "mode": "append",
+        "sinkMode": "replay",
+        "replayId": "r1",
+    }
+    assert rows.write.kind == "saved"
+
+
+def test_a_wrong_plan_connects_nothing() -> None:
+    session: Any = Session()
+    with pytest.raises(ConfigurationError, match="needs a checkpoint"):
+        triage(session, ["orders"], CLUSTER, subscription="billing", replay=KEYS)
+    assert session.read.given == {}
+
+
+def test_a_file_is_written_at_the_driver_or_through_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for path in (f"{tmp_path}/a.png", f"file://{tmp_path}/b.png"):
+        write_file(spark, path, b"before, and longer")
+        write_file(spark, path, bytes(range(256)))
+        assert (tmp_path / path[-5:]).read_bytes() == bytes(range(256))
+    (tmp_path / "file").write_bytes(b"")
+    for path in (f"{tmp_path}/none/a.png", f"file://{tmp_path}/file/a.png", "nowhere://x/a.png"):
+        with pytest.raises(ConfigurationError, match="cannot write"):
+            write_file(spark, path, b"x")
