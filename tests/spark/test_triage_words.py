@@ -22,7 +22,7 @@ BLUE, ORANGE, GREY = (0, 114, 178), (230, 159, 0), (153, 153, 153)
 
 
 def group(fingerprint: str, count: int, hour: int = 0, **more: Any) -> HourGroup:
-    given = {
+    given: dict[str, Any] = {
         "real_topic": HOME,
         "hour_ms": NOON_MS + hour * HOUR_MS,
         "first_ms": NOON_MS + hour * HOUR_MS,

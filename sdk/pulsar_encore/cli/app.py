@@ -28,6 +28,7 @@ app: App = App(
 
 
 app.command("pulsar_encore.cli.dlq:app", name="dlq", help="Dead letters: ls, show, replay.")
+app.command("pulsar_encore.cli.spark:app", name="spark", help="Jobs on PySpark: triage.")
 
 
 @app.command

@@ -1,1 +1,416 @@
-"""What a streaming query says of itself."""
+"""What a streaming query says of itself: what it read, how far behind it is, whether acks arrive.
+
+Owns `with_metrics`, `PulsarProgressListener` and the text that Prometheus reads. Nothing is
+estimated: rows and times are observed by Spark, what waits is counted in the brokers' ledgers, and
+where nobody can be asked there is None.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+from pyspark.sql.types import BinaryType, StringType
+
+from ..errors import ConfigurationError, EncoreError, TransportError
+from ..transport.native.lookup.web import path_of
+from .columns import VALUE
+from .driver.admin import Admin, TopicLedgers
+from .options import ReadOptions, read_options
+from .planning import Span
+from .positions import Position, read_offset
+from .runtime import runtime
+
+log: Final = logging.getLogger("pulsar_encore.spark")
+
+NAME: Final = "pulsar"
+"""Of the observation, in a query's progress."""
+
+_ASK_S: Final = 5.0  # the next event waits for it
+_DEAD: Final = r"-DLQ(-partition-[0-9]+)?$"
+
+
+def with_metrics(
+    rows: DataFrame, name: str | Observation = NAME, *, prefix: str = "__"
+) -> DataFrame:
+    """The rows, observed while they are used: once for each action or micro-batch.
+
+    The observation has `rows`, `bytes` of the values (null where they are neither binary nor text),
+    `first_published_ms` and `last_published_ms` (ms since the epoch), `redelivered` rows (null
+    without the column redeliveryCount), and `dead_letters`, rows of topics that are named like
+    dead-letter topics. A streaming query has it in `observedMetrics` of its progress, from where
+    `PulsarProgressListener` takes it.
+
+    Args:
+        rows: As the source reads them, before anything that adds or drops rows.
+        name: Of the observation; another for each stream of a query. For a batch, an `Observation`,
+            which has it after the first action.
+        prefix: `metadataPrefix` of the read.
+
+    Raises:
+        ConfigurationError: There is no column publishTime or topic.
+    """
+    for key in ("publishTime", "topic"):
+        if prefix + key not in rows.columns:
+            raise ConfigurationError(
+                f"metrics need the column {prefix}{key}: leave includeMetadata at standard, or "
+                "name it there"
+            )
+    published = f.unix_millis(f.col(f"{prefix}publishTime"))
+    dead = f.col(f"{prefix}topic").rlike(_DEAD)
+    return rows.observe(
+        name,
+        f.count(f.lit(1)).alias("rows"),
+        _bytes(rows).alias("bytes"),
+        f.min(published).alias("first_published_ms"),
+        f.max(published).alias("last_published_ms"),
+        _redelivered(rows, f"{prefix}redeliveryCount").alias("redelivered"),
+        f.count_if(dead).alias("dead_letters"),
+    )
+
+
+def _bytes(rows: DataFrame) -> Column:
+    kinds = {each.name: each.dataType for each in rows.schema}
+    if isinstance(kinds.get(VALUE), (BinaryType, StringType)):
+        return f.coalesce(f.sum(f.octet_length(f.col(VALUE)).cast("long")), f.lit(0))
+    return f.max(f.lit(None).cast("long"))
+
+
+def _redelivered(rows: DataFrame, name: str) -> Column:
+    if name in rows.columns:
+        return f.count_if(f.col(name) > 0)
+    return f.max(f.lit(None).cast("long"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicBacklog:
+    """What of a topic or partition is behind the last batch.
+
+    Attributes:
+        entries: Stored and not read.
+        bytes: Their size as stored, by the average of each ledger.
+    """
+
+    entries: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueryMetrics:
+    """A query after a batch.
+
+    Attributes:
+        query: Its name, or its id where it has none.
+        batch: The number of the last batch.
+        rows, bytes, redelivered, dead_letters: Of all batches since the listener was added, as
+            `with_metrics` observed them; None where the query is not observed, or not for that.
+        lag_s: From when the newest message of the last batch was published until the batch began;
+            0 for a batch without messages, None without observation. Clocks of producers and of
+            the driver are compared.
+        longest_lag_s: The same of the oldest message of the batch.
+        backlog: By topic or partition; empty without `admin.url`, and without those that could not
+            be counted.
+        backlog_entries, backlog_bytes: Of all topics; None where one could not be counted.
+        commit_errors: How often, since the listener was added, the subscription of a topic was
+            found behind what the checkpoint held before the batch; None without a subscription or
+            `admin.url`.
+        ask_errors: How often the web service could not be asked.
+    """
+
+    query: str
+    batch: int = -1
+    rows: int | None = None
+    bytes: int | None = None
+    redelivered: int | None = None
+    dead_letters: int | None = None
+    lag_s: float | None = None
+    longest_lag_s: float | None = None
+    backlog: Mapping[str, TopicBacklog] = field(default_factory=dict)
+    backlog_entries: int | None = None
+    backlog_bytes: int | None = None
+    commit_errors: int | None = None
+    ask_errors: int = 0
+
+
+_COUNTED: Final = ("rows", "bytes", "redelivered", "dead_letters")
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """Of the web service, for one topic."""
+
+    ledgers: TopicLedgers
+    cursor: Position | None
+
+
+class _Stats(Admin):
+    """The web service, which also knows how far a subscription is."""
+
+    async def ask(self, topic: str, subscription: str | None) -> _Answer:
+        ledgers = await self.ledgers(topic)
+        if subscription is None or subscription not in ledgers.subscriptions:
+            return _Answer(ledgers, None)
+        doing = f"the subscription {subscription} of {topic}"
+        answer = await self._web.get(f"/admin/v2/{path_of(topic)}/internalStats", {}, doing)
+        try:
+            marked = str(answer["cursors"][subscription]["markDeletePosition"])
+            ledger, entry = map(int, marked.split(":"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise TransportError(
+                f"{doing}: the answer of the web service makes no sense"
+            ) from error
+        return _Answer(ledgers, Position(ledger, entry))
+
+
+class PulsarProgressListener(StreamingQueryListener):
+    """Follows the queries of a session that read from this source::
+
+        listener = PulsarProgressListener(print, options)
+        spark.streams.addListener(listener)
+
+    Spark calls it on a thread of its own, one event at a time. It never raises into Spark: what
+    goes wrong is logged, and counted.
+
+    Args:
+        callback: Called with the query's `QueryMetrics` after each batch; None for none.
+        options: Those of the read. With `admin.url` the backlog is counted, and with `subscription`
+            too it is watched whether acks arrive; one or two requests for each topic and batch.
+        name: Of the observation (`with_metrics`).
+
+    Raises:
+        ConfigurationError: An option is wrong.
+    """
+
+    def __init__(
+        self,
+        callback: Callable[[QueryMetrics], object] | None = None,
+        options: Mapping[str, str] | None = None,
+        *,
+        name: str = NAME,
+    ) -> None:
+        self._callback = callback
+        self._name = name
+        self._read: ReadOptions | None = None
+        if options is not None:
+            self._read = read_options(options, streaming=None)
+        self._stats: _Stats | None = None
+        self._queries: dict[str, QueryMetrics] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def queries(self) -> dict[str, QueryMetrics]:
+        """The queries that run, by id, after their last batches. Any thread may ask."""
+        with self._lock:
+            return dict(self._queries)
+
+    def prometheus(self) -> str:
+        """The same as text for Prometheus (exposition format 0.0.4)."""
+        return prometheus_text(self.queries.values())
+
+    # What Spark calls
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Nothing to tell yet."""
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Nothing new; what was said last still holds."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Forget the query."""
+        with self._lock:
+            self._queries.pop(str(event.id), None)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Take what a batch says, ask for the backlog, and tell."""
+        try:
+            progress = event.progress
+            ends = [each for each in map(_positions, progress.sources) if each is not None]
+            if not ends:
+                return  # another source's
+            key = str(progress.id)
+            with self._lock:
+                before = self._queries.get(key)
+            metrics = before or QueryMetrics(query=progress.name or key)
+            metrics = replace(metrics, batch=progress.batchId)
+            observed = progress.observedMetrics.get(self._name)
+            if observed is not None:
+                metrics = _observed(metrics, observed.asDict(), _ms_of(progress.timestamp))
+            metrics = self._counted(metrics, ends)
+            with self._lock:
+                self._queries[key] = metrics
+            if self._callback is not None:
+                self._callback(metrics)
+        except Exception:
+            # Into Spark it would be a line in a log, too, and be all that is known.
+            log.exception("the progress of a query could not be told")
+
+    def _counted(
+        self, metrics: QueryMetrics, ends: Iterable[tuple[dict[str, Position], dict[str, Position]]]
+    ) -> QueryMetrics:
+        read = self._read
+        if read is None or read.connection.admin_url is None:
+            return metrics
+        subscription = None if read.cursor.commit == "none" else read.cursor.subscription
+        before: dict[str, Position] = {}
+        after: dict[str, Position] = {}
+        for start, end in ends:
+            before |= start
+            after |= end
+        try:
+            answers = runtime().call(
+                self._ask(tuple(after), subscription), "ask for the backlog", _ASK_S
+            )
+        except EncoreError as error:
+            log.warning("the backlog is not known: %s", error)
+            return replace(
+                metrics,
+                backlog={},
+                backlog_entries=None,
+                backlog_bytes=None,
+                ask_errors=metrics.ask_errors + 1,
+            )
+        metrics = replace(metrics, **_backlog(after, answers))
+        if subscription is not None:
+            late = sum(_is_late(start, answers[topic].cursor) for topic, start in before.items())
+            metrics = replace(metrics, commit_errors=(metrics.commit_errors or 0) + late)
+        return metrics
+
+    async def _ask(self, topics: Iterable[str], subscription: str | None) -> dict[str, _Answer]:
+        assert self._read is not None
+        if self._stats is None:  # on the loop it belongs to
+            self._stats = _Stats(self._read.connection)
+        stats = self._stats
+        names = list(topics)
+        answers = await asyncio.gather(*(stats.ask(each, subscription) for each in names))
+        return dict(zip(names, answers, strict=True))
+
+
+def _positions(source: Any) -> tuple[dict[str, Position], dict[str, Position]] | None:
+    """Start and end of a source's batch; None where it is no source of ours."""
+    try:
+        start = {} if source.startOffset in (None, "null") else read_offset(source.startOffset)
+        return start, read_offset(source.endOffset)
+    except ConfigurationError:
+        return None
+
+
+def _observed(metrics: QueryMetrics, row: Mapping[str, Any], began_ms: float) -> QueryMetrics:
+    """With what was observed of one more batch."""
+    sums: dict[str, Any] = {
+        each: row[each] if row[each] is None else (getattr(metrics, each) or 0) + row[each]
+        for each in _COUNTED
+    }
+    newest, oldest = row["last_published_ms"], row["first_published_ms"]
+    return replace(
+        metrics,
+        **sums,
+        lag_s=0.0 if newest is None else max(0.0, (began_ms - newest) / 1000),
+        longest_lag_s=0.0 if oldest is None else max(0.0, (began_ms - oldest) / 1000),
+    )
+
+
+def _ms_of(timestamp: str) -> float:
+    """Spark's ISO time as ms since the epoch."""
+    moment = datetime.fromisoformat(timestamp)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000
+
+
+def _backlog(ends: Mapping[str, Position], answers: Mapping[str, _Answer]) -> dict[str, Any]:
+    """What is behind the ends of a batch, as fields of `QueryMetrics`."""
+    backlog: dict[str, TopicBacklog] = {}
+    for topic, end in ends.items():
+        stored = answers[topic].ledgers
+        stretches = Span(end, stored.last, stored.ledgers).stretches()
+        if stretches is not None:
+            backlog[topic] = TopicBacklog(
+                entries=sum(each.entries for each in stretches),
+                bytes=round(sum(each.entries * each.size for each in stretches)),
+            )
+    known = len(backlog) == len(ends)
+    return {
+        "backlog": backlog,
+        "backlog_entries": sum(each.entries for each in backlog.values()) if known else None,
+        "backlog_bytes": sum(each.bytes for each in backlog.values()) if known else None,
+    }
+
+
+def _is_late(start: Position, cursor: Position | None) -> bool:
+    """Whether a subscription is behind what was acked before the batch began."""
+    # Of a batch that was read in part the entry is acked with its last message.
+    entry = start.entry - (start.batch_index >= 0)
+    if start.ledger < 0 or entry < 0 or cursor is None:
+        return False
+    return cursor.place < (start.ledger, entry)
+
+
+# For Prometheus
+
+_GAUGES: Final = {
+    "batch": "Number of the last batch.",
+    "lag_s": "Age of the newest message of the last batch when that began, in s.",
+    "longest_lag_s": "Age of the oldest message of the last batch when that began, in s.",
+}
+_COUNTERS: Final = {
+    "rows": "Messages read.",
+    "bytes": "Bytes of their values.",
+    "redelivered": "Messages that had been delivered before.",
+    "dead_letters": "Messages of dead-letter topics.",
+    "commit_errors": "Times that a subscription was behind the checkpoint.",
+    "ask_errors": "Times that the web service could not be asked.",
+}
+_OF_TOPICS: Final = {
+    "entries": "Entries stored and not read.",
+    "bytes": "Bytes stored and not read.",
+}
+_PREFIX: Final = "pulsar_encore_spark_"
+_NAMES: Final = {"lag_s": "lag_seconds", "longest_lag_s": "longest_lag_seconds"}
+
+
+def prometheus_text(queries: Iterable[QueryMetrics]) -> str:
+    """Metrics of queries in Prometheus's exposition format; what is None is left out."""
+    listed = sorted(queries, key=lambda each: each.query)
+    lines: list[str] = []
+
+    def add(name: str, kind: str, said: str, samples: Iterable[tuple[dict[str, str], Any]]) -> None:
+        found = [(labels, value) for labels, value in samples if value is not None]
+        if found:
+            lines.append(f"# HELP {_PREFIX}{name} {said}")
+            lines.append(f"# TYPE {_PREFIX}{name} {kind}")
+            lines.extend(f"{_PREFIX}{name}{{{_labels(each)}}} {value}" for each, value in found)
+
+    for key, said in _GAUGES.items():
+        samples = [({"query": each.query}, getattr(each, key)) for each in listed]
+        add(_NAMES.get(key, key), "gauge", said, samples)
+    for key, said in _COUNTERS.items():
+        samples = [({"query": each.query}, getattr(each, key)) for each in listed]
+        add(f"{key}_total", "counter", said, samples)
+    for key, said in _OF_TOPICS.items():
+        samples = [
+            ({"query": each.query, "topic": topic}, getattr(each.backlog[topic], key))
+            for each in listed
+            for topic in sorted(each.backlog)
+        ]
+        add(f"backlog_{key}", "gauge", said, samples)
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return ",".join(f'{name}="{_quoted(value)}"' for name, value in labels.items())
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -4,7 +4,7 @@
 draws what it found.
 """
 
-from .job import CURSOR, Plan, dead_topics, read_letters, send_home, triage, triage_letters
+from .job import CURSOR, Plan, dead_topics, plan_of, read_letters, send_home, triage, triage_letters
 from .report import TriageReport
 from .routing import GroupSelection
 from .summary import report_json, report_text
@@ -17,6 +17,7 @@ __all__ = [
     "Plan",
     "TriageReport",
     "dead_topics",
+    "plan_of",
     "read_letters",
     "report_json",
     "report_text",

@@ -99,6 +99,11 @@ class Plan:
                 "dry_run counts without one"
             )
 
+    @property
+    def streaming(self) -> bool:
+        """Whether letters are read as a stream, and remembered."""
+        return self.checkpoint is not None and not self.dry_run
+
 
 def dead_topics(topics: Iterable[str], subscription: str | None = None) -> tuple[str, ...]:
     """Full names of dead-letter topics.
@@ -227,19 +232,49 @@ def triage(
         pyspark.errors.PySparkException: Reading, storing or sending failed; with a checkpoint the
             next run goes on where this one was.
     """
-    names = dead_topics(topics, subscription)
-    plan = Plan(
-        topics=names,
+    plan = plan_of(
+        topics,
+        subscription=subscription,
         out=out,
         checkpoint=checkpoint,
+        cursor=cursor,
         replay=replay,
         dry_run=dry_run,
         replay_id=replay_id,
         hour_of=hour_of,
     )
-    streaming = checkpoint is not None and not dry_run
-    letters = read_letters(spark, names, options, cursor=cursor, streaming=streaming)
+    letters = read_letters(spark, plan.topics, options, cursor=cursor, streaming=plan.streaming)
     return triage_letters(letters, plan, send_home(options))
+
+
+def plan_of(
+    topics: Iterable[str],
+    *,
+    subscription: str | None = None,
+    out: str | None = None,
+    checkpoint: str | None = None,
+    cursor: str | None = CURSOR,
+    replay: GroupSelection | None = None,
+    dry_run: bool = False,
+    replay_id: str | None = None,
+    hour_of: HourOf = "last",
+) -> Plan:
+    """What `triage` with the same arguments would do; checks them without a session.
+
+    Raises:
+        ConfigurationError: An argument is wrong.
+    """
+    if cursor is not None:
+        text(cursor, "cursor")
+    return Plan(
+        topics=dead_topics(topics, subscription),
+        out=out,
+        checkpoint=checkpoint,
+        replay=replay,
+        dry_run=dry_run,
+        replay_id=None if replay_id is None else checked_replay_id(replay_id),
+        hour_of=hour_of,
+    )
 
 
 def triage_letters(letters: DataFrame, plan: Plan, send: Send) -> TriageReport:
@@ -255,8 +290,7 @@ def triage_letters(letters: DataFrame, plan: Plan, send: Send) -> TriageReport:
         ConfigurationError: A column is missing, or they are a stream and should not be.
     """
     check_columns(letters)
-    streaming = plan.checkpoint is not None and not plan.dry_run
-    if letters.isStreaming != streaming:
+    if letters.isStreaming != plan.streaming:
         raise ConfigurationError(
             "letters are a stream where there is a checkpoint and no dry run, and only there"
         )
@@ -267,7 +301,7 @@ def triage_letters(letters: DataFrame, plan: Plan, send: Send) -> TriageReport:
         replay_id=None if plan.replay is None else checked_replay_id(plan.replay_id),
     )
     job = _Job(plan, send, report)
-    if streaming:
+    if plan.streaming:
         _run(letters, job, str(plan.checkpoint))
     else:
         report.run = str(uuid.uuid4())

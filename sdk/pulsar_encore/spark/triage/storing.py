@@ -59,8 +59,6 @@ def write_file(spark: SparkSession, path: str, data: bytes) -> None:
 
 
 def _write_through_spark(spark: SparkSession, path: str, data: bytes) -> None:
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
     # PySpark has no call of its own for a file that is no table.
     jvm: Any = spark.sparkContext._jvm
     context: Any = spark.sparkContext._jsc
@@ -71,6 +69,9 @@ def _write_through_spark(spark: SparkSession, path: str, data: bytes) -> None:
             stream.write(bytearray(data))
         finally:
             stream.close()
-    except Py4JJavaError as error:
-        reason = error.java_exception.toString()
+    except Exception as error:
+        thrown = getattr(error, "java_exception", None)
+        if thrown is None:
+            raise
+        reason = thrown.toString()
         raise ConfigurationError(f"cannot write {path!r}: {reason}") from error

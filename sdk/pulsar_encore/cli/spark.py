@@ -1,0 +1,283 @@
+"""`pulsar-encore spark`: jobs on PySpark.
+
+Owns how a triage is asked for and said; what happens is `pulsar_encore.spark.triage`'s. PySpark and
+matplotlib come with the extra `spark` and are imported when a job runs. Secrets are read from files
+or the environment, as everywhere, and are options of Spark only in memory: no command line and no
+configuration has them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from json import dumps as to_json
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from cyclopts import App, Parameter
+
+from ..deadletters import NoLettersError, printable
+from ..errors import ConfigurationError
+from .dlq import moment
+from .exit_codes import WRONG
+from .login import DEFAULT_URL, NOBODY, Access, Login, Url, access
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ..spark.triage import TriageReport
+
+app: App = App(name="spark", help="Jobs on PySpark: the triage of dead letters.")
+
+CONSOLE: Final = "console"
+_CURSOR: Final = "encore-triage"
+_LIBRARIES: Final = ("pyspark", "pyarrow", "matplotlib", "fastavro", "httpx")
+_MOST_ERROR: Final = 2000
+
+Several = Annotated[list[str] | None, Parameter(negative="")]
+Flag = Annotated[bool, Parameter(negative="")]
+
+
+@app.command
+def triage(
+    *,
+    topic: Several = None,
+    subscription: str | None = None,
+    url: Url = DEFAULT_URL,
+    login: Login = NOBODY,
+    admin_url: str | None = None,
+    out: str = CONSOLE,
+    chart: str | None = None,
+    checkpoint: str | None = None,
+    cursor: str = _CURSOR,
+    hour_of: Literal["last", "first"] = "last",
+    replay: Flag = False,
+    select_fingerprint: Annotated[
+        list[str] | None, Parameter(negative="", allow_leading_hyphen=True)
+    ] = None,
+    select_class: Several = None,
+    real_topic: Several = None,
+    since: str | None = None,
+    until: str | None = None,
+    all: Flag = False,
+    dry_run: Flag = False,
+    replay_id: str | None = None,
+    option: Several = None,
+    json: Flag = False,
+    master: str | None = None,
+) -> int:
+    """Count, keep, draw and send home the letters of dead-letter topics.
+
+    Without --checkpoint it is a look at all that lies there. With one it takes what came since the
+    last run, in a folder of Parquet; then --replay sends chosen groups back to the topics they died
+    on. A letter goes only to a topic that the dead-letter topic is named after, or that
+    --real-topic names. Exit code 3: there are no letters; 1: some cannot be sent.
+
+    Args:
+        topic: The dead-letter topic; with --subscription, the topic it is of. May be repeated.
+        subscription: Whose dead letters; they are on TOPIC-SUBSCRIPTION-DLQ.
+        url: The service URL of the cluster.
+        admin_url: Of its web service, such as http://host:8080.
+        out: Folder for the Parquet, a path or URL of Spark's; or "console", to store nothing.
+        chart: Draw letters by hour and failure into this PNG; a path, or a URL of Spark's.
+        checkpoint: Folder that remembers what was read, on storage that outlives the driver.
+        cursor: Subscription that keeps letters until the checkpoint has them; "" for none.
+        hour_of: Whether a letter counts in the hour of its last failure or of its first.
+        replay: Send the groups chosen below home; needs --checkpoint and a folder.
+        select_fingerprint: These failures; "-" for letters without evidence. May be repeated.
+        select_class: Failures of these exceptions' classes. May be repeated.
+        real_topic: Letters that died on these topics. May be repeated.
+        since: Hours from the one on that this lies in, such as 2h (30s, 10m, 7d) ago or
+            2026-01-31T12:00.
+        until: Hours that began before this.
+        all: Every group, where none is chosen.
+        dry_run: Count what --replay would send; send, store and remember nothing.
+        replay_id: Written on every message sent; made up when left out.
+        option: An option of the source, as name=value; not for secrets. May be repeated.
+        json: Print the report as a JSON object instead of a table.
+        master: Spark's master, such as local[2]; spark-submit's or the configuration's when left
+            out, else this machine.
+    """
+    to = access(url, login)
+    selection: dict[str, Any] = {
+        "fingerprints": select_fingerprint or (),
+        "error_classes": select_class or (),
+        "real_topics": real_topic or (),
+        "since": moment(since, "since"),
+        "until": moment(until, "until"),
+    }
+    chosen = any(each not in ((), None) for each in selection.values())
+    if replay or dry_run:
+        if chosen == all:
+            raise ConfigurationError(
+                "choose groups by --select-fingerprint, --select-class, --real-topic, --since or "
+                "--until, or take --all of them; not both"
+            )
+    elif chosen or all or replay_id:
+        raise ConfigurationError(
+            "these options choose what is sent home: add --replay, or --dry-run to count"
+        )
+    options = {**_given(option or ()), **source_options(to, login, admin_url)}
+    try:
+        return _triage(
+            topic or (),
+            options,
+            _Outcome(json=json, chart=chart, look=checkpoint is None),
+            selection if replay or dry_run else None,
+            master,
+            subscription=subscription,
+            out=None if out == CONSOLE else out,
+            checkpoint=checkpoint,
+            cursor=cursor or None,
+            dry_run=dry_run,
+            replay_id=replay_id,
+            hour_of=hour_of,
+        )
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library not in _LIBRARIES:
+            raise
+        sys.stderr.write(
+            f'pulsar-encore: this command needs {library}: pip install "pulsar-encore[cli,spark]"\n'
+        )
+        return WRONG
+
+
+class _Outcome:
+    """How a report is said."""
+
+    def __init__(self, *, json: bool, chart: str | None, look: bool) -> None:
+        self._json = json
+        self.chart = chart
+        self._look = look
+
+    def say(self, spark: SparkSession, report: TriageReport) -> int:
+        """Draw, print, and give the exit code.
+
+        Raises:
+            NoLettersError: A look found none.
+            ConfigurationError: The chart cannot be written.
+        """
+        from ..spark.triage import report_json, report_text
+
+        sys.stdout.write(report_json(report) if self._json else report_text(report))
+        sys.stdout.flush()
+        if self.chart is not None:
+            from ..spark.triage.chart import chart_png
+            from ..spark.triage.storing import write_file
+
+            names = ", ".join(each.rpartition("/")[2] for each in report.topics)
+            write_file(spark, self.chart, chart_png(report.groups, title=names))
+            if not self._json:
+                sys.stdout.write(f"drawn in {printable(self.chart)}\n")
+        if self._look and not report.letters:
+            raise NoLettersError("there are no letters: check the names of the topics")
+        return 1 if report.refused else 0
+
+
+def _triage(
+    topics: Any,
+    options: Mapping[str, str],
+    outcome: _Outcome,
+    selection: Mapping[str, Any] | None,
+    master: str | None,
+    **given: Any,
+) -> int:
+    if outcome.chart is not None:
+        importlib.import_module("matplotlib")  # what is missing is said before anything runs
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    from ..spark.triage import GroupSelection, plan_of, triage
+
+    replay = None if selection is None else GroupSelection(**selection)
+    plan_of(topics, replay=replay, **given)  # what is wrong is said before Spark starts
+    existing = SparkSession.getActiveSession()
+    spark = existing or _session(master)
+    try:
+        report = triage(spark, topics, options, replay=replay, **given)
+        return outcome.say(spark, report)
+    except PySparkException as error:
+        sys.stderr.write(f"pulsar-encore: {said_by(error)}\n")
+        return WRONG
+    finally:
+        if existing is None:
+            spark.stop()
+
+
+def source_options(to: Access, login: Login, admin_url: str | None = None) -> dict[str, str]:
+    """How the source logs in where a command would.
+
+    Args:
+        to: The login, read. A token is that of now.
+        login: As it was typed. Files of TLS must be where the executors are, under these names.
+        admin_url: Of the web service.
+    """
+    options = {"service.url": to.url}
+    if admin_url:
+        options["admin.url"] = admin_url
+    client = "pulsar.client."
+    certificate = login.tls_certificate_file
+    key = login.tls_private_key_file or certificate
+    if to.method == "token":
+        options[f"{client}authPluginClassName"] = "AuthenticationToken"
+        options[f"{client}authParams"] = f"token:{to.secret()}"
+    elif to.method == "basic":
+        options[f"{client}authPluginClassName"] = "AuthenticationBasic"
+        options[f"{client}authParams"] = to.secret()
+    elif to.method == "tls":
+        pair = {"tlsCertFile": certificate, "tlsKeyFile": key}
+        options[f"{client}authPluginClassName"] = "AuthenticationTls"
+        options[f"{client}authParams"] = to_json(pair)
+    if to.tls is not None:
+        validate = str(login.tls_validate_hostname).lower()
+        options[f"{client}tlsHostnameVerificationEnable"] = validate
+        if login.tls_trust_certs_file:
+            options[f"{client}tlsTrustCertsFilePath"] = login.tls_trust_certs_file
+        if certificate and to.method != "tls":
+            options[f"{client}tlsCertificateFilePath"] = certificate
+            options[f"{client}tlsKeyFilePath"] = key
+    return options
+
+
+def _given(pairs: Any) -> dict[str, str]:
+    given = {}
+    for each in pairs:
+        name, equals, value = each.partition("=")
+        if not name or not equals:
+            raise ConfigurationError(f"--option must be name=value, got {printable(each, 50)!r}")
+        if name.lower().endswith(("authparams", "authpluginclassname")):
+            raise ConfigurationError(
+                f"--option {printable(name, 50)}: no option takes a secret; name a file with "
+                "--token-file or --basic-file, or set PULSAR_TOKEN"
+            )
+        given[name] = value
+    return given
+
+
+def _session(master: str | None) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which knows its workers
+    if not submitted and (master is None or master.startswith("local")):
+        # Else workers on this machine are PATH's python3, which may be another.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder: Any = SparkSession.builder
+    builder = builder.appName("pulsar-encore triage")
+    if master is not None:
+        builder = builder.master(master)
+    if not submitted:
+        builder = builder.config("spark.ui.showConsoleProgress", "false")
+    spark: SparkSession = builder.getOrCreate()
+    if not submitted:  # where a cluster runs it, its own settings of logs are wanted
+        spark.sparkContext.setLogLevel("OFF")  # errors are said, in a line
+    return spark
+
+
+def said_by(error: Exception) -> str:
+    """What went wrong, on one line: of an error of this package its text, not Spark's around it."""
+    lines = [each.strip() for each in str(error).splitlines() if each.strip()]
+    ours = [each for each in lines if each.startswith("pulsar_encore.") and ": " in each]
+    text = ours[-1].partition(": ")[2] if ours else next(iter(lines), type(error).__name__)
+    return printable(text, _MOST_ERROR)

@@ -1,0 +1,232 @@
+"""`pulsar-encore spark triage`: what it is given decides what it does; what is wrong is a line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from triage_kit import DEAD, frame, letter, stream
+
+from pulsar_encore import cli
+from pulsar_encore.cli.login import Login, access
+from pulsar_encore.cli.spark import said_by, source_options
+from pulsar_encore.errors import ConfigurationError
+from pulsar_encore.spark.options import read_options
+from pulsar_encore.spark.triage import job
+
+URL = "pulsar://broker.example:6650"
+Run = Callable[..., tuple[int, str, str]]
+
+
+class Cluster:
+    """What stands for the source and the sink."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.rows: list[dict[str, Any]] = [letter(1), letter(2, fingerprint="bbbbbbbbbbbb")]
+        self.asked: list[dict[str, Any]] = []
+        self.sent: list[set[bytes]] = []
+
+    def read(
+        self, spark: SparkSession, topics: Any, options: Mapping[str, str], **given: Any
+    ) -> DataFrame:
+        self.asked.append({"topics": topics, "options": dict(options), **given})
+        if given["streaming"]:
+            return stream(spark, str(self.folder), self.rows)
+        return frame(spark, self.rows)
+
+    def send_home(self, options: Mapping[str, str]) -> job.Send:
+        def send(rows: DataFrame, replay_id: str) -> None:
+            self.sent.append({bytes(row["value"]) for row in rows.collect()})
+
+        return send
+
+
+@pytest.fixture
+def cluster(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    made = Cluster(spark, tmp_path / "source")
+    monkeypatch.setattr(job, "read_letters", made.read)
+    monkeypatch.setattr(job, "send_home", made.send_home)
+    monkeypatch.setattr(SparkSession, "getActiveSession", classmethod(lambda cls: spark))
+    return made
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    for name in ("PULSAR_TOKEN", "PULSAR_URL", "PULSAR_TOKEN_FILE", "PULSAR_BASIC_FILE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = cli.main(["spark", "triage", *words])
+        said = capsys.readouterr()
+        assert "Traceback" not in said.out + said.err
+        return code, said.out, said.err
+
+    return run
+
+
+def test_a_look_prints_a_table_and_draws(cluster: Cluster, run: Run, tmp_path: Path) -> None:
+    chart = tmp_path / "letters.png"
+    words = ["--topic", "orders", "--subscription", "billing", "--url", URL, "--chart", str(chart)]
+    code, out, _ = run(*words, "--option", "pollTimeoutMs=5000", "--admin-url", "http://b:8080")
+    assert code == 0
+    assert out.startswith("2 letters on orders-billing-DLQ\n")
+    assert out.endswith(f"nothing was sent or stored\ndrawn in {chart}\n")
+    assert chart.read_bytes()[:4] == b"\x89PNG"
+    [asked] = cluster.asked
+    assert (asked["topics"], asked["streaming"]) == ((DEAD,), False)
+    assert asked["options"] == {
+        "service.url": URL,
+        "admin.url": "http://b:8080",
+        "pollTimeoutMs": "5000",
+    }
+
+
+def test_json_is_an_object_alone(cluster: Cluster, run: Run, tmp_path: Path) -> None:
+    code, out, err = run("--topic", DEAD, "--json", "--chart", str(tmp_path / "a.png"))
+    found = json.loads(out)
+    assert (code, found["letters"], len(found["groups"]), err) == (0, 2, 2, "")
+
+
+def test_no_letters_are_exit_code_3(cluster: Cluster, run: Run) -> None:
+    cluster.rows = []
+    code, out, err = run("--topic", DEAD, "--json")
+    assert (code, json.loads(out)["letters"]) == (3, 0)
+    assert err == "pulsar-encore: there are no letters: check the names of the topics\n"
+
+
+def test_chosen_groups_are_sent_home(cluster: Cluster, run: Run, tmp_path: Path) -> None:
+    kept = ["--out", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "done")]
+    chosen = ["--select-fingerprint", "bbbbbbbbbbbb"]
+    assert run("--topic", DEAD, *kept, *chosen, "--dry-run")[0] == 0
+    assert (cluster.sent, (tmp_path / "out").exists()) == ([], False)
+    code, out, _ = run("--topic", DEAD, *kept, *chosen, "--replay", "--cursor", "mine")
+    assert (code, cluster.sent) == (0, [{b"2"}])
+    assert "1 were sent home" in out
+    assert [each["cursor"] for each in cluster.asked] == ["encore-triage", "mine"]
+
+
+def test_letters_that_cannot_be_sent_are_exit_code_1(cluster: Cluster, run: Run) -> None:
+    cluster.rows = [letter(1, realTopic="persistent://public/default/payroll")]
+    code, out, _ = run("--topic", DEAD, "--dry-run", "--all")
+    assert code == 1
+    assert "1 cannot be sent:" in out
+    assert run("--topic", DEAD, "--dry-run", "--real-topic", "payroll")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "name a dead-letter topic"),
+        (["--topic", DEAD, "--replay"], "choose groups by"),
+        (["--topic", DEAD, "--replay", "--all", "--since", "2h"], "choose groups by"),
+        (["--topic", DEAD, "--replay", "--all"], "needs a checkpoint"),
+        (["--topic", DEAD, "--select-class", "KeyError"], "add --replay"),
+        (["--topic", DEAD, "--replay-id", "r"], "add --replay"),
+        (["--topic", DEAD, "--checkpoint", "c"], "without a folder"),
+        (["--topic", DEAD, "--option", "view"], "must be name=value"),
+        (["--topic", DEAD, "--option", "pulsar.client.authParams=token:s3cret"], "takes a secret"),
+        (["--topic", DEAD, "--replay", "--since", "soon"], "since must be"),
+        (["--topic", DEAD, "--url", "broker"], "--url"),
+    ],
+)
+def test_what_is_wrong_is_said_before_spark_starts(
+    words: list[str], said: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(master: str | None) -> None:
+        raise AssertionError("a session was started")
+
+    monkeypatch.setattr("pulsar_encore.cli.spark._session", started)
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+    assert "s3cret" not in err
+
+
+@pytest.mark.parametrize("library", ["pyspark", "matplotlib"])
+def test_a_missing_extra_is_one_sentence(library: str) -> None:
+    code = (
+        f"import sys; sys.modules[{library!r}] = None; from pulsar_encore import cli;"
+        f"sys.exit(cli.main(['spark', 'triage', '--topic', 'a', '--chart', 'a.png']))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == (
+        f'pulsar-encore: this command needs {library}: pip install "pulsar-encore[cli,spark]"\n'
+    )
+
+
+def test_help_needs_no_spark() -> None:
+    code = (
+        "import sys; sys.modules['pyspark'] = None; import pulsar_encore; from pulsar_encore import"
+        " cli; sys.exit(cli.main(['--help']) + cli.main(['spark', 'triage', '--help']))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, "--select-fingerprint" in ran.stdout) == (0, True), ran.stderr
+
+
+# How the source logs in
+
+
+def options_of(login: Login, url: str = URL, **environment: str) -> dict[str, str]:
+    options = source_options(access(url, login, environment), login)
+    checked = read_options({**options, "topic": "t"}, streaming=None)  # the source takes them
+    assert "s3cret" not in repr(checked)
+    return {name.removeprefix("pulsar.client."): value for name, value in options.items()}
+
+
+def test_secrets_become_options_in_memory(tmp_path: Path) -> None:
+    assert options_of(Login()) == {"service.url": URL}
+    assert options_of(Login(), PULSAR_TOKEN="s3cret") == {
+        "service.url": URL,
+        "authPluginClassName": "AuthenticationToken",
+        "authParams": "token:s3cret",
+    }
+    (tmp_path / "pair").write_text("user:s3cret:colon\n")
+    assert options_of(Login(basic_file=str(tmp_path / "pair"))) == {
+        "service.url": URL,
+        "authPluginClassName": "AuthenticationBasic",
+        "authParams": "user:s3cret:colon",
+    }
+
+
+def test_files_of_tls_are_named(tmp_path: Path) -> None:
+    both = tmp_path / "a,b:c.pem"
+    words = "req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=one".split()
+    files = ["-keyout", str(tmp_path / "key"), "-out", str(tmp_path / "certificate")]
+    subprocess.run(["openssl", *words, *files], check=True, capture_output=True)
+    both.write_text((tmp_path / "certificate").read_text() + (tmp_path / "key").read_text())
+    url, pem = "pulsar+ssl://b:6651", str(both)
+    login = Login(tls_certificate_file=pem, tls_validate_hostname=False)
+    assert options_of(login, url) == {
+        "service.url": url,
+        "authPluginClassName": "AuthenticationTls",
+        "authParams": json.dumps({"tlsCertFile": pem, "tlsKeyFile": pem}),
+        "tlsHostnameVerificationEnable": "false",
+    }
+    login = Login(tls_certificate_file=pem, tls_trust_certs_file=pem)
+    assert options_of(login, url, PULSAR_TOKEN="t") == {
+        "service.url": url,
+        "authPluginClassName": "AuthenticationToken",
+        "authParams": "token:t",
+        "tlsHostnameVerificationEnable": "true",
+        "tlsTrustCertsFilePath": pem,
+        "tlsCertificateFilePath": pem,
+        "tlsKeyFilePath": pem,
+    }
+
+
+def test_an_error_of_spark_is_what_was_wrong() -> None:
+    inner = "pulsar_encore.errors.ConfigurationError: there is no topic t: check"
+    spark_says = f"[STREAM_FAILED] Query\nTraceback:\n  File x\n{inner}\n SQLSTATE: 38000"
+    assert said_by(ConfigurationError(spark_says)) == "there is no topic t: check"
+    assert said_by(ValueError("\n[NO_PATH] gone \x1b\nmore")) == "[NO_PATH] gone \\x1b"
+    assert said_by(KeyError()) == "KeyError"

@@ -1,0 +1,314 @@
+"""What a query says of itself: observed by Spark, counted in ledgers, told to Prometheus."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from pyspark.sql import Observation, Row, SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryTerminatedEvent,
+    StreamingQueryProgress,
+)
+from triage_kit import DEAD, HOME, NOON_MS, frame, letter
+
+from pulsar_encore.errors import ConfigurationError
+from pulsar_encore.spark.metrics import (
+    PulsarProgressListener,
+    QueryMetrics,
+    TopicBacklog,
+    prometheus_text,
+    with_metrics,
+)
+
+ID = "11111111-2222-3333-4444-555555555555"
+
+
+# Observed
+
+
+def test_rows_are_observed(spark: SparkSession) -> None:
+    rows = [
+        letter(1, value=b"12345", redeliveryCount=2),
+        letter(2, value=None, topic=DEAD + "-partition-3"),
+        letter(3, value=b"1", topic=HOME),
+    ]
+    seen = Observation("seen")
+    assert with_metrics(frame(spark, rows), seen).count() == 3
+    assert seen.get == {
+        "rows": 3,
+        "bytes": 6,
+        "first_published_ms": NOON_MS + 60_000,
+        "last_published_ms": NOON_MS + 180_000,
+        "redelivered": 1,
+        "dead_letters": 2,
+    }
+
+
+def test_what_is_not_there_is_not_observed(spark: SparkSession) -> None:
+    fewer = frame(spark, [letter(1)]).select("__publishTime", "__topic")
+    seen = Observation("fewer")
+    assert with_metrics(fewer, seen).count() == 1
+    assert (seen.get["rows"], seen.get["bytes"], seen.get["redelivered"]) == (1, None, None)
+    with pytest.raises(ConfigurationError, match="__publishTime"):
+        with_metrics(fewer.drop("__publishTime"))
+    seen = Observation("none")
+    assert with_metrics(frame(spark, []), seen).count() == 0
+    assert (seen.get["rows"], seen.get["bytes"], seen.get["last_published_ms"]) == (0, 0, None)
+
+
+# The listener
+
+
+def progress(
+    batch: int, end: dict[str, str] | str, start: dict[str, str] | None = None, **observed: Any
+) -> QueryProgressEvent:
+    """As Spark tells of a batch that began 10 s after noon."""
+    source: dict[str, Any] = {
+        "description": "Python",
+        "startOffset": None if start is None else json.dumps({"p": start, "v": 1}),
+        "endOffset": end if isinstance(end, str) else json.dumps({"p": end, "v": 1}),
+        "latestOffset": None,
+        "numInputRows": 1,
+        "inputRowsPerSecond": 1.0,
+        "processedRowsPerSecond": 1.0,
+        "metrics": {},
+    }
+    said = StreamingQueryProgress.fromJson(
+        {
+            "id": ID,
+            "runId": ID,
+            "name": "orders",
+            "timestamp": "2026-03-01T12:00:10.000Z",
+            "batchId": batch,
+            "batchDuration": 5,
+            "durationMs": {},
+            "eventTime": {},
+            "stateOperators": [],
+            "sources": [source],
+            "sink": {"description": "s", "numOutputRows": 1, "metrics": {}},
+            "numInputRows": 1,
+            "inputRowsPerSecond": 1.0,
+            "processedRowsPerSecond": 1.0,
+            "observedMetrics": {},
+        }
+    )
+    if observed:
+        said.observedMetrics["pulsar"] = Row(**observed)
+    return QueryProgressEvent(said)
+
+
+def seen(rows: int, newest: float | None, oldest: float | None = None) -> dict[str, Any]:
+    """An observation; times in s after noon."""
+    return {
+        "rows": rows,
+        "bytes": rows * 10,
+        "first_published_ms": None if newest is None else NOON_MS + 1000 * (oldest or newest),
+        "last_published_ms": None if newest is None else NOON_MS + 1000 * newest,
+        "redelivered": None,
+        "dead_letters": 1,
+    }
+
+
+def test_batches_are_added_up_and_the_lag_is_of_the_last() -> None:
+    told: list[QueryMetrics] = []
+    listener = PulsarProgressListener(told.append)
+    listener.onQueryProgress(progress(4, {HOME: "5:1:-1"}, **seen(3, 7.5, 2)))
+    listener.onQueryProgress(progress(5, {HOME: "5:2:-1"}, **seen(2, 12)))
+    listener.onQueryProgress(progress(6, {HOME: "5:2:-1"}, **seen(0, None)))
+    listener.onQueryProgress(progress(7, {HOME: "5:2:-1"}))
+    assert [(each.batch, each.rows, each.lag_s, each.longest_lag_s) for each in told] == [
+        (4, 3, 2.5, 8.0),
+        (5, 5, 0.0, 0.0),  # a producer's clock that is ahead is no negative lag
+        (6, 5, 0.0, 0.0),
+        (7, 5, 0.0, 0.0),
+    ]
+    assert (told[-1].bytes, told[-1].dead_letters, told[-1].redelivered) == (50, 3, None)
+    assert (told[-1].backlog_entries, told[-1].commit_errors) == (None, None)
+    assert listener.queries == {ID: told[-1]}
+    listener.onQueryTerminated(QueryTerminatedEvent(ID, ID, None, None))  # type: ignore[arg-type]
+    assert listener.queries == {}
+
+
+def test_other_sources_are_none_of_its_business() -> None:
+    told: list[QueryMetrics] = []
+    listener = PulsarProgressListener(told.append)
+    for offset in ('{"logOffset": 3}', "7", "null", '{"p": {"t": "x"}, "v": 1}'):
+        listener.onQueryProgress(progress(1, offset, **seen(3, 7.5)))
+    assert told == []
+
+
+def test_a_callback_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(metrics: QueryMetrics) -> None:
+        raise KeyError(metrics.query)
+
+    with caplog.at_level(logging.ERROR, "pulsar_encore.spark"):
+        PulsarProgressListener(fail).onQueryProgress(progress(1, {HOME: "5:1:-1"}))
+    assert "KeyError: 'orders'" in caplog.text
+
+
+# What the web service tells
+
+
+class Brokers:
+    """A web service with the ledgers of topics."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.stats: dict[str, dict[str, Any]] = {}
+        self.asked: list[str] = []
+
+    def options(self, **more: str) -> dict[str, str]:
+        return {
+            "service.url": "pulsar://127.0.0.1:1",
+            "admin.url": self.url,
+            "topic": HOME,
+            **more,
+        }
+
+    def store(self, name: str, ledgers: list[tuple[int, int, int]], last: str, **at: str) -> None:
+        """Ledgers as (id, entries, bytes), the last one open; where subscriptions are."""
+        self.stats[name] = {
+            "ledgers": [
+                {"ledgerId": number, "entries": entries, "size": size}
+                for number, entries, size in [*ledgers[:-1], (ledgers[-1][0], 0, 0)]
+            ],
+            "currentLedgerEntries": ledgers[-1][1],
+            "currentLedgerSize": ledgers[-1][2],
+            "lastConfirmedEntry": last,
+            "cursors": {each: {"markDeletePosition": place} for each, place in at.items()},
+        }
+
+
+@pytest.fixture
+def brokers() -> Iterator[Brokers]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            made.asked.append(self.path)
+            name = self.path.split("/")[-2]
+            found = made.stats.get(name)
+            body = json.dumps(found or {"reason": "not there"}).encode()
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    made = Brokers(f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield made
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_the_backlog_is_counted_in_ledgers(brokers: Brokers) -> None:
+    brokers.store("orders", [(5, 10, 1000), (7, 4, 80)], "7:3")
+    brokers.store("bills", [(6, 3, 30)], "6:2")
+    bills = "persistent://public/default/bills"
+    listener = PulsarProgressListener(options=brokers.options())
+    listener.onQueryProgress(progress(1, {HOME: "5:6:-1", bills: "6:2:-1"}))
+    [found] = listener.queries.values()
+    # Of ledger 5 the entries 7, 8 and 9 of 100 bytes, of ledger 7 all four of 20.
+    assert found.backlog == {
+        HOME: TopicBacklog(entries=7, bytes=380),
+        bills: TopicBacklog(entries=0, bytes=0),
+    }
+    assert (found.backlog_entries, found.backlog_bytes, found.ask_errors) == (7, 380, 0)
+    listener.onQueryProgress(progress(2, {HOME: "-1:-1:-1", bills: "6:0:1"}))
+    [found] = listener.queries.values()
+    assert {each: (of.entries, of.bytes) for each, of in found.backlog.items()} == {
+        HOME: (14, 1080),
+        bills: (3, 30),  # of a batch that is read in part all is counted
+    }
+
+
+def test_an_ack_that_did_not_arrive_is_counted(brokers: Brokers) -> None:
+    listener = PulsarProgressListener(options=brokers.options(subscription="job"))
+
+    def errors(cursor: str, start: str) -> int | None:
+        brokers.store("orders", [(5, 10, 1000)], "5:9", job=cursor)
+        listener.onQueryProgress(progress(1, {HOME: "5:9:-1"}, {HOME: start}))
+        [found] = listener.queries.values()
+        return found.commit_errors
+
+    assert errors("5:-1", "-1:-1:-1") == 0, "nothing was read before"
+    assert errors("5:4", "5:4:-1") == 0
+    assert errors("5:3", "5:4:2") == 0, "of an entry in part the one before is acked"
+    assert errors("5:3", "5:4:-1") == 1
+    assert errors("5:2", "5:4:2") == 2
+    assert errors("6:-1", "5:4:-1") == 2
+    assert len(set(brokers.asked)) == 1
+
+
+def test_what_is_not_watched_is_not_known(brokers: Brokers) -> None:
+    brokers.store("orders", [(5, 10, 1000)], "5:9")
+    for more in ({}, {"subscription": "job", "cursorCommit": "none"}):
+        listener = PulsarProgressListener(options=brokers.options(**more))
+        listener.onQueryProgress(progress(1, {HOME: "5:9:-1"}, {HOME: "5:3:-1"}))
+        [found] = listener.queries.values()
+        assert (found.commit_errors, found.backlog_entries) == (None, 0)
+    with pytest.raises(ConfigurationError, match="there is no option"):
+        PulsarProgressListener(options=brokers.options(subscribtion="job"))
+
+
+def test_a_web_service_that_is_away_is_counted_and_told(
+    brokers: Brokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[QueryMetrics] = []
+    listener = PulsarProgressListener(told.append, brokers.options())
+    with caplog.at_level(logging.WARNING, "pulsar_encore.spark"):
+        listener.onQueryProgress(progress(1, {HOME: "5:9:-1"}, **seen(3, 7.5)))
+    assert (told[0].ask_errors, told[0].backlog_entries, told[0].rows) == (1, None, 3)
+    assert "the backlog is not known" in caplog.text
+    brokers.store("orders", [(5, 10, 1000)], "5:9")
+    listener.onQueryProgress(progress(2, {HOME: "5:8:-1"}))
+    assert (told[1].ask_errors, told[1].backlog_entries) == (1, 1)
+
+
+def test_a_ledger_that_nobody_knows_is_no_backlog_of_0(brokers: Brokers) -> None:
+    brokers.store("orders", [(9, 3, 30)], "9:2")
+    listener = PulsarProgressListener(options=brokers.options())
+    listener.onQueryProgress(progress(1, {HOME: "5:9:-1"}))
+    [found] = listener.queries.values()
+    assert (found.backlog, found.backlog_entries, found.backlog_bytes) == ({}, None, None)
+
+
+# Prometheus
+
+
+def test_prometheus_reads_it() -> None:
+    one = QueryMetrics(
+        query='a"b\\c\nd',
+        batch=7,
+        rows=5,
+        lag_s=2.5,
+        backlog={HOME: TopicBacklog(entries=7, bytes=380)},
+        commit_errors=0,
+    )
+    lines = prometheus_text([one, QueryMetrics(query="z", rows=6)]).splitlines()
+    query = 'query="a\\"b\\\\c\\nd"'
+    assert lines[:4] == [
+        "# HELP pulsar_encore_spark_batch Number of the last batch.",
+        "# TYPE pulsar_encore_spark_batch gauge",
+        f"pulsar_encore_spark_batch{{{query}}} 7",
+        'pulsar_encore_spark_batch{query="z"} -1',
+    ]
+    assert f"pulsar_encore_spark_lag_seconds{{{query}}} 2.5" in lines
+    assert f"pulsar_encore_spark_rows_total{{{query}}} 5" in lines
+    assert 'pulsar_encore_spark_rows_total{query="z"} 6' in lines
+    assert f"pulsar_encore_spark_commit_errors_total{{{query}}} 0" in lines
+    assert f'pulsar_encore_spark_backlog_bytes{{{query},topic="{HOME}"}} 380' in lines
+    assert "# TYPE pulsar_encore_spark_rows_total counter" in lines
+    assert not [line for line in lines if "None" in line or "redelivered" in line]
+    assert prometheus_text([]) == ""
