@@ -33,6 +33,7 @@ class Cluster:
         self.rows: list[dict[str, Any]] = [letter(1), letter(2, fingerprint="bbbbbbbbbbbb")]
         self.asked: list[dict[str, Any]] = []
         self.sent: list[set[bytes]] = []
+        self.plans: list[job.Plan] = []
 
     def read(
         self, spark: SparkSession, topics: Any, options: Mapping[str, str], **given: Any
@@ -42,7 +43,9 @@ class Cluster:
             return stream(spark, str(self.folder), self.rows)
         return frame(spark, self.rows)
 
-    def send_home(self, options: Mapping[str, str]) -> job.Send:
+    def send_home(self, options: Mapping[str, str], plan: job.Plan) -> job.Send:
+        self.plans.append(plan)
+
         def send(rows: DataFrame, replay_id: str) -> None:
             self.sent.append({bytes(row["value"]) for row in rows.collect()})
 
@@ -107,10 +110,13 @@ def test_chosen_groups_are_sent_home(cluster: Cluster, run: Run, tmp_path: Path)
     chosen = ["--select-fingerprint", "bbbbbbbbbbbb"]
     assert run("--topic", DEAD, *kept, *chosen, "--dry-run")[0] == 0
     assert (cluster.sent, (tmp_path / "out").exists()) == ([], False)
-    code, out, _ = run("--topic", DEAD, *kept, *chosen, "--replay", "--cursor", "mine")
+    code, out, _ = run(
+        "--topic", DEAD, *kept, *chosen, "--replay", "--cursor", "mine", "--no-text-keys"
+    )
     assert (code, cluster.sent) == (0, [{b"2"}])
     assert "1 were sent home" in out
     assert [each["cursor"] for each in cluster.asked] == ["encore-triage", "mine"]
+    assert [each.text_keys for each in cluster.plans] == [None, False]
 
 
 def test_letters_that_cannot_be_sent_are_exit_code_1(cluster: Cluster, run: Run) -> None:

@@ -268,18 +268,54 @@ def test_letters_are_read_from_the_beginning() -> None:
         read_letters(session, [DEAD], {**CLUSTER, "View": "plain"})
 
 
+class Rows:
+    def __init__(self) -> None:
+        self.write = Reader()
+        self.dropped: list[str] = []
+
+    def drop(self, name: str) -> Rows:
+        self.dropped.append(name)
+        return self
+
+
 def test_letters_go_home_through_the_sink() -> None:
-    rows: Any = type("Rows", (), {"write": Reader()})()
+    rows: Any = Rows()
     reading = {**CLUSTER, "admin.url": "http://b:8080", "maxBytesPerTrigger": "1g"}
-    send_home(reading)(rows, "r1")
+    send_home(reading, Plan())(rows, "r1")
     assert rows.write.given == {
         **CLUSTER,
         "format": "pulsar",
         "mode": "append",
         "sinkMode": "replay",
+        "metadataPrefix": "__",
         "replayId": "r1",
     }
-    assert rows.write.kind == "saved"
+    assert (rows.write.kind, rows.dropped) == ("saved", ["__key"])
+
+
+def test_the_sink_is_told_what_the_plan_says() -> None:
+    rows: Any = Rows()
+    chosen = GroupSelection(real_topics=["b", "a-partition-1"])
+    send_home(CLUSTER, Plan(replay=chosen, dry_run=True, text_keys=False))(rows, "r1")
+    home = "persistent://public/default"
+    assert rows.write.given["textKeys"] == "false"
+    assert rows.write.given["realTopics"] == f"{home}/a,{home}/b"
+    assert rows.dropped == []
+
+
+def test_keys_are_text_or_bytes_and_somebody_has_to_say_which(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = [letter(1, key=b"text"), letter(2, key=b"\xff"), letter(3, fingerprint="b", key=b"k")]
+    given: dict[str, Any] = {"replay": KEYS, "dry_run": True}
+    with pytest.raises(ConfigurationError, match=r"2 letters to be sent home have keys.*--text"):
+        triage_letters(frame(spark, rows), Plan(**given), Sink())
+    as_bytes = triage_letters(frame(spark, rows), Plan(text_keys=False, **given), Sink())
+    assert (as_bytes.selected, as_bytes.refused) == (2, 0)
+    as_text = triage_letters(frame(spark, rows), Plan(text_keys=True, **given), Sink())
+    assert (as_text.selected, as_text.refused) == (1, 1)
+    assert triage_letters(frame(spark, rows), Plan(), Sink()).letters == 3
+    assert triage_letters(frame(spark, [letter(1)]), Plan(**given), Sink()).selected == 1
 
 
 def test_a_wrong_plan_connects_nothing() -> None:

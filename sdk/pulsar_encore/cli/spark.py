@@ -63,6 +63,7 @@ def triage(
     all: Flag = False,
     dry_run: Flag = False,
     replay_id: str | None = None,
+    text_keys: bool | None = None,
     option: Several = None,
     json: Flag = False,
     master: str | None = None,
@@ -94,6 +95,8 @@ def triage(
         all: Every group, where none is chosen.
         dry_run: Count what --replay would send; send, store and remember nothing.
         replay_id: Written on every message sent; made up when left out.
+        text_keys: The letters' keys are text (most clients') or bytes (Java's keyBytes); to be said
+            where letters with keys are sent.
         option: An option of the source, as name=value; not for secrets. May be repeated.
         json: Print the report as a JSON object instead of a table.
         master: Spark's master, such as local[2]; spark-submit's or the configuration's when left
@@ -132,6 +135,7 @@ def triage(
             cursor=cursor or None,
             dry_run=dry_run,
             replay_id=replay_id,
+            text_keys=text_keys,
             hour_of=hour_of,
         )
     except ModuleNotFoundError as error:

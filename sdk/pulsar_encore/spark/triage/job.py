@@ -22,7 +22,7 @@ from ...deadletters.replay import checked_replay_id
 from ...errors import ConfigurationError
 from ...options.checks import boolean, text, topic_name
 from ...topic_names import dead_topic_of_one, full_name
-from .grouping import PREFIX, HourOf, check_columns, grouped, largest
+from .grouping import PREFIX, HourOf, check_columns, column, grouped, largest
 from .report import TriageReport
 from .routing import DUPLICATE, KEPT, REFUSED, REPLAY, ROUTE, WHY, GroupSelection, routed
 from .storing import store
@@ -59,6 +59,8 @@ class Plan:
         replay: Groups to send home; None for none.
         dry_run: Count what would be sent; send and store nothing, and remember nothing.
         replay_id: Written on every message sent; made up when None.
+        text_keys: Whether the letters' keys are text or bytes; None where nobody said, which is an
+            error once letters with keys are to be sent: as columns both are bytes.
         hour_of: Whether a letter counts in the hour of its last failure or of its first.
         most_groups: Groups that the report keeps apart.
 
@@ -72,6 +74,7 @@ class Plan:
     replay: GroupSelection | None = None
     dry_run: bool = False
     replay_id: str | None = None
+    text_keys: bool | None = None
     hour_of: HourOf = "last"
     most_groups: int = MOST_GROUPS
 
@@ -167,21 +170,29 @@ def read_letters(
     return letters
 
 
-def send_home(options: Mapping[str, str]) -> Send:
+def send_home(options: Mapping[str, str], plan: Plan) -> Send:
     """Sends letters through the sink, to the topics they died on.
 
     Args:
         options: Of the source; the sink takes those of the cluster and of clients.
+        plan: With a replay, where anything is to be sent.
     """
     mine = {
         name: value
         for name, value in options.items()
         if name.lower() in _OF_THE_CLUSTER or name.lower().startswith(_OF_THE_CLIENT)
     }
+    mine |= {"sinkMode": "replay", "metadataPrefix": PREFIX}
+    if plan.text_keys is not None:
+        mine["textKeys"] = str(plan.text_keys).lower()
+    if plan.replay is not None and plan.replay.real_topics:
+        mine["realTopics"] = ",".join(sorted(plan.replay.real_topics))
 
     def send(letters: DataFrame, replay_id: str) -> None:
+        if plan.text_keys is None:  # then there are none
+            letters = letters.drop(f"{PREFIX}key")
         writer = letters.write.format(FORMAT).mode("append").options(**mine)
-        writer.option("sinkMode", "replay").option("replayId", replay_id).save()
+        writer.option("replayId", replay_id).save()
 
     return send
 
@@ -198,6 +209,7 @@ def triage(
     replay: GroupSelection | None = None,
     dry_run: bool = False,
     replay_id: str | None = None,
+    text_keys: bool | None = None,
     hour_of: HourOf = "last",
 ) -> TriageReport:
     """Group the letters of dead-letter topics, store them, and send chosen groups home.
@@ -224,6 +236,8 @@ def triage(
         replay: Groups to send home; needs a checkpoint. None for none.
         dry_run: Look, and count what the replay would send; send, store and remember nothing.
         replay_id: Written on every message sent; made up when None.
+        text_keys: The letters' keys are text (as of most clients) or bytes (Java's `keyBytes`); to
+            be said once letters with keys are sent home, as their column is bytes for both.
         hour_of: Whether a letter counts in the hour of its last failure ("last") or of its first
             ("first").
 
@@ -241,10 +255,11 @@ def triage(
         replay=replay,
         dry_run=dry_run,
         replay_id=replay_id,
+        text_keys=text_keys,
         hour_of=hour_of,
     )
     letters = read_letters(spark, plan.topics, options, cursor=cursor, streaming=plan.streaming)
-    return triage_letters(letters, plan, send_home(options))
+    return triage_letters(letters, plan, send_home(options, plan))
 
 
 def plan_of(
@@ -257,6 +272,7 @@ def plan_of(
     replay: GroupSelection | None = None,
     dry_run: bool = False,
     replay_id: str | None = None,
+    text_keys: bool | None = None,
     hour_of: HourOf = "last",
 ) -> Plan:
     """What `triage` with the same arguments would do; checks them without a session.
@@ -273,6 +289,7 @@ def plan_of(
         replay=replay,
         dry_run=dry_run,
         replay_id=None if replay_id is None else checked_replay_id(replay_id),
+        text_keys=text_keys,
         hour_of=hour_of,
     )
 
@@ -347,22 +364,29 @@ class _Job:
     def take(self, letters: DataFrame, batch: int) -> None:
         """Store and send one batch, then count it."""
         plan, report = self.plan, self.report
-        rows = routed(letters, plan.replay, plan.hour_of).persist()
+        rows = routed(letters, plan.replay, plan.hour_of, text_keys=plan.text_keys).persist()
         try:
+            sums = rows.groupBy(ROUTE, WHY).agg(
+                f.count(f.lit(1)).alias("count"), f.count(column("key")).alias("keys")
+            )
+            counted = {(row[ROUTE], row[WHY]): row for row in sums.collect()}
+            counts = {of: int(row["count"]) for of, row in counted.items()}
+            chosen = counts.get((REPLAY, None), 0)
+            if chosen and plan.text_keys is None and counted[REPLAY, None]["keys"]:
+                raise ConfigurationError(
+                    f"{counted[REPLAY, None]['keys']} letters to be sent home have keys, and keys "
+                    "that were sent as text and as bytes look the same here: say text_keys=True "
+                    "(--text-keys, as of most clients) or False (--no-text-keys, Java's keyBytes)"
+                )
             groups = grouped(rows.where(f.col(ROUTE) != DUPLICATE), plan.hour_of)
             if report.out is not None:
                 store(rows, report.out, "letters", report.run, batch, [ROUTE])
                 store(groups, report.out, "groups", report.run, batch, [])
-            counts = {
-                (row[ROUTE], row[WHY]): int(row["count"])
-                for row in rows.groupBy(ROUTE, WHY).count().collect()
-            }
-            chosen = counts.get((REPLAY, None), 0)
+            listed = largest(groups, self.tally.most)
             if chosen and not plan.dry_run:
                 assert report.replay_id is not None
                 self._send(rows.where(f.col(ROUTE) == REPLAY).drop(ROUTE, WHY), report.replay_id)
                 report.replayed += chosen
-            listed = largest(groups, self.tally.most)
         finally:
             rows.unpersist()
         self._count(counts)

@@ -37,6 +37,7 @@ _TOPIC: Final = r"^(non-)?persistent://[^/\s\p{C}\p{Z}]+/[^/\s\p{C}\p{Z}]+/[^\s\
 NO_TOPIC: Final = "it has no REAL_TOPIC"
 NO_NAME: Final = "its REAL_TOPIC is not the name of a topic"
 ITSELF: Final = "its REAL_TOPIC is the dead-letter topic itself"
+NO_TEXT: Final = "its key is no text (UTF-8), and text_keys says that keys are"
 NOT_NAMED: Final = (
     "the dead-letter topic is not named after its REAL_TOPIC and subscription, and whoever "
     "published the message may have written that: choose the topic by its name to send letters "
@@ -119,20 +120,23 @@ class GroupSelection:
         return chosen
 
 
-def refusal(allowed: Iterable[str]) -> Column:
+def refusal(allowed: Iterable[str], *, text_keys: bool | None = None) -> Column:
     """Why a letter cannot be sent to its real topic; null where it can.
 
     Args:
         allowed: Full names of topics it may go to that the dead-letter topic is not named after.
+        text_keys: Whether keys are text.
     """
     topic = real_topic()
     names = sorted(allowed)
     named = topic.isin(*names) if names else f.lit(False)
+    no_text = ~f.is_valid_utf8(column("key").cast("string")) if text_keys else f.lit(False)
     return (
         f.when(topic == "", NO_TOPIC)
         .when(~topic.rlike(_TOPIC), NO_NAME)
         .when(topic == _base(column("topic")), ITSELF)
         .when(~(named | named_by()), NOT_NAMED)
+        .when(no_text, NO_TEXT)  # null without a key, which is not true
     )
 
 
@@ -155,7 +159,11 @@ def _base(topic: Column) -> Column:
 
 
 def routed(
-    letters: DataFrame, selection: GroupSelection | None, hour_of: HourOf = "last"
+    letters: DataFrame,
+    selection: GroupSelection | None,
+    hour_of: HourOf = "last",
+    *,
+    text_keys: bool | None = None,
 ) -> DataFrame:
     """The letters, with what becomes of each in the columns `route` and `why`.
 
@@ -163,12 +171,13 @@ def routed(
         letters: As the source reads them.
         selection: Groups to send home; None for none.
         hour_of: Which time decides on a letter's hour.
+        text_keys: Whether keys are text; None where nobody said.
     """
     marked = letters.withColumn(ROUTE, f.when(is_duplicate(), DUPLICATE))
     if selection is None:
         chosen, why = f.lit(False), f.lit(None).cast("string")
     else:
-        chosen, why = selection.takes(hour_of), refusal(selection.real_topics)
+        chosen, why = selection.takes(hour_of), refusal(selection.real_topics, text_keys=text_keys)
     undecided = f.col(ROUTE).isNull()
     return marked.withColumn(WHY, f.when(undecided & chosen, why)).withColumn(
         ROUTE,
