@@ -72,7 +72,7 @@ def progress(
     """As Spark tells of a batch that began 10 s after noon."""
     source: dict[str, Any] = {
         "description": "Python",
-        "startOffset": None if start is None else json.dumps({"p": start, "v": 1}),
+        "startOffset": "None" if start is None else json.dumps({"p": start, "v": 1}),
         "endOffset": end if isinstance(end, str) else json.dumps({"p": end, "v": 1}),
         "latestOffset": None,
         "numInputRows": 1,

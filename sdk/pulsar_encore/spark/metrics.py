@@ -302,7 +302,9 @@ class PulsarProgressListener(StreamingQueryListener):
 def _positions(source: Any) -> tuple[dict[str, Position], dict[str, Position]] | None:
     """Start and end of a source's batch; None where it is no source of ours."""
     try:
-        start = {} if source.startOffset in (None, "null") else read_offset(source.startOffset)
+        # PySpark has `str` of what is null for a query's first batch.
+        first = source.startOffset in (None, "None", "null")
+        start = {} if first else read_offset(source.startOffset)
         return start, read_offset(source.endOffset)
     except ConfigurationError:
         return None

@@ -1,0 +1,152 @@
+"""End to end: a consumer of this SDK, a development broker, the source, and the triage."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import pulsar_encore as encore
+from pulsar_encore import cli
+from pulsar_encore.deadletters import DeadLetters, LetterGroup
+from pulsar_encore.devbroker import BrokerSettings, BrokerThread, run_in_thread
+from pulsar_encore.errors import ConfigurationError
+from pulsar_encore.spark.metrics import PulsarProgressListener, QueryMetrics, with_metrics
+from pulsar_encore.spark.triage import HourGroup, triage
+from pulsar_encore.spark.triage.summary import added_up
+
+ORDERS = 12
+QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[BrokerThread]:
+    with run_in_thread(BrokerSettings()) as running:
+        yield running
+
+
+def bury(url: str, topic: str, first: int = 0) -> list[LetterGroup]:
+    """Orders that a consumer gives up; what the single-process triage says of them."""
+
+    async def work() -> list[LetterGroup]:
+        async with encore.Client(url, logger=QUIET) as client:
+            consumer = await client.subscribe(
+                topic,
+                "billing",
+                consumer_type=encore.ConsumerType.Shared,
+                dead_letter_policy=encore.DeadLetterPolicy(max_redeliver_count=1),
+            )
+            producer = await client.create_producer(topic)
+            for order in range(first, first + ORDERS):
+                await producer.send(f"{order}".encode(), partition_key="k")
+            for _ in range(2 * ORDERS):
+                message = await consumer.receive(timeout=10)
+                error = KeyError if int(message.data()) % 3 else TimeoutError
+                await consumer.negative_acknowledge(message, delay=0.02, error=error("prices"))
+            dead = DeadLetters(client, f"{topic}-billing-DLQ")
+            while sum(each.count for each in await dead.list()) < first + ORDERS:
+                await asyncio.sleep(0.02)
+            return await dead.list()
+
+    return asyncio.run(work())
+
+
+def seen(groups: list[HourGroup]) -> list[tuple[object, ...]]:
+    return [
+        (each.fingerprint, each.real_topic, each.count, each.error_class, each.sample_id)
+        for each in added_up(groups)
+    ]
+
+
+def test_a_look_sees_what_the_single_process_triage_sees(
+    spark: SparkSession, broker: BrokerThread, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    groups = bury(broker.url, "looked-at")
+    report = triage(spark, ["looked-at"], {"service.url": broker.url}, subscription="billing")
+    assert seen(report.groups) == [
+        (each.fingerprint, each.real_topic, each.count, each.error_class, each.sample_id)
+        for each in groups
+    ]
+    assert (report.letters, report.duplicates) == (ORDERS, 0)
+    now = time.time() * 1000
+    assert all(now - 2 * 3_600_000 < (each.hour_ms or 0) <= now for each in report.groups)
+
+    words = ["--topic", "looked-at-billing-DLQ", "--url", broker.url, "--json"]
+    chart = tmp_path / "chart.png"
+    assert cli.main(["spark", "triage", *words, "--chart", str(chart)]) == 0
+    assert json.loads(capsys.readouterr().out)["letters"] == ORDERS
+    assert chart.stat().st_size > 1000
+
+
+def test_runs_take_what_came_since(
+    spark: SparkSession, broker: BrokerThread, tmp_path: Path
+) -> None:
+    def run() -> tuple[int, int]:
+        found = triage(
+            spark,
+            ["taken-billing-DLQ"],
+            {"service.url": broker.url},
+            out=str(tmp_path / "out"),
+            checkpoint=str(tmp_path / "done"),
+        )
+        return found.letters, found.batches
+
+    bury(broker.url, "taken")
+    assert run() == (ORDERS, 1)
+    assert run() == (0, 0)
+    bury(broker.url, "taken", ORDERS)
+    assert run() == (ORDERS, 1)
+    rows = spark.read.parquet(f"{tmp_path}/out/letters").select("value", "route").collect()
+    assert sorted(int(row["value"]) for row in rows) == list(range(2 * ORDERS))
+    assert {row["route"] for row in rows} == {"kept"}
+
+
+def test_a_topic_that_is_not_there_is_said_in_a_line(
+    spark: SparkSession, broker: BrokerThread, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--topic", "nowhere-billing-DLQ", "--url", broker.url]
+    assert cli.main(["spark", "triage", *words]) in (2, 3)
+    said = capsys.readouterr()
+    assert "nowhere-billing-DLQ" in said.err
+    assert (said.err.count("\n"), "Traceback" in said.err + said.out) == (1, False)
+
+
+def test_a_query_is_followed(spark: SparkSession, broker: BrokerThread, tmp_path: Path) -> None:
+    bury(broker.url, "followed")
+    options = {
+        "service.url": broker.url,
+        "topics": "followed,followed-billing-DLQ",
+        "startingOffsets": "earliest",
+        "includeMetadata": "full",
+    }
+    told: list[QueryMetrics] = []
+    with pytest.raises(ConfigurationError):
+        PulsarProgressListener(options={"service.url": broker.url})
+    listener = PulsarProgressListener(told.append, options)
+    spark.streams.addListener(listener)
+    try:
+        rows = with_metrics(spark.readStream.format("pulsar").options(**options).load())
+        query = (
+            rows.writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path / "done"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        until = time.monotonic() + 10
+        while not told and time.monotonic() < until:
+            time.sleep(0.02)  # events come on a thread of Spark's
+    finally:
+        spark.streams.removeListener(listener)
+    assert (told[-1].query, told[-1].rows, told[-1].dead_letters) == (
+        str(query.id),
+        2 * ORDERS,
+        ORDERS,
+    )
+    assert 0 <= (told[-1].lag_s or 0) <= (told[-1].longest_lag_s or 0) < 60
+    assert (told[-1].backlog_entries, told[-1].commit_errors) == (None, None)
