@@ -243,6 +243,11 @@ class Reader:
 class Session:
     def __init__(self) -> None:
         self.read, self.readStream = Reader(), Reader()
+        self.dataSource = self
+        self.registered: list[str] = []
+
+    def register(self, source: Any) -> None:
+        self.registered.append(source.name())
 
 
 CLUSTER = {"service.url": "pulsar://b:6650", "pulsar.client.authParams": "token:s3cret"}
@@ -251,9 +256,10 @@ CLUSTER = {"service.url": "pulsar://b:6650", "pulsar.client.authParams": "token:
 def test_letters_are_read_from_the_beginning() -> None:
     session: Any = Session()
     read_letters(session, [DEAD, HOME], CLUSTER, cursor="c")
+    assert session.registered == ["pulsar-encore"]
     assert session.read.given == {
         **CLUSTER,
-        "format": "pulsar",
+        "format": "pulsar-encore",
         "topics": f"{DEAD},{HOME}",
         "view": "dlq",
         "includeMetadata": "full",
@@ -284,7 +290,7 @@ def test_letters_go_home_through_the_sink() -> None:
     send_home(reading, Plan())(rows, "r1")
     assert rows.write.given == {
         **CLUSTER,
-        "format": "pulsar",
+        "format": "pulsar-encore",
         "mode": "append",
         "sinkMode": "replay",
         "metadataPrefix": "__",

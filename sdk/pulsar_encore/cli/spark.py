@@ -33,6 +33,7 @@ app: App = App(name="spark", help="Jobs on PySpark: the triage of dead letters."
 CONSOLE: Final = "console"
 _CURSOR: Final = "encore-triage"
 _LIBRARIES: Final = ("pyspark", "pyarrow", "matplotlib", "fastavro", "httpx")
+_OF_SPARK: Final = ("pyspark.", "py4j.")  # modules of errors
 _MOST_ERROR: Final = 2000
 
 Several = Annotated[list[str] | None, Parameter(negative="")]
@@ -190,7 +191,6 @@ def _triage(
 ) -> int:
     if outcome.chart is not None:
         importlib.import_module("matplotlib")  # what is missing is said before anything runs
-    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     from ..spark.triage import GroupSelection, plan_of, triage
@@ -202,7 +202,9 @@ def _triage(
     try:
         report = triage(spark, topics, options, replay=replay, **given)
         return outcome.say(spark, report)
-    except PySparkException as error:
+    except Exception as error:
+        if not type(error).__module__.startswith(_OF_SPARK):
+            raise
         sys.stderr.write(f"pulsar-encore: {said_by(error)}\n")
         return WRONG
     finally:

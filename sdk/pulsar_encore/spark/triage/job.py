@@ -22,15 +22,18 @@ from ...deadletters.replay import checked_replay_id
 from ...errors import ConfigurationError
 from ...options.checks import boolean, text, topic_name
 from ...topic_names import dead_topic_of_one, full_name
+from ..source import PulsarDataSource
 from .grouping import PREFIX, HourOf, check_columns, column, grouped, largest
 from .report import TriageReport
 from .routing import DUPLICATE, KEPT, REFUSED, REPLAY, ROUTE, WHY, GroupSelection, routed
 from .storing import store
 from .tally import Tally
 
-FORMAT: Final = "pulsar"
+FORMAT: Final = "pulsar-encore"
+"""The name of the source here: of its own, as "pulsar" may be a JVM connector's."""
 CURSOR: Final = "encore-triage"
 _RUN_S: Final = 60.0
+_SHUFFLE: Final = "spark.sql.shuffle.partitions"
 
 # Options that decide what is read, in all their spellings: a triage sets these itself.
 _OWN: Final = frozenset(
@@ -43,6 +46,15 @@ _STARTS: Final = frozenset(
 )
 _OF_THE_CLUSTER: Final = frozenset({"service.url", "serviceurl", "clientfactory"})
 _OF_THE_CLIENT: Final = ("pulsar.client.", "pulsar.producer.")
+
+
+class LetterSource(PulsarDataSource):
+    """The source and the sink by the name of `FORMAT`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
 
 Send = Callable[[DataFrame, str], None]
 """Sends rows home; with the id of the replay."""
@@ -155,6 +167,9 @@ def read_letters(
     for name in options:
         if name.lower() in _OWN:
             raise ConfigurationError(f"the option {name} is set by the triage: leave it out")
+    # By itself Spark finds sources with the interpreter of the environment, which spark-submit's
+    # configuration does not name.
+    spark.dataSource.register(LetterSource)
     own = {
         "topics": ",".join(topics),
         "view": "dlq",
@@ -335,6 +350,10 @@ def _run(letters: DataFrame, job: _Job, checkpoint: str) -> None:
         # Spark calls before `start` has said the id, which the checkpoint keeps: a new checkpoint
         # counts its batches from 0 again, and must not write over those of an older one.
         job.report.run = run.result(_RUN_S)
+        # This session is the query's own. Adaptive execution, which would make few tasks of few
+        # letters, is off in streams; of Spark's 200 each would be a task, and nearly each a file.
+        tasks = min(_tasks(batch), int(str(batch.sparkSession.conf.get(_SHUFFLE))))
+        batch.sparkSession.conf.set(_SHUFFLE, str(tasks))
         job.take(batch, number)
 
     query = (
@@ -352,6 +371,11 @@ def _run(letters: DataFrame, job: _Job, checkpoint: str) -> None:
     job.report.run = str(query.id)
 
 
+def _tasks(letters: DataFrame) -> int:
+    """How many tasks read them, which are as many as are needed behind them."""
+    return max(1, letters.rdd.getNumPartitions())
+
+
 class _Job:
     """What is done with each batch, and the sums."""
 
@@ -364,7 +388,8 @@ class _Job:
     def take(self, letters: DataFrame, batch: int) -> None:
         """Store and send one batch, then count it."""
         plan, report = self.plan, self.report
-        rows = routed(letters, plan.replay, plan.hour_of, text_keys=plan.text_keys).persist()
+        marked = routed(letters, plan.replay, plan.hour_of, text_keys=plan.text_keys)
+        rows = marked.coalesce(_tasks(letters)).persist()
         try:
             sums = rows.groupBy(ROUTE, WHY).agg(
                 f.count(f.lit(1)).alias("count"), f.count(column("key")).alias("keys")
