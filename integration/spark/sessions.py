@@ -27,6 +27,8 @@ def session(warehouse: Path, master: str = "local[2,4]") -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(warehouse))
+        # Hours must not depend on it, and this one is off by half an hour.
+        .config("spark.sql.session.timeZone", "Asia/Kolkata")
         .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={warehouse}")
         .getOrCreate()
     )

@@ -12,11 +12,15 @@ from typing import Any
 
 import pytest
 from matplotlib.image import imread
-from triage_kit import DEAD, HOME, HOUR_MS, NOON_MS
 
 from pulsar_encore.spark.triage import HourGroup, TriageReport, report_json, report_text
 from pulsar_encore.spark.triage.chart import chart_png
 from pulsar_encore.spark.triage.tally import Tally
+
+HOME = "persistent://public/default/orders"
+DEAD = f"{HOME}-billing-DLQ"
+NOON_MS = 1_772_366_400_000
+HOUR_MS = 3_600_000
 
 BLUE, ORANGE, GREY = (0, 114, 178), (230, 159, 0), (153, 153, 153)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from triage_kit import DEAD, frame, letter, stream
 
 from pulsar_encore import cli
 from pulsar_encore.cli.login import Login, access
@@ -19,6 +18,8 @@ from pulsar_encore.cli.spark import said_by, source_options
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark.options import read_options
 from pulsar_encore.spark.triage import job
+
+from .triage_kit import DEAD, frame, letter, stream
 
 URL = "pulsar://broker.example:6650"
 Run = Callable[..., tuple[int, str, str]]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
-from triage_kit import DEAD, HOME, HOUR_MS, NOON, NOON_MS, at, frame, letter
 
 from pulsar_encore import letters
 from pulsar_encore.deadletters import Letter
@@ -15,6 +14,8 @@ from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark.triage import GroupSelection, HourGroup
 from pulsar_encore.spark.triage.grouping import LONGEST_MS, HourOf, check_columns, grouped, largest
 from pulsar_encore.spark.triage.routing import ITSELF, NO_NAME, NO_TOPIC, NOT_NAMED, routed
+
+from .triage_kit import DEAD, HOME, HOUR_MS, NOON, NOON_MS, at, frame, letter
 
 
 def groups_of(spark: SparkSession, rows: list[Any], hour_of: HourOf = "last") -> list[HourGroup]:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from triage_kit import DEAD, HOME, NOON_MS, frame, letter, stream
 
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark.triage import (
@@ -21,6 +20,8 @@ from pulsar_encore.spark.triage import (
     triage_letters,
 )
 from pulsar_encore.spark.triage.storing import write_file
+
+from .triage_kit import DEAD, HOME, NOON_MS, frame, letter, stream
 
 KEYS = GroupSelection(fingerprints=["aaaaaaaaaaaa"])
 

@@ -49,7 +49,7 @@ def bury(url: str, topic: str, first: int = 0) -> list[LetterGroup]:
                 error = KeyError if int(message.data()) % 3 else TimeoutError
                 await consumer.negative_acknowledge(message, delay=0.02, error=error("prices"))
             dead = DeadLetters(client, f"{topic}-billing-DLQ")
-            while sum(each.count for each in await dead.list()) < first + ORDERS:
+            while sum(each.count for each in await dead.list()) < first + ORDERS:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             return await dead.list()
 

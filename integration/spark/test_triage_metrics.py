@@ -16,7 +16,6 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
     StreamingQueryProgress,
 )
-from triage_kit import DEAD, HOME, NOON_MS, frame, letter
 
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark.metrics import (
@@ -26,6 +25,8 @@ from pulsar_encore.spark.metrics import (
     prometheus_text,
     with_metrics,
 )
+
+from .triage_kit import DEAD, HOME, NOON_MS, frame, letter
 
 ID = "11111111-2222-3333-4444-555555555555"
 
