@@ -290,7 +290,7 @@ class _Columns:
             texts_of(self._batch.column(each), each) if each in there else repeat(None)
             for each in EVIDENCE
         ]
-        return map(Why._make, zip(*lists, strict=False))
+        return map(Why, *lists)
 
 
 def _full(topic: str, column: str) -> str:
