@@ -79,7 +79,8 @@ class Sender:
                 of_way[way] = (await self._link(way)).publish
                 self.topics[way.topic] += count
             publishers = [of_way[way] for way in ways]
-        line, step = self._line, min(_SLICE, self._most)
+        # With half of the room at once, producers have work while the next half is handed over.
+        line, step = self._line, max(1, min(_SLICE, self._most // 2))
         for start in range(0, len(messages), step):
             end = min(start + step, len(messages))
             await self._room(end - start)
