@@ -41,8 +41,8 @@ asyncio.set_event_loop(None)
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 
-BATCHES: Final = 12
-ROWS: Final = 500  # in each
+BATCHES: Final = 6
+ROWS: Final = 1000  # in each
 TOTAL: Final = BATCHES * ROWS
 KILLS: Final = 6
 

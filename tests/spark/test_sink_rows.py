@@ -29,6 +29,7 @@ from sink_kit import URL, batch_of, schema_of
 
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.outgoing import Outgoing
+from pulsar_encore.spark.sink.arrays import maps_of
 from pulsar_encore.spark.sink.columns import layout_of
 from pulsar_encore.spark.sink.copies import Times, Way
 from pulsar_encore.spark.sink.encoding import encoder_of
@@ -242,3 +243,10 @@ def test_a_row_that_does_not_fit_is_an_error() -> None:
     schema = schema_of(id="int")
     with pytest.raises(ConfigurationError, match="a row does not fit valueSchema"):
         read(schema, batch_of(schema, [(None,)]), valueFormat="avro", valueSchema=AVRO)
+
+
+def test_a_null_map_may_have_something_behind_it() -> None:
+    """Arrow allows entries under a null; nobody may see them."""
+    texts = pa.array(["a", "b"])
+    column = pa.MapArray.from_arrays([0, 1, 2], texts, texts, mask=pa.array([True, False]))
+    assert maps_of(column, "m") == [None, {"b": "b"}]

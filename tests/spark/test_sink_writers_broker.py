@@ -17,7 +17,7 @@ from sink_kit import NAMESPACE, Home, batch_of, home, schema_of
 import pulsar_encore as encore
 from pulsar_encore import letters
 from pulsar_encore.devbroker import BrokerSettings, Fault, FaultPlan
-from pulsar_encore.errors import ConfigurationError, TransportTimeout
+from pulsar_encore.errors import ConfigurationError, NotSupportedError, TransportTimeout
 from pulsar_encore.exceptions import MessageTooBig, ProducerBusy, TopicTerminated
 from pulsar_encore.ids import MessageId
 from pulsar_encore.spark.sink import SinkCommit, batch_writer
@@ -347,3 +347,16 @@ def test_tasks_beside_each_other_are_no_trouble() -> None:
             each.join()
         assert not failures
         assert sorted(bodies(here, "t")) == [each for (each,) in values(9000)]
+
+
+def test_the_stock_transport_serves_too(here: Home) -> None:
+    options = {"topic": "t", "pulsar.client.transport": "stock"}
+    schema = schema_of(value="binary", __key="string")
+    here.write(schema, [(each, "k") for (each,) in values(50)], options=options)
+    assert bodies(here, "t") == [each for (each,) in values(50)]
+    with pytest.raises(NotSupportedError):
+        here.write(schema_of(value="binary", __key="binary"), [(b"", b"k")], options=options)
+    avro = {**options, "valueFormat": "avro"}
+    text = '{"type":"record","name":"O","fields":[{"name":"id","type":"int"}]}'
+    with pytest.raises(NotSupportedError, match="needs the native transport"):
+        here.write(schema_of(id="int"), [(1,)], options={**avro, "valueSchema": text})
