@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import tempfile
 import time
 import uuid
@@ -30,7 +29,7 @@ import pulsar_encore as encore
 from pulsar_encore.spark import PulsarDataSource
 from pulsar_encore.spark.driver.batch import PulsarBatchReader
 
-from ..spark.sessions import environment, session
+from ..spark.spark_kit import spark_session
 
 SIZE: Final = 200
 BATCH: Final = 1000
@@ -129,14 +128,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--messages", type=int, default=1_000_000)
     given = parser.parse_args(arguments)
-    os.environ.update(environment())
-    folder = Path(tempfile.mkdtemp())
-    spark = session(folder, "local[2]")
+    with tempfile.TemporaryDirectory() as folder, spark_session("local[2]") as spark:
+        compare(spark, Path(folder), given.url, given.messages, given.rounds)
+
+
+def compare(spark: SparkSession, folder: Path, url: str, count: int, rounds: int) -> None:
+    """Print the table."""
     spark.dataSource.register(PulsarDataSource)
     spark.dataSource.register(TupleSource)
     topic = f"persistent://public/default/spark-{uuid.uuid4().hex[:8]}"
-    asyncio.run(fill(given.url, topic, given.messages))
-    url, count = given.url, given.messages
+    asyncio.run(fill(url, topic, count))
     slim = {"includeMetadata": "none"}
     ways: dict[str, Callable[[], float]] = {
         "record batches, one task": lambda: read(spark, url, topic, "pulsar"),
@@ -151,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for run in ways.values():
         run()  # warm
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(given.rounds):
+    for _ in range(rounds):
         for name, run in ways.items():
             seconds[name].append(run())
     middle = {name: median(each) for name, each in seconds.items()}
@@ -178,9 +179,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     first = {"pulsar": stream, "rate": rate}
     for name, make in first.items():
-        times = [first_row(make(), folder) for _ in range(given.rounds + 1)][1:]
+        times = [first_row(make(), folder) for _ in range(rounds + 1)][1:]
         print(f"first row of a stream, {name:6} {median(times):>10.2f} s")
-    spark.stop()
 
 
 if __name__ == "__main__":

@@ -8,17 +8,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from .sessions import environment, session
+from .spark_kit import spark_session
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment().items():
-            patch.setenv(name, value)
-        started = session(tmp_path_factory.mktemp("warehouse"))
+def spark() -> Iterator[SparkSession]:
+    """Two cores; a task may fail three times."""
+    # Hours must not depend on the zone, and this one is off by half an hour.
+    with spark_session("local[2,4]", spark__sql__session__timeZone="Asia/Kolkata") as started:
         yield started
-        started.stop()
 
 
 @pytest.fixture

@@ -11,26 +11,25 @@ import json
 import sys
 from pathlib import Path
 
-from .sessions import session
+from .spark_kit import spark_session
 
 
 def main(folder: Path, options: dict[str, str]) -> None:
-    spark = session(folder / "warehouse")
-    reader = spark.readStream.format("pulsar")
-    for name, value in options.items():
-        reader = reader.option(name, value)
-    query = (
-        reader.load()
-        .writeStream.format("parquet")
-        .option("path", str(folder / "rows"))
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    print("running", flush=True)
-    query.awaitTermination()
-    print("done", flush=True)
-    spark.stop()
+    with spark_session("local[2,4]") as spark:
+        reader = spark.readStream.format("pulsar")
+        for name, value in options.items():
+            reader = reader.option(name, value)
+        query = (
+            reader.load()
+            .writeStream.format("parquet")
+            .option("path", str(folder / "rows"))
+            .option("checkpointLocation", str(folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        print("running", flush=True)
+        query.awaitTermination()
+        print("done", flush=True)
 
 
 if __name__ == "__main__":

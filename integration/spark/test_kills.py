@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from pyspark.sql import SparkSession
 from ..admin import Admin
 from ..pulsar_server import Server
 from .kit import body, more_than_once, publish, values
-from .sessions import environment
+from .spark_kit import worker_environment
 
 MESSAGES = 20_000
 KILLS = 6
@@ -26,11 +25,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def begin(folder: Path, options: dict[str, str]) -> subprocess.Popen[str]:
     """Start the program; its processes are a group of their own."""
+    worker_environment()
     with (folder / "log").open("a", encoding="utf-8") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "integration.spark.killed_query", folder, json.dumps(options)],
             cwd=ROOT,
-            env={**os.environ, **environment()},
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+)
 from pyspark.sql.types import StructType
 
 from .columns import chosen, projected, schema_of
@@ -15,13 +19,14 @@ from .driver.batch import PulsarBatchReader
 from .driver.stream import PulsarStreamReader
 from .options import ReadOptions, read_options
 from .reading.values import values_of
+from .sink import batch_writer, stream_writer
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
 
 class PulsarDataSource(DataSource):
-    """Pulsar as a source of Spark.
+    """Pulsar as a source and a sink of Spark.
 
     Args:
         options: As given to ``.option(...)``.
@@ -50,6 +55,12 @@ class PulsarDataSource(DataSource):
     def streamReader(self, schema: StructType) -> PulsarStreamReader:
         options = self._read(streaming=True)
         return PulsarStreamReader(options, projected(schema, self.schema()))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return batch_writer(dict(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        return stream_writer(dict(self.options), schema, overwrite)
 
     def _read(self, *, streaming: bool | None) -> ReadOptions:
         return read_options(dict(self.options), streaming=streaming)

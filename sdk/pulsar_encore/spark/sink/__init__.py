@@ -1,1 +1,8 @@
-"""Rows to messages."""
+"""The sink: rows of Spark as messages, letters and replays.
+
+Its seam is `batch_writer` and `stream_writer`: options and a schema in, checked; a writer out.
+"""
+
+from .writers import SinkCommit, batch_writer, stream_writer
+
+__all__ = ["SinkCommit", "batch_writer", "stream_writer"]

@@ -1,0 +1,219 @@
+"""The Spark sink beside row-wise writers that do the same: rows into a topic, in one session.
+
+Each row has a value of 100 bytes, a key and an event time. Row-wise are a writer that sends each
+row by this SDK's `Producer.send`, and one that does by the stock client's `send_async`; both keep
+as many messages under way as the sink does. They take turns on new topics, and the medians count.
+The bar: 4 times the rows/s of the first, whose publishing is the same.
+
+    python -m integration.benchmarks.spark_sink [--url URL] [--rows 100000] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Iterator, MutableMapping
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMessage
+
+from pulsar_encore.spark.connecting import Connection
+from pulsar_encore.spark.runtime import runtime
+from pulsar_encore.spark.sink import batch_writer
+
+from ..spark.spark_kit import spark_session
+from .figures import Row, report
+from .processes import broker, fresh_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS: Final = 100_000
+ROUNDS: Final = 3
+TASKS: Final = 2
+UNDER_WAY: Final = 10_000
+BAR: Final = 4.0
+
+
+class Arrow(DataSource):
+    """The sink."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self.options = options
+
+    @classmethod
+    def name(cls) -> str:
+        return "arrow"
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
+        return batch_writer(dict(self.options), schema, overwrite)
+
+
+class Rowwise(Arrow):
+    """A row at a time by this SDK."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rowwise"
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
+        return RowWriter(self.options["service.url"], self.options["topic"])
+
+
+class StockRowwise(Rowwise):
+    """A row at a time by the stock client."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "stock_rowwise"
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
+        return StockRowWriter(self.options["service.url"], self.options["topic"])
+
+
+class RowWriter(DataSourceWriter):
+    """Sends each row by `Producer.send`, some thousands at once."""
+
+    def __init__(self, url: str, topic: str) -> None:
+        self.url = url
+        self.topic = topic
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        home = runtime()
+        client = home.client(Connection(service_url=self.url))
+
+        async def make() -> Any:
+            return await client.create_producer(
+                self.topic, max_pending_messages=UNDER_WAY, block_if_queue_full=True
+            )
+
+        producer = home.call(make(), "make a producer")
+        room = threading.BoundedSemaphore(UNDER_WAY)
+        failures: list[BaseException] = []
+
+        def sent(done: Any) -> None:
+            room.release()
+            if done.exception() is not None:
+                failures.append(done.exception())
+
+        for row in iterator:
+            room.acquire()
+            sending = asyncio.run_coroutine_threadsafe(
+                producer.send(
+                    bytes(row.value),
+                    partition_key=row["__key"],
+                    event_timestamp=int(row["__eventTime"].timestamp() * 1000),
+                ),
+                home.loop,
+            )
+            sending.add_done_callback(sent)
+        for _ in range(UNDER_WAY):
+            room.acquire()
+        home.call(producer.close(), "close the producer")
+        if failures:
+            raise failures[0]
+        return WriterCommitMessage()
+
+
+class StockRowWriter(RowWriter):
+    """Sends each row by the C++ library, which batches and waits on threads of its own."""
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        import pulsar
+
+        client = pulsar.Client(self.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        producer = client.create_producer(
+            self.topic,
+            batching_enabled=True,
+            max_pending_messages=UNDER_WAY,
+            block_if_queue_full=True,
+        )
+        failures: list[Any] = []
+
+        def sent(result: Any, _: Any) -> None:
+            if result != pulsar.Result.Ok:
+                failures.append(result)
+
+        for row in iterator:
+            producer.send_async(
+                bytes(row.value),
+                sent,
+                partition_key=row["__key"],
+                event_timestamp=int(row["__eventTime"].timestamp() * 1000),
+            )
+        producer.flush()
+        client.close()
+        if failures:
+            raise RuntimeError(str(failures[0]))
+        return WriterCommitMessage()
+
+
+SIDES: Final = (Arrow, Rowwise, StockRowwise)
+
+
+def rows_of(spark: SparkSession, count: int) -> DataFrame:
+    """What is written; computed beforehand, so that its making is no part of the figures."""
+    made = spark.range(0, count, numPartitions=TASKS).select(
+        F.rpad(F.col("id").cast("string"), 100, "x").cast("binary").alias("value"),
+        F.concat(F.lit("key-"), F.col("id") % 1000).alias("__key"),
+        F.timestamp_millis(F.lit(1_700_000_000_000) + F.col("id")).alias("__eventTime"),
+    )
+    kept = made.cache()
+    kept.count()
+    return kept
+
+
+def run(url: str | None = None, *, rows: int = ROWS, rounds: int = ROUNDS) -> list[Row]:
+    """Measure all sides in turn, after one round that warms them up."""
+    rates: dict[str, list[float]] = {each.name(): [] for each in SIDES}
+    with broker(url) as where, spark_session(f"local[{TASKS}]") as spark:
+        for side in SIDES:
+            spark.dataSource.register(side)
+        made = rows_of(spark, rows)
+        for warm in (False, *[True] * rounds):
+            for side in SIDES:
+                writer = made.write.format(side.name()).mode("append")
+                started = time.perf_counter()
+                writer.options(**{"service.url": where, "topic": fresh_topic()}).save()
+                if warm:
+                    rates[side.name()].append(rows / (time.perf_counter() - started))
+        made.unpersist()
+    ours, rowwise, stock = (median(rates[each.name()]) for each in SIDES)
+    return [
+        Row(
+            what="Spark sink",
+            unit="rows/s",
+            figure=ours,
+            other=rowwise,
+            bar=BAR * rowwise,
+            higher_is_better=True,
+            beside="row-wise",
+        ),
+        Row(
+            what="Spark sink",
+            unit="rows/s",
+            figure=ours,
+            other=stock,
+            higher_is_better=True,
+            beside="row-wise stock",
+        ),
+    ]
+
+
+def main() -> int:
+    """Print the table; the exit code says whether the bar was met."""
+    parser = argparse.ArgumentParser(description="The Spark sink.")
+    parser.add_argument("--url")
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    given = parser.parse_args()
+    return report(run(given.url, rows=given.rows, rounds=given.rounds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""A streaming query into the sink, to be killed: `python -m integration.spark.sink_process JSON`.
+
+Micro-batches of numbered rows, the same whenever one is run again, until the last of them is done.
+The JSON has `checkpoint`, `batches`, `rows` (in each) and `options` of the sink.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from pyspark.sql import functions as F
+
+from .sink_source import Sink
+from .spark_kit import spark_session
+
+
+def main(checkpoint: str, batches: int, rows: int, options: dict[str, str]) -> None:
+    """Run the query to its last micro-batch.
+
+    Raises:
+        StreamingQueryException: It failed.
+    """
+    with spark_session(
+        "local[2,8]", spark__sql__execution__arrow__maxRecordsPerBatch="20"
+    ) as spark:
+        spark.dataSource.register(Sink)
+        made = (
+            spark.readStream.format("rate-micro-batch")
+            .options(rowsPerBatch=str(rows), numPartitions="2", startTimestamp="0")
+            .load()
+            .select(F.col("value").cast("string").alias("value"))
+        )
+        query: Any = (
+            made.writeStream.format("sink")
+            .options(checkpointLocation=checkpoint, **options)
+            .start()
+        )
+        while query.isActive and (query.lastProgress or {"batchId": -1})["batchId"] < batches - 1:
+            time.sleep(0.05)
+        failure = query.exception()
+        query.stop()
+        if failure is not None:
+            raise failure
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))

@@ -1,0 +1,58 @@
+"""The sink as a data source that may be slowed down, so that a kill finds it at work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from pulsar_encore.spark.sink import batch_writer, stream_writer
+
+
+class Sink(DataSource):
+    """``format("sink")``; its option `pauseMs` is a wait before each record batch."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self.given = dict(options)
+        self.pause_s = int(self.given.pop("pausems", "0")) / 1000
+
+    @classmethod
+    def name(cls) -> str:
+        return "sink"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return batch_writer(self.given, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        return Slow(stream_writer(self.given, schema, overwrite), self.pause_s)
+
+
+class Slow(DataSourceStreamArrowWriter):
+    """Another writer, slowed down."""
+
+    def __init__(self, writer: DataSourceStreamArrowWriter, pause_s: float) -> None:
+        self.writer = writer
+        self.pause_s = pause_s
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        def slowly() -> Iterator[pa.RecordBatch]:
+            for batch in iterator:
+                time.sleep(self.pause_s)
+                yield batch
+
+        return self.writer.write(slowly())
+
+    def commit(self, messages: Any, batchId: int) -> None:
+        self.writer.commit(messages, batchId)
+
+    def abort(self, messages: Any, batchId: int) -> None:
+        self.writer.abort(messages, batchId)

@@ -1,0 +1,328 @@
+"""The sink in Spark: batches and streams to their topics, and what kills leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+import pulsar_encore as encore
+from pulsar_encore import letters
+from pulsar_encore.devbroker import BrokerSettings, BrokerThread, run_in_thread
+from pulsar_encore.wire.entries import decode_body
+
+from ..admin import Admin
+from ..pulsar_server import Server
+from .sink_source import Sink
+from .spark_kit import ROOT, worker_environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# looptime's plugin asks for a loop before every synchronous test; see the contract's fixtures.
+asyncio.set_event_loop(None)
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+
+BATCHES: Final = 6
+ROWS: Final = 1000  # in each
+TOTAL: Final = BATCHES * ROWS
+KILLS: Final = 6
+
+
+@pytest.fixture
+def broker() -> Iterator[BrokerThread]:
+    with run_in_thread(BrokerSettings(keep_acked=True, record=False)) as running:
+        yield running
+
+
+@pytest.fixture
+def session(spark: SparkSession) -> SparkSession:
+    spark.dataSource.register(Sink)
+    return spark
+
+
+def read(url: str, topic: str) -> list[encore.Message]:
+    """All messages of a topic, in order."""
+
+    async def all_of_it() -> list[encore.Message]:
+        async with (
+            encore.Client(url) as client,
+            await client.create_reader(topic, encore.MessageId.earliest) as reader,
+        ):
+            found = []
+            while await reader.has_message_available():
+                found.append(await reader.read_next(10_000))
+            return found
+
+    return asyncio.run(all_of_it())
+
+
+def test_a_batch_is_written_with_all_its_columns(
+    session: SparkSession, broker: BrokerThread
+) -> None:
+    at = datetime(2024, 5, 6, 7, 8, 9, 120_000, tzinfo=UTC)
+    made = session.range(0, 2000, numPartitions=2).select(
+        F.col("id").cast("string").alias("value"),
+        F.concat(F.lit("t"), F.col("id") % 2).alias("__topic"),
+        F.col("id").cast("string").cast("binary").alias("__key"),
+        F.lit(at).alias("__eventTime"),
+        F.create_map(F.lit("n"), F.col("id").cast("string")).alias("__messageProperties"),
+    )
+    made.write.format("sink").option("service.url", broker.url).mode("append").save()
+    for number in range(2):
+        found = read(broker.url, f"t{number}")
+        assert Counter(int(each.data()) for each in found) == Counter(range(number, 2000, 2))
+        assert all(each.partition_key_bytes() == each.data() for each in found)
+        assert {each.event_timestamp() for each in found} == {int(at.timestamp() * 1000)}
+        assert all(each.properties() == {"n": each.data().decode()} for each in found)
+        for task in (range(1000), range(1000, 2000)):  # in the order of the rows, task by task
+            numbers = [number for each in found if (number := int(each.data())) in task]
+            assert numbers == sorted(numbers)
+
+
+def test_records_are_encoded(session: SparkSession, broker: BrokerThread) -> None:
+    made = session.createDataFrame([(1, "a"), (2, None)], "id int, name string").coalesce(1)
+    options = {"service.url": broker.url, "topic": "t", "valueFormat": "json"}
+    made.write.format("sink").options(**options).mode("append").save()
+    assert [each.data() for each in read(broker.url, "t")] == [
+        b'{"id":1,"name":"a"}',
+        b'{"id":2,"name":null}',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "said"),
+    [
+        ("append", {"topic": "t", "bogus": "1"}, "there is no option 'bogus'"),
+        ("append", {}, "nothing says where rows go"),
+        ("overwrite", {"topic": "t"}, "a topic cannot be overwritten"),
+    ],
+)
+def test_what_is_wrong_is_said_when_it_is_planned(
+    session: SparkSession, broker: BrokerThread, mode: str, options: dict[str, str], said: str
+) -> None:
+    made = session.range(1).select(F.col("id").cast("string").alias("value"))
+    writer = made.write.format("sink").option("service.url", broker.url).options(**options)
+    with pytest.raises(PySparkException) as caught:
+        writer.mode(mode).save()
+    assert said in str(caught.value)
+    assert broker.topics() == []
+
+
+def test_a_stream_is_dead_lettered_and_replayed(
+    session: SparkSession, broker: BrokerThread, tmp_path: Path
+) -> None:
+    source = tmp_path / "rows"
+    session.range(0, 50, numPartitions=2).write.parquet(str(source))
+    orders = "persistent://public/default/orders"
+    failing = (
+        session.readStream.schema("id long")
+        .parquet(str(source))
+        .select(
+            F.col("id").cast("string").alias("value"),
+            F.lit(orders).alias("__topic"),
+            F.lit(encore.MessageId(-1, 7, 8).serialize()).alias("__messageId"),
+            F.create_map(F.lit("n"), F.col("id").cast("string")).alias("__messageProperties"),
+            F.lit("ValueError").alias("errorClass"),
+            F.concat(F.lit("no "), F.col("id")).alias("errorMessage"),
+        )
+    )
+    options = {"service.url": broker.url, "sinkMode": "dead_letter", "subscription": "billing"}
+    query = (
+        failing.writeStream.format("sink")
+        .options(checkpointLocation=str(tmp_path / "checkpoint"), **options)
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    dead = read(broker.url, f"{orders}-billing-DLQ")
+    assert Counter(int(each.data()) for each in dead) == Counter(range(50))
+    assert {each.properties()[letters.ERROR_CLASS] for each in dead} == {"ValueError"}
+    assert len({each.properties()[letters.FINGERPRINT] for each in dead}) == 1
+    rows = [
+        (each.data(), each.topic_name(), each.message_id().serialize(), each.properties())
+        for each in dead
+    ]
+    columns = (
+        "value binary, __topic string, __messageId binary, __messageProperties map<string,string>"
+    )
+    session.createDataFrame(rows, columns).write.format("sink").options(
+        **{"service.url": broker.url, "sinkMode": "replay", "replayId": "r"}
+    ).mode("append").save()
+    again = read(broker.url, orders)
+    assert Counter(int(each.data()) for each in again) == Counter(range(50))
+    assert {each.properties()[letters.REPLAY_ID] for each in again} == {"r"}
+
+
+# Kills
+
+
+class Driver:
+    """A query in a process of its own.
+
+    Args:
+        checkpoint: Of the query.
+        options: Of the sink.
+    """
+
+    def __init__(self, checkpoint: Path, options: dict[str, str]) -> None:
+        worker_environment()
+        told = {
+            "checkpoint": str(checkpoint),
+            "batches": BATCHES,
+            "rows": ROWS,
+            "options": {"pauseMs": "25", **options},
+        }
+        command = [sys.executable, "-m", "integration.spark.sink_process", json.dumps(told)]
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def finish(self, within_s: float) -> None:
+        """Wait for its own end."""
+        _, problems = self._process.communicate(timeout=within_s)
+        assert self._process.returncode == 0, problems[-3000:]
+
+    def _family(self) -> list[psutil.Process]:
+        with suppress(psutil.NoSuchProcess):
+            return psutil.Process(self._process.pid).children(recursive=True)
+        return []
+
+    def kill_worker(self) -> bool:
+        """Kill one of Spark's Python workers; whether there was one."""
+        for each in self._family():
+            with suppress(psutil.NoSuchProcess):
+                parent = each.parent()
+                if parent is not None and "pyspark.daemon" in parent.cmdline():
+                    each.send_signal(signal.SIGKILL)
+                    return True
+        return False
+
+    def kill(self) -> None:
+        """Kill the driver, its JVM and all of its workers."""
+        family = self._family()
+        self._process.kill()
+        for each in family:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        self._process.communicate()
+        psutil.wait_procs(family, timeout=10)
+
+
+def run_with_kills(checkpoint: Path, options: dict[str, str], stored: Callable[[], int]) -> int:
+    """Kill a worker or all of it, in turn, whenever another share of the rows is stored.
+
+    Returns:
+        How many kills there were.
+    """
+    driver = Driver(checkpoint, options)
+    kills = 0
+    deadline = time.monotonic() + 240
+    try:
+        while kills < KILLS and not driver.ended:
+            assert time.monotonic() < deadline, f"{stored()} rows after {kills} kills"
+            if stored() <= TOTAL * (2 * kills + 1) // (2 * KILLS + 2):
+                time.sleep(0.02)
+            elif kills % 2:
+                driver.kill()
+                kills += 1
+                driver = Driver(checkpoint, options)
+            elif driver.kill_worker():
+                kills += 1
+        driver.finish(120)
+    finally:
+        driver.kill()
+    return kills
+
+
+@pytest.mark.timeout(400)
+def test_nothing_is_lost_over_kills(broker: BrokerThread, tmp_path: Path) -> None:
+    topic = "persistent://public/default/t"
+    broker.create_topic(topic)
+
+    def stored() -> int:
+        return broker.call(
+            lambda running: sum(
+                each.messages for each in running.service.catalogue.topic(topic).log.entries
+            )
+        )
+
+    options = {
+        "service.url": broker.url,
+        "topic": topic,
+        "deduplication": "task-sequence",
+        "producerName": "job",
+    }
+    assert run_with_kills(tmp_path / "checkpoint", options, stored) == KILLS
+    found = Counter(int(each.data()) for each in read(broker.url, topic))
+    assert sorted(found) == list(range(TOTAL))
+    doubles = found.total() - TOTAL
+    print(f"{KILLS} kills, {TOTAL} rows: none lost, {doubles} stored twice without deduplication")
+    # What a broker that deduplicates drops of them: whatever is not above the producer's highest.
+    assert doubles == _dropped(broker, topic)
+
+
+def _dropped(broker: BrokerThread, topic: str) -> int:
+    """Messages that a broker would have known by their numbers."""
+
+    def count(running: Any) -> int:
+        highest: dict[str, int] = {}
+        dropped = 0
+        for entry in running.service.catalogue.topic(topic).log.entries:
+            metadata = decode_body(entry.body).metadata
+            if metadata.sequence_id <= highest.get(metadata.producer_name, -1):
+                dropped += entry.messages
+            else:
+                last = metadata.highest_sequence_id or metadata.sequence_id
+                highest[metadata.producer_name] = last
+        return dropped
+
+    return broker.call(count)
+
+
+@pytest.mark.timeout(400)
+def test_nothing_is_stored_twice_where_the_broker_deduplicates(
+    pulsar: Server, admin: Admin, tmp_path: Path
+) -> None:
+    namespace = f"public/dedup-{uuid.uuid4().hex[:8]}"
+    admin.create_namespace(namespace)
+    admin.set_namespace_policy(namespace, "deduplication", True)
+    topic = f"persistent://{namespace}/t"
+    admin.create_topic(topic)
+
+    def stored() -> int:
+        return int(admin.stats(topic)["msgInCounter"])
+
+    options = {
+        "service.url": pulsar.service_url,
+        "topic": topic,
+        "deduplication": "task-sequence",
+        "producerName": "job",
+    }
+    try:
+        assert run_with_kills(tmp_path / "checkpoint", options, stored) == KILLS
+        found = Counter(int(each.data()) for each in read(pulsar.service_url, topic))
+        assert sorted(found) == list(range(TOTAL))
+        assert found.total() == TOTAL
+    finally:
+        admin.delete_namespace(namespace)

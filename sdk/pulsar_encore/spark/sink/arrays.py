@@ -1,0 +1,89 @@
+"""Columns of Arrow as lists of Python's values, a column at a time. Pure.
+
+A row at a time would cost several times as much: most of it is one call for each column.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from ...errors import ConfigurationError
+
+
+def bytes_of(column: pa.Array) -> list[bytes | None]:
+    """Bytes as they are, and text as its UTF-8."""
+    if pa.types.is_string(column.type):
+        column = column.cast(pa.binary())
+    elif pa.types.is_large_string(column.type):
+        column = column.cast(pa.large_binary())
+    found: list[bytes | None] = column.to_pylist()
+    return found
+
+
+def texts_of(column: pa.Array, name: str) -> list[str | None]:
+    """Text as it is, and bytes read as UTF-8.
+
+    Raises:
+        ConfigurationError: Bytes are no text; names the column.
+    """
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        text = pa.string() if pa.types.is_binary(column.type) else pa.large_string()
+        try:
+            column = column.cast(text)
+        except pa.ArrowInvalid as error:
+            raise ConfigurationError(
+                f"{name} has bytes that are no text in UTF-8, and textKeys=true says it is text"
+            ) from error
+    found: list[str | None] = column.to_pylist()
+    return found
+
+
+def keys_of(column: pa.Array, name: str, *, text: bool) -> list[Any]:
+    """Keys as they are given to a producer: bytes, or text.
+
+    Args:
+        column: Of bytes or of text.
+        name: Of the column.
+        text: Bytes are text.
+
+    Raises:
+        ConfigurationError: They are not.
+    """
+    return texts_of(column, name) if text else column.to_pylist()
+
+
+def millis_of(column: pa.Array) -> list[int | None]:
+    """Timestamps in ms since the epoch, the ms they are in."""
+    whole = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    micros: list[int | None] = whole.to_pylist()
+    if whole.null_count:
+        return [None if each is None else each // 1000 for each in micros]
+    return [each // 1000 for each in micros if each is not None]
+
+
+def maps_of(column: pa.MapArray, name: str) -> list[dict[str, str] | None]:
+    """Maps of text to text; one that is empty is None, as one that is null.
+
+    Raises:
+        ConfigurationError: A value is null, which a property cannot be.
+    """
+    keys, values = column.keys.to_pylist(), column.items.to_pylist()
+    spans = list(pairwise(column.offsets.to_pylist()))
+    found = [
+        dict(zip(keys[start:end], values[start:end], strict=True)) or None for start, end in spans
+    ]
+    if column.null_count:
+        valid = column.is_valid().to_pylist()
+        found = [each if there else None for each, there in zip(found, valid, strict=True)]
+    if column.items.null_count:
+        for row in found:
+            for key, value in (row or {}).items():
+                if value is None:
+                    raise ConfigurationError(
+                        f"{name} has the property {key!r} with null as its value: leave it out, or "
+                        "give it a text"
+                    )
+    return found

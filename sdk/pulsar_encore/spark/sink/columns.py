@@ -1,0 +1,206 @@
+"""Which input columns mean what, and whether they are fit for it.
+
+Owns `Layout`, made of a schema when the query is planned: Spark lets any schema through, so what is
+wrong with one has to be said here. Refuses a column that would not be sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from ...errors import ConfigurationError
+from ..columns import FULL, LETTER, VALUE
+from ..parsing import nearest
+from .options import DEAD_LETTER, PRODUCE, RECONSUME, SinkOptions
+
+TOPIC, KEY, ORDERING_KEY, EVENT_TIME = "topic", "key", "orderingKey", "eventTime"
+PROPERTIES, AFTER_MS, AT, CLUSTERS = (
+    "messageProperties",
+    "deliverAfterMs",
+    "deliverAt",
+    "replicationClusters",
+)
+MESSAGE_ID, SCHEMA_VERSION = "messageId", "schemaVersion"
+
+_TEXT: Final = StringType()
+_BYTES: Final = BinaryType()
+_TYPES: Final[Mapping[str, tuple[DataType, ...]]] = {
+    TOPIC: (_TEXT,),
+    KEY: (_BYTES, _TEXT),
+    ORDERING_KEY: (_BYTES, _TEXT),
+    EVENT_TIME: (TimestampType(),),
+    PROPERTIES: (MapType(_TEXT, _TEXT),),
+    AFTER_MS: (LongType(), IntegerType()),
+    AT: (TimestampType(),),
+    CLUSTERS: (ArrayType(_TEXT),),
+    MESSAGE_ID: (_BYTES,),
+    SCHEMA_VERSION: (_BYTES,),
+}
+_OF_PRODUCE: Final = (TOPIC, KEY, ORDERING_KEY, EVENT_TIME, PROPERTIES, AFTER_MS, AT, CLUSTERS)
+_OF_COPIES: Final = (
+    TOPIC,
+    KEY,
+    ORDERING_KEY,
+    EVENT_TIME,
+    PROPERTIES,
+    MESSAGE_ID,
+    SCHEMA_VERSION,
+)
+_NEEDED_BY_COPIES: Final = (TOPIC, MESSAGE_ID, PROPERTIES)
+EVIDENCE: Final = ("errorClass", "errorMessage", "errorStack", "reason")
+"""Columns that say why a row failed; without prefix, as they are the job's own."""
+
+# What the source yields beside: where a message was, and not what it is.
+_LEFT_BEHIND: Final = frozenset(each.key for each in FULL + LETTER)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the columns of a write are for.
+
+    Attributes:
+        values: Names of the columns that make the value: one of raw bytes, or a record's fields.
+        metadata: Names of the others by what they mean, which is their name without prefix.
+        evidence: Those of `EVIDENCE` that are there.
+    """
+
+    values: tuple[StructField, ...]
+    metadata: Mapping[str, str]
+    evidence: tuple[str, ...] = ()
+
+    def name(self, key: str) -> str | None:
+        """The column that means `key`, or None."""
+        return self.metadata.get(key)
+
+
+def layout_of(schema: StructType, options: SinkOptions) -> Layout:
+    """What the columns of a schema are for.
+
+    Raises:
+        ConfigurationError: One is missing, of the wrong type, or would not be sent.
+    """
+    prefix, copies = options.prefix, options.mode != PRODUCE
+    known = _OF_COPIES if copies else _OF_PRODUCE
+    own: list[StructField] = []
+    metadata: dict[str, str] = {}
+    evidence: list[str] = []
+    seen: set[str] = set()
+    for field in schema:
+        if field.name in seen:
+            raise ConfigurationError(f"the column {field.name} is there twice: rename one")
+        seen.add(field.name)
+        key = field.name.removeprefix(prefix)
+        if not field.name.startswith(prefix):
+            if options.mode in (RECONSUME, DEAD_LETTER) and field.name in EVIDENCE:
+                _check(field, (_TEXT,))
+                evidence.append(field.name)
+            else:
+                own.append(field)
+        elif key in known:
+            _check(field, _TYPES[key])
+            metadata[key] = field.name
+        elif key not in _LEFT_BEHIND:
+            raise ConfigurationError(_unknown(field.name, prefix, known, options.mode))
+    if AFTER_MS in metadata and AT in metadata:
+        raise ConfigurationError(f"give {metadata[AFTER_MS]} or {metadata[AT]}, not both")
+    _check_needed(metadata, options)
+    if options.value_format == "raw":
+        own = [_raw_value(own, options.mode)]
+    elif not own:
+        raise ConfigurationError(
+            f"valueFormat={options.value_format} encodes the columns without the prefix "
+            f"{prefix!r}, and there are none"
+        )
+    return Layout(tuple(own), metadata, tuple(evidence))
+
+
+def _unknown(name: str, prefix: str, known: tuple[str, ...], mode: str) -> str:
+    names = [prefix + each for each in known]
+    return (
+        f"the column {name} means nothing to sinkMode={mode}{nearest(name, names)}: known are "
+        f"{', '.join(names)}; drop it, or set metadataPrefix if it belongs to the value"
+    )
+
+
+def _check(field: StructField, types: tuple[DataType, ...]) -> None:
+    kind = field.dataType
+    # Strings may have a collation; of maps and arrays nothing is said of what may be null in them.
+    if not any(
+        isinstance(kind, type(each)) and _plain(kind) == each.simpleString() for each in types
+    ):
+        wanted = " or ".join(each.simpleString() for each in types)
+        raise ConfigurationError(
+            f"the column {field.name} must be {wanted}, it is {kind.simpleString()}: cast it"
+        )
+
+
+def _plain(kind: DataType) -> str:
+    return "string" if isinstance(kind, StringType) else kind.simpleString()
+
+
+def _check_needed(metadata: Mapping[str, str], options: SinkOptions) -> None:
+    prefix = options.prefix
+    if options.mode == PRODUCE:
+        if options.topic is None and TOPIC not in metadata:
+            raise ConfigurationError(
+                f"nothing says where rows go: set the option topic, or add a column {prefix}{TOPIC}"
+            )
+        return
+    missing = [prefix + each for each in _NEEDED_BY_COPIES if each not in metadata]
+    if missing:
+        raise ConfigurationError(
+            f"sinkMode={options.mode} copies messages that were read, and needs their columns "
+            f"{', '.join(prefix + each for each in _NEEDED_BY_COPIES)}; missing are "
+            f"{', '.join(missing)}"
+        )
+
+
+def _raw_value(own: list[StructField], mode: str) -> StructField:
+    """The one column beside the others."""
+    value = next((each for each in own if each.name == VALUE), None)
+    if value is None:
+        raise ConfigurationError(
+            f"there is no column {VALUE} of type binary or string"
+            + ("; to send a record of columns set valueFormat=json" if mode == PRODUCE else "")
+        )
+    _check(value, (_BYTES, _TEXT))
+    others = [each.name for each in own if each is not value]
+    if others:
+        raise ConfigurationError(
+            f"the columns {', '.join(others)} would not be sent: drop them"
+            + (f", or set valueFormat=json and rename {VALUE}" if mode == PRODUCE else "")
+        )
+    return value
+
+
+def check_keys(schema: StructType, layout: Layout, options: SinkOptions) -> None:
+    """That nobody has to guess what a copy's key was.
+
+    Raises:
+        ConfigurationError: Keys are bytes, as the source yields them, of keys that were sent as
+            text and of those that were sent as bytes; and nobody said which they are.
+    """
+    name = layout.name(KEY)
+    if options.mode == PRODUCE or name is None or options.text_keys is not None:
+        return
+    if isinstance(schema[name].dataType, BinaryType):
+        raise ConfigurationError(
+            f"{name} is binary, and keys that were sent as text and as bytes look the same there: "
+            "say which they are by textKeys=true (as of most clients) or textKeys=false (Java's "
+            "keyBytes)"
+        )

@@ -1,0 +1,238 @@
+"""What becomes of a row that was read from Pulsar: a retry letter, a dead letter, or a replay.
+
+Owns `CopyRule` and its kinds, one for each `sinkMode` but produce: of an original, the `Outgoing`,
+and the way it goes. What letters say is `letters`' business, and where a replay may send one is
+`deadletters`'. Pure: times are arguments.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final, NamedTuple, Protocol, cast
+
+from ...deadletters.letter import Letter
+from ...errors import ConfigurationError
+from ...letters.counting import reconsume_attempt, used_up
+from ...letters.evidence import Evidence, evidence_of
+from ...letters.form import PLAIN, Form, form_of
+from ...letters.writing import (
+    Author,
+    dead_letter_by_nack,
+    dead_letter_by_reconsume,
+    replayed_copy,
+    retry_letter,
+)
+from ...message import Message
+from ...outgoing import Outgoing
+from ...topic_names import base_name, dead_topic_of, full_name, retry_topic_of
+from ...version import VERSION
+from .options import DEAD_LETTER, LetterOptions, ReplaySettings, SinkOptions
+from .originals import RowOriginal
+
+_AUTHOR: Final = "spark"  # as the consumer's name, where nobody gave one
+_MOST_CLASS, _MOST_STACK = 200, 4_000  # characters, as in the evidence of an exception
+
+
+class Way(NamedTuple):
+    """Where messages go, and how they are written: a producer for each.
+
+    Attributes:
+        topic: Full name.
+        form: What all of them have in common.
+        first_subscription: Made on the topic before the first of them; None for none.
+    """
+
+    topic: str
+    form: Form = PLAIN
+    first_subscription: str | None = None
+
+
+class Times(NamedTuple):
+    """When a batch of rows is written.
+
+    Attributes:
+        wall_now: Ms since the epoch.
+        wall_from: The same rounded up: what is due a delay after it is never early.
+    """
+
+    wall_now: int
+    wall_from: int
+
+
+class Why(NamedTuple):
+    """What the job says of a row's failure; None where it says nothing."""
+
+    error_class: str | None = None
+    error_message: str | None = None
+    error_stack: str | None = None
+    reason: str | None = None
+
+    def evidence(self, otherwise: str) -> Evidence | None:
+        """As letters carry it, with a fingerprint of like failures; None where nothing is said.
+
+        Args:
+            otherwise: The reason of a failure that has none of its own.
+        """
+        if not any(self):
+            return None
+        reason = self.reason or otherwise
+        kind, stack = (self.error_class or "")[:_MOST_CLASS], (self.error_stack or "")[:_MOST_STACK]
+        found = evidence_of(self.error_message or None, reason)
+        if kind:  # of two classes, failures differ though their texts do not
+            print_of = evidence_of(f"{kind}: {self.error_message or ''}", reason).fingerprint
+        else:
+            print_of = found.fingerprint
+        return Evidence(reason, kind, found.error_message, stack, print_of)
+
+
+class CopyRule(Protocol):
+    """What a `sinkMode` makes of a row."""
+
+    def copy(self, original: RowOriginal, why: Why, times: Times) -> tuple[Way, Outgoing]:
+        """The copy, and its way.
+
+        Raises:
+            ConfigurationError: Of this row there can be none; says why.
+        """
+
+
+def copy_rule(options: SinkOptions, *, refuse_byte_keys: bool, rng: Random) -> CopyRule:
+    """The rule of a `sinkMode`.
+
+    Args:
+        options: Checked; the mode is not produce.
+        refuse_byte_keys: The transport cannot copy keys of bytes.
+        rng: Draws the jitter of delays.
+    """
+    if options.replay is not None:
+        return _Replay(options.replay, refuse_byte_keys)
+    assert options.letters is not None  # the other two modes have them
+    author = Author(
+        subscription=options.letters.subscription,
+        consumer_name=options.publishing.name or _AUTHOR,
+        version=VERSION,
+        refuse_byte_keys=refuse_byte_keys,
+    )
+    if options.mode == DEAD_LETTER:
+        return _Dead(options.letters, author)
+    return _Reconsumed(options.letters, author, rng)
+
+
+class _Topics:
+    """Where letters of a row go."""
+
+    def __init__(self, options: LetterOptions) -> None:
+        self._options = options
+        self._named = f"-{options.subscription}-RETRY"
+
+    def from_retry_topic(self, topic: str) -> bool:
+        """Whether a topic is the subscription's retry-letter topic, by name or by choice."""
+        return base_name(topic) == self._options.retry_topic
+
+    def retry(self, topic: str) -> str:
+        """A letter of a letter goes where that came from."""
+        if self._options.retry_topic is not None:
+            return self._options.retry_topic
+        base = base_name(topic)
+        if base.endswith(self._named):
+            return base
+        return retry_topic_of((topic,), self._options.subscription)
+
+    def dead(self, topic: str) -> str:
+        """Named after the topic without its partition, as of a consumer that has retries."""
+        if self._options.dead_topic is not None:
+            return self._options.dead_topic
+        if self.from_retry_topic(topic):
+            raise ConfigurationError(
+                f"rows of the retry-letter topic {base_name(topic)} do not say by its name what "
+                "their dead-letter topic is: set deadLetterTopic"
+            )
+        first = base_name(topic).removesuffix(self._named)
+        return dead_topic_of((first,), self._options.subscription)
+
+    def dead_way(self, original: RowOriginal) -> Way:
+        topic = self.dead(original.topic_name())
+        return Way(topic, form_of(original), self._options.initial_subscription)
+
+
+class _Reconsumed:
+    """As `Consumer.reconsume_later`: later again, or to the dead-letter topic."""
+
+    def __init__(self, options: LetterOptions, author: Author, rng: Random) -> None:
+        self._options = options
+        self._author = author
+        self._topics = _Topics(options)
+        self._rng = rng
+
+    def copy(self, original: RowOriginal, why: Why, times: Times) -> tuple[Way, Outgoing]:
+        options, author = self._options, self._author
+        topic = original.topic_name()
+        from_retry = self._topics.from_retry_topic(topic)
+        attempt = reconsume_attempt(original, options.subscription, from_retry_topic=from_retry)
+        delay_ms = options.delays.ms(attempt, self._rng)
+        evidence = why.evidence("reconsume_later")
+        if used_up(attempt, options.max_redeliver_count):
+            letter = dead_letter_by_reconsume(
+                original,
+                author,
+                attempt=attempt,
+                delay_ms=delay_ms,
+                wall_now=times.wall_now,
+                evidence=evidence,
+                from_retry_topic=from_retry,
+            )
+            return self._topics.dead_way(original), letter
+        letter = retry_letter(
+            original,
+            author,
+            attempt=attempt,
+            delay_ms=delay_ms,
+            deliver_at=times.wall_from + delay_ms if delay_ms else None,
+            wall_now=times.wall_now,
+            evidence=evidence,
+            from_retry_topic=from_retry,
+        )
+        return Way(self._topics.retry(topic), form_of(original)), letter
+
+
+class _Dead:
+    """Straight to the dead-letter topic."""
+
+    def __init__(self, options: LetterOptions, author: Author) -> None:
+        self._subscription = options.subscription
+        self._author = author
+        self._topics = _Topics(options)
+
+    def copy(self, original: RowOriginal, why: Why, times: Times) -> tuple[Way, Outgoing]:
+        from_retry = self._topics.from_retry_topic(original.topic_name())
+        letter = dead_letter_by_nack(
+            original,
+            self._author,
+            attempt=reconsume_attempt(original, self._subscription, from_retry_topic=from_retry),
+            reason=DEAD_LETTER,
+            wall_now=times.wall_now,
+            evidence=why.evidence(DEAD_LETTER),
+            from_retry_topic=from_retry,
+        )
+        return self._topics.dead_way(original), letter
+
+
+class _Replay:
+    """Back to the topic it died on."""
+
+    def __init__(self, settings: ReplaySettings, refuse_byte_keys: bool) -> None:
+        self._settings = settings
+        self._refuse_byte_keys = refuse_byte_keys
+
+    def copy(self, original: RowOriginal, why: Why, times: Times) -> tuple[Way, Outgoing]:
+        settings = self._settings
+        # A letter reads of its message what a row has too.
+        letter = Letter(cast(Message, original))
+        topic = letter.target(original.topic_name(), settings.target, settings.real_topics)
+        copy = replayed_copy(
+            original,
+            replay_id=settings.replay_id,
+            keep_counters=settings.keep_counters,
+            refuse_byte_keys=self._refuse_byte_keys,
+        )
+        return Way(full_name(topic), form_of(original)), copy

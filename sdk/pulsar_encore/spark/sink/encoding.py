@@ -1,0 +1,216 @@
+"""A record's columns as the bytes of its value: JSON or Avro.
+
+Owns `encoder_of`. JSON has every field of a row, null where it is null; bytes are base64 and times
+ISO 8601, as Spark's `to_json` writes them; decimals are refused, as
+readers of JSON would round them. Avro is what `valueSchema` says, without a header.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, date, datetime
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from ...errors import ConfigurationError
+
+Encode: TypeAlias = Callable[[Sequence[pa.Array]], list[bytes]]
+"""From the columns of some rows, in the order of the fields, to the values of the rows."""
+
+_Plain: TypeAlias = Callable[[Any], Any]
+_AS_IT_IS: Final = (
+    StringType,
+    BooleanType,
+    ByteType,
+    ShortType,
+    IntegerType,
+    LongType,
+    FloatType,
+    DoubleType,
+)
+
+
+def encoder_of(
+    value_format: str, fields: Sequence[StructField], value_schema: str | None
+) -> Encode:
+    """How rows of these fields are encoded.
+
+    Args:
+        value_format: "json" or "avro".
+        fields: Of the record.
+        value_schema: Of Avro, JSON text.
+
+    Raises:
+        ConfigurationError: A column's type cannot be written so, or does not fit the schema.
+    """
+    if value_format == "json":
+        return _json(fields)
+    assert value_schema is not None  # checked with the options
+    return _avro(fields, value_schema)
+
+
+# JSON
+
+
+def _json(fields: Sequence[StructField]) -> Encode:
+    plain = [_plain_of(each.dataType, each.name) for each in fields]
+    names = [each.name for each in fields]
+    dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+    def encode(columns: Sequence[pa.Array]) -> list[bytes]:
+        lists = [_converted(each, how) for each, how in zip(columns, plain, strict=True)]
+        try:
+            return [
+                dump(dict(zip(names, row, strict=True))).encode()
+                for row in zip(*lists, strict=True)
+            ]
+        except ValueError as error:
+            raise ConfigurationError(
+                f"a row cannot be written as JSON ({error}): JSON has neither NaN nor infinity"
+            ) from error
+
+    return encode
+
+
+def _converted(column: pa.Array, how: _Plain | None) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    return values if how is None else [None if each is None else how(each) for each in values]
+
+
+def _plain_of(kind: DataType, name: str) -> _Plain | None:
+    """What makes a value of JSON of a value of Arrow that is not null; None where it is one."""
+    if isinstance(kind, _AS_IT_IS):
+        return None
+    simple = _SIMPLE.get(type(kind))
+    if simple is not None:
+        return simple
+    if isinstance(kind, ArrayType):
+        inner = _or_null(_plain_of(kind.elementType, name))
+        return None if inner is None else lambda value: [inner(each) for each in value]
+    if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
+        of_map = _or_null(_plain_of(kind.valueType, name)) or _same
+        return lambda pairs: {key: of_map(value) for key, value in pairs}
+    if isinstance(kind, StructType):
+        of_field = {
+            each.name: _or_null(_plain_of(each.dataType, f"{name}.{each.name}")) or _same
+            for each in kind
+        }
+        return lambda row: {key: of_field[key](value) for key, value in row.items()}
+    raise ConfigurationError(
+        f"the column {name} is {kind.simpleString()}, which valueFormat=json has no form for: "
+        "cast it, to a string for example"
+    )
+
+
+def _or_null(how: _Plain | None) -> _Plain | None:
+    return None if how is None else lambda value: None if value is None else how(value)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _time(value: datetime) -> str:
+    text = value.astimezone(UTC).isoformat(timespec="microseconds").removesuffix("+00:00")
+    head, _, micros = text.partition(".")
+    return f"{head}.{micros[:3] if micros.endswith('000') else micros}Z"
+
+
+def _local_time(value: datetime) -> str:
+    text = value.isoformat(timespec="microseconds")
+    return text[:-3] if text.endswith("000") else text
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+_SIMPLE: Final[dict[type[DataType], _Plain]] = {
+    BinaryType: _base64,
+    TimestampType: _time,
+    TimestampNTZType: _local_time,
+    DateType: date.isoformat,
+}
+
+
+# Avro
+
+
+def _avro(fields: Sequence[StructField], value_schema: str) -> Encode:
+    try:
+        from fastavro import parse_schema, schemaless_writer
+    except ImportError as error:
+        raise ConfigurationError(
+            'valueFormat=avro needs fastavro: pip install "pulsar-encore[avro]"'
+        ) from error
+    schema = _record(value_schema)
+    _check_fields(schema["fields"], fields)
+    try:
+        parsed = parse_schema(schema)
+    except Exception as error:  # fastavro has a root of its own for each kind
+        raise ConfigurationError(f"valueSchema cannot be used: {error}") from error
+    names = [each.name for each in fields]
+
+    def encode(columns: Sequence[pa.Array]) -> list[bytes]:
+        lists = [each.to_pylist(maps_as_pydicts="lossy") for each in columns]
+        return [write(dict(zip(names, row, strict=True))) for row in zip(*lists, strict=True)]
+
+    def write(row: dict[str, Any]) -> bytes:
+        out = io.BytesIO()
+        try:
+            schemaless_writer(out, parsed, row)
+        except Exception as error:
+            raise ConfigurationError(f"a row does not fit valueSchema: {error}") from error
+        return out.getvalue()
+
+    return encode
+
+
+def _record(value_schema: str) -> dict[str, Any]:
+    try:
+        schema = json.loads(value_schema)
+    except ValueError as error:
+        raise ConfigurationError(f"valueSchema is no JSON: {error}") from error
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        raise ConfigurationError('valueSchema must be an Avro record: {"type": "record", ...}')
+    return schema
+
+
+def _check_fields(wanted: Iterable[dict[str, Any]], given: Sequence[StructField]) -> None:
+    named = {each["name"]: each for each in wanted}
+    there = {each.name for each in given}
+    extra = sorted(there - named.keys())
+    missing = sorted(
+        name for name, each in named.items() if name not in there and "default" not in each
+    )
+    if extra or missing:
+        raise ConfigurationError(
+            "the columns do not fit valueSchema: "
+            + "; ".join(
+                [f"it has no field {', '.join(extra)}"] * bool(extra)
+                + [f"there is no column {', '.join(missing)}"] * bool(missing)
+            )
+        )

@@ -1,0 +1,250 @@
+"""The producers of a process, shared by the tasks that run in it one after the other.
+
+Owns `Producers` and what a producer is made with. One that a failed task used is closed, with what
+is under way; those of numbered rows are closed with their task, as the next one of the same name
+may run in another process. Everything here runs on the event loop of the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Iterable
+from random import Random
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from ...backoff import Backoff
+from ...client import Client, transport_of
+from ...consumer.forwarding.copying import producer_options
+from ...errors import EncoreError, NotSupportedError
+from ...exceptions import ProducerBusy
+from ...letters.form import PLAIN
+from ...options import PartitionsRoutingMode, ProducerOptions
+from ...transport.base import ProducerLink
+from ...transport.versioned.known import KnownSchema
+from ...wire import pulsar_pb2 as pb
+from ...wire.routing import Router
+from .copies import Way
+from .numbering import Numbering
+from .options import PRODUCE, Publishing, SinkOptions
+
+_MOST_IDLE: Final = 64  # kept for tasks to come; each is a name on some broker
+_CLOSE_S: Final = 5.0  # longest wait for a broker to take leave of a producer
+_BUSY: Final = Backoff(min_delay=0.05, max_delay=2, jitter=0.2)
+
+
+class Kind(NamedTuple):
+    """What producers of a write have in common.
+
+    Attributes:
+        publishing: How they send.
+        copies: They write copies, and not what the job made.
+        avro: The schema that they register, as JSON; None for none.
+    """
+
+    publishing: Publishing
+    copies: bool
+    avro: str | None
+
+
+def kind_of(options: SinkOptions) -> Kind:
+    """The kind of a write's producers."""
+    return Kind(options.publishing, options.mode != PRODUCE, options.value_schema)
+
+
+class _Held:
+    """A producer, or one that is being made."""
+
+    __slots__ = ("making", "users")
+
+    def __init__(self, making: asyncio.Task[ProducerLink]) -> None:
+        self.making = making
+        self.users = 0
+
+
+class Producers:
+    """Those of one client.
+
+    Args:
+        client: Open.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._transport = transport_of(client)
+        self._held: dict[tuple[Way, Kind], _Held] = {}
+        self._closings: set[asyncio.Task[None]] = set()
+        self._rng = Random()
+
+    async def take(self, way: Way, kind: Kind) -> ProducerLink:
+        """The producer of a way, made if need be; given back by `give_back` or `drop`.
+
+        Raises:
+            EncoreError: It cannot be made.
+        """
+        held = self._held.pop((way, kind), None)
+        if held is None:
+            held = _Held(asyncio.ensure_future(self.make(way, kind, None)))
+        self._held[way, kind] = held  # the last one used is the last in the dict
+        held.users += 1
+        try:
+            return await asyncio.shield(held.making)
+        except BaseException:
+            held.users -= 1
+            if held.making.done() and self._held.get((way, kind)) is held:
+                del self._held[way, kind]
+            raise
+
+    def give_back(self, ways: Iterable[Way], kind: Kind) -> None:
+        """A task is done with its producers: what is stored is known."""
+        for way in ways:
+            held = self._held.get((way, kind))
+            if held is not None:
+                held.users -= 1
+        idle = [key for key, held in self._held.items() if held.users <= 0]
+        self._close_all(self._held.pop(key) for key in idle[: len(self._held) - _MOST_IDLE])
+
+    async def drop(self, ways: Iterable[Way], kind: Kind) -> None:
+        """A task failed: nothing it handed to its producers is sent any more."""
+        dropped = [self._held.pop((way, kind), None) for way in ways]
+        await _shortly(self._close_all(held for held in dropped if held is not None))
+
+    def _close_all(self, dropped: Iterable[_Held]) -> list[asyncio.Task[None]]:
+        return [self._begin(_close_made(held.making)) for held in dropped]
+
+    def _begin(self, closing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(closing)
+        self._closings.add(task)
+        task.add_done_callback(self._closings.discard)
+        return task
+
+    async def close(self, links: Iterable[ProducerLink]) -> None:
+        """Close producers that are not shared; one that takes too long is closed by and by."""
+        await _shortly([self._begin(_close(link)) for link in links])
+
+    async def make(self, way: Way, kind: Kind, numbering: Numbering | None) -> ProducerLink:
+        """A producer that nobody else has.
+
+        A name that is in use is asked for again: the connection of a killed worker is still open
+        for a moment. For the send timeout, no longer.
+
+        Raises:
+            ProducerBusy: It stayed in use.
+            EncoreError: It cannot be made.
+        """
+        options = await self._options(way, kind, numbering)
+        timeout_s = kind.publishing.send_timeout_ms / 1000
+        deadline = time.monotonic() + timeout_s
+        attempt = 0
+        while True:
+            try:
+                return await self._transport.create_producer(options)
+            except ProducerBusy as error:
+                delay_s = _BUSY.delay_ms(attempt, self._rng) / 1000
+                attempt += 1
+                if time.monotonic() + delay_s > deadline:
+                    raise ProducerBusy(
+                        f"the producer name {options.producer_name!r} stayed in use on {way.topic} "
+                        f"for {timeout_s:g} s (sendTimeoutMs): another attempt at the task, or "
+                        "another query of the same producerName, has it"
+                    ) from error
+                await asyncio.sleep(delay_s)
+
+    async def _options(self, way: Way, kind: Kind, numbering: Numbering | None) -> ProducerOptions:
+        publishing = kind.publishing
+        keywords: dict[str, Any] = {
+            **dict(publishing.producer),
+            "topic": way.topic,
+            "producer_name": _name(way, publishing, numbering),
+            "send_timeout_millis": publishing.send_timeout_ms,
+            # The task keeps to the limit; beyond it are pieces of what is cut, which wait here.
+            "max_pending_messages": publishing.max_pending,
+            "max_pending_messages_across_partitions": publishing.max_pending,
+            "block_if_queue_full": True,
+        }
+        if numbering is not None:
+            routing = keywords.pop("message_routing_mode", None)
+            single = routing is PartitionsRoutingMode.UseSinglePartition
+            keywords["message_router"] = steady_router(single=single)
+            keywords["message_routing_mode"] = PartitionsRoutingMode.CustomPartition
+        binary_keys = self._transport.capabilities.binary_keys
+        if kind.copies:
+            return await producer_options(
+                way.form,
+                self._transport.schema_of,
+                None,
+                byte_keys=binary_keys,
+                initial_subscription_name=way.first_subscription,
+                **keywords,
+            )
+        if kind.avro is not None:
+            if self._transport.capabilities.name == "stock":
+                raise NotSupportedError(
+                    "valueFormat=avro needs the native transport: leave out "
+                    "pulsar.client.transport, or encode in the job"
+                )
+            keywords["schema"] = _avro(kind.avro)
+        return ProducerOptions(**keywords)
+
+
+def _name(way: Way, publishing: Publishing, numbering: Numbering | None) -> str | None:
+    if numbering is not None:
+        # Of one topic several producers may be needed, one for each schema version.
+        form = "" if way.form == PLAIN else f"-{way.form.topic}-{way.form.version}-{way.form.keyed}"
+        return f"{numbering.producer_name}{form}"
+    if publishing.name is None:
+        return None
+    return f"{publishing.name}-{uuid.uuid4().hex[:8]}"  # tasks run side by side
+
+
+def steady_router(*, single: bool) -> Callable[[Any, int], int]:
+    """Chooses partitions as producers do, and the same ones in each attempt at a task.
+
+    Keys decide as ever. What has none goes round robin from partition 0, or all of it there: a
+    random start would bring a row to a partition that does not know its number.
+    """
+    router = Router(start=0, single=single)
+
+    def route(message: Any, partitions: int) -> int:
+        key = message.partition_key() or None
+        return router.route(key, size=0, partitions=partitions, now_ms=0)
+
+    return route
+
+
+def _avro(text: str) -> KnownSchema:
+    info = pb.Schema(name="spark", type=pb.Schema.Avro, schema_data=text.encode())
+    return KnownSchema(info, key_value=False)
+
+
+async def _shortly(closings: list[asyncio.Task[None]]) -> None:
+    if closings:
+        await asyncio.wait(closings, timeout=_CLOSE_S)
+
+
+async def _close_made(making: asyncio.Task[ProducerLink]) -> None:
+    making.cancel()  # of what is not made yet, the transport closes the rest
+    try:
+        link = await making
+    except (EncoreError, asyncio.CancelledError):
+        return
+    await _close(link)
+
+
+async def _close(link: ProducerLink) -> None:
+    try:
+        await link.close()
+    except EncoreError:
+        return  # it is gone already, which is what was wanted
+
+
+_of_clients: WeakKeyDictionary[Client, Producers] = WeakKeyDictionary()
+
+
+def producers_of(client: Client) -> Producers:
+    """Those of a client, which are as many as the process's connections."""
+    found = _of_clients.get(client)
+    if found is None:
+        found = _of_clients[client] = Producers(client)
+    return found

@@ -1,0 +1,301 @@
+"""From record batches to what is published: a chunk for each batch, in the order of the rows.
+
+Owns `Rows` and its kinds. Pure: times are arguments. What is wrong with a row is a
+`ConfigurationError` that names the column, and the row where it is one row's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from ...errors import ConfigurationError, EncoreError
+from ...ids import MessageId
+from ...options.checks import topic_name
+from ...outgoing import Outgoing
+from ...topic_names import full_name
+from .arrays import bytes_of, keys_of, maps_of, millis_of, texts_of
+from .columns import (
+    AFTER_MS,
+    AT,
+    CLUSTERS,
+    EVENT_TIME,
+    EVIDENCE,
+    KEY,
+    MESSAGE_ID,
+    ORDERING_KEY,
+    PROPERTIES,
+    SCHEMA_VERSION,
+    TOPIC,
+    Layout,
+)
+from .copies import CopyRule, Times, Way, Why
+from .encoding import Encode, encoder_of
+from .options import SinkOptions
+from .originals import RowOriginal
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Messages to publish.
+
+    Attributes:
+        messages: In order.
+        ways: One for all of them, or one for each.
+        size: Bytes of their payloads.
+    """
+
+    messages: list[Outgoing]
+    ways: Way | list[Way]
+    size: int
+
+
+class Rows(Protocol):
+    """Reads record batches."""
+
+    def read(self, batch: pa.RecordBatch, first: int, times: Times) -> Chunk:
+        """The messages of a batch.
+
+        Args:
+            batch: Its columns are the layout's.
+            first: Number of its first row in the task, from 0.
+            times: When that is.
+
+        Raises:
+            ConfigurationError: A row cannot be sent.
+        """
+
+
+class ProducedRows:
+    """Rows as messages.
+
+    Args:
+        layout: Of the columns.
+        options: Checked; the mode is produce.
+    """
+
+    def __init__(self, layout: Layout, options: SinkOptions) -> None:
+        self._layout = layout
+        self._text_keys = bool(options.text_keys)
+        self._fields = [each.name for each in layout.values]
+        self._encode: Encode | None = None
+        if options.value_format != "raw":
+            self._encode = encoder_of(options.value_format, layout.values, options.value_schema)
+        self._topic = None if options.topic is None else Way(options.topic)
+        self._ways: dict[str, Way] = {}
+
+    def read(self, batch: pa.RecordBatch, first: int, times: Times) -> Chunk:
+        columns = _Columns(batch, self._layout)
+        payloads = self._payloads(batch)
+        messages = [
+            Outgoing(
+                payload=payload,
+                properties=properties,
+                partition_key=key,
+                ordering_key=ordering_key,
+                replication_clusters=clusters,
+                event_timestamp=event_ms,
+                deliver_at=deliver_at,
+            )
+            for payload, properties, key, ordering_key, clusters, event_ms, deliver_at in zip(
+                payloads,
+                columns.properties(),
+                columns.keys(KEY, self._text_keys),
+                columns.keys(ORDERING_KEY, self._text_keys),
+                columns.clusters(),
+                columns.times(EVENT_TIME, first),
+                columns.due(first, times),
+                # The columns that are missing are repeated for ever.
+                strict=False,
+            )
+        ]
+        return Chunk(messages, self._ways_of(batch, columns, first), _size_of(payloads))
+
+    def _payloads(self, batch: pa.RecordBatch) -> Sequence[bytes | None]:
+        if self._encode is not None:
+            return self._encode([batch.column(each) for each in self._fields])
+        return bytes_of(batch.column(self._fields[0]))
+
+    def _ways_of(self, batch: pa.RecordBatch, columns: _Columns, first: int) -> Way | list[Way]:
+        topics = columns.topics()
+        if topics is None:
+            assert self._topic is not None  # checked with the layout
+            return self._topic
+        known = self._ways
+        try:
+            return [known[each] for each in topics]  # type: ignore[index]
+        except KeyError:
+            pass
+        for number, topic in enumerate(topics, first):
+            if topic is None:
+                if self._topic is None:
+                    raise ConfigurationError(
+                        f"{columns.name(TOPIC)} is null in row {number} of the task, and there is "
+                        "no option topic: nothing says where it goes"
+                    )
+                known[topic] = self._topic  # type: ignore[index]
+            elif topic not in known:
+                known[topic] = Way(_full(topic, columns.name(TOPIC)))
+        return [known[each] for each in topics]  # type: ignore[index]
+
+
+class CopiedRows:
+    """Rows that were read from Pulsar, as letters or replays.
+
+    Args:
+        layout: Of the columns.
+        options: Checked; the mode is not produce.
+        rule: What becomes of a row.
+    """
+
+    def __init__(self, layout: Layout, options: SinkOptions, rule: CopyRule) -> None:
+        self._layout = layout
+        self._text_keys = bool(options.text_keys)
+        self._value = layout.values[0].name
+        self._rule = rule
+        self._topics: dict[str, str] = {}
+
+    def read(self, batch: pa.RecordBatch, first: int, times: Times) -> Chunk:
+        columns = _Columns(batch, self._layout)
+        payloads = bytes_of(batch.column(self._value))
+        topics = columns.topics()
+        assert topics is not None  # checked with the layout
+        messages: list[Outgoing] = []
+        ways: list[Way] = []
+        for number, (payload, topic, *rest) in enumerate(
+            zip(
+                payloads,
+                topics,
+                columns.bytes(MESSAGE_ID),
+                columns.properties(),
+                columns.keys(KEY, self._text_keys),
+                columns.keys(ORDERING_KEY, self._text_keys),
+                columns.times(EVENT_TIME, first),
+                columns.bytes(SCHEMA_VERSION),
+                columns.why(),
+                strict=False,
+            ),
+            first,
+        ):
+            try:
+                way, message = self._copy(columns, times, payload, topic, *rest)
+            except EncoreError as error:
+                raise ConfigurationError(f"row {number} of the task, {topic}: {error}") from error
+            ways.append(way)
+            messages.append(message)
+        return Chunk(messages, ways, _size_of(payloads))
+
+    def _copy(
+        self,
+        columns: _Columns,
+        times: Times,
+        payload: bytes | None,
+        topic: str | None,
+        message_id: bytes | None,
+        properties: dict[str, str] | None,
+        key: Any,
+        ordering_key: Any,
+        event_ms: int | None,
+        schema_version: bytes | None,
+        why: Why,
+    ) -> tuple[Way, Outgoing]:
+        if topic is None or message_id is None:
+            missing = columns.name(TOPIC if topic is None else MESSAGE_ID)
+            raise ConfigurationError(f"{missing} is null: nothing says what it is a copy of")
+        full = self._topics.get(topic)
+        if full is None:
+            full = self._topics[topic] = _full(topic, columns.name(TOPIC))
+        original = RowOriginal(
+            full,
+            MessageId.wrap_bytes(message_id),
+            payload,
+            properties or {},
+            key,
+            ordering_key,
+            event_ms or 0,
+            schema_version,
+        )
+        return self._rule.copy(original, why, times)
+
+
+class _Columns:
+    """The columns of a batch by what they mean; one that is not there is None for ever."""
+
+    def __init__(self, batch: pa.RecordBatch, layout: Layout) -> None:
+        self._batch = batch
+        self._layout = layout
+
+    def name(self, key: str) -> str:
+        return self._layout.metadata[key]
+
+    def _of(self, key: str) -> pa.Array | None:
+        name = self._layout.name(key)
+        return None if name is None else self._batch.column(name)
+
+    def topics(self) -> list[str | None] | None:
+        column = self._of(TOPIC)
+        return None if column is None else column.to_pylist()
+
+    def bytes(self, key: str) -> Any:
+        column = self._of(key)
+        return repeat(None) if column is None else column.to_pylist()
+
+    def keys(self, key: str, text: bool) -> Any:
+        column = self._of(key)
+        return repeat(None) if column is None else keys_of(column, self.name(key), text=text)
+
+    def properties(self) -> Any:
+        column = self._of(PROPERTIES)
+        return repeat(None) if column is None else maps_of(column, self.name(PROPERTIES))
+
+    def clusters(self) -> Any:
+        column = self._of(CLUSTERS)
+        return repeat(None) if column is None else column.to_pylist()
+
+    def times(self, key: str, first: int) -> Any:
+        """In ms since the epoch, which no message can be before."""
+        column = self._of(key)
+        if column is None:
+            return repeat(None)
+        found = millis_of(column)
+        self._check_positive(found, key, first)
+        return found
+
+    def due(self, first: int, times: Times) -> Any:
+        """When to deliver, in ms since the epoch."""
+        if self._of(AT) is not None:
+            return self.times(AT, first)
+        column = self._of(AFTER_MS)
+        if column is None:
+            return repeat(None)
+        found = column.to_pylist()
+        self._check_positive(found, AFTER_MS, first)
+        return [times.wall_from + each if each else None for each in found]
+
+    def _check_positive(self, found: Sequence[int | None], key: str, first: int) -> None:
+        for number, each in enumerate(found, first):
+            if each is not None and each < 0:
+                what = "is negative" if key == AFTER_MS else "is before 1970"
+                raise ConfigurationError(f"{self.name(key)} {what} in row {number} of the task")
+
+    def why(self) -> Any:
+        there = self._layout.evidence
+        if not there:
+            return repeat(Why())
+        lists = [
+            texts_of(self._batch.column(each), each) if each in there else repeat(None)
+            for each in EVIDENCE
+        ]
+        return map(Why, *lists)
+
+
+def _full(topic: str, column: str) -> str:
+    return full_name(topic_name(topic, column))
+
+
+def _size_of(payloads: Sequence[bytes | None]) -> int:
+    return sum(len(each) for each in payloads if each is not None)

@@ -1,0 +1,169 @@
+"""Publishing the rows of a task: in order, so many under way, and to its end or not at all.
+
+How it works. A task hands over whole chunks, so nothing is scheduled for a row but its publishing.
+The futures stand in one line, in the order they were handed to the producers, and the first of
+them is awaited when there is no more room: that bounds what is under way, and finds who failed.
+
+Owns `Sender`, of one task; it runs on the event loop of the client. Invariant: what was handed over
+before `finish` returned is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
+
+from ...client import Client
+from ...errors import TransportTimeout
+from ...ids import MessageId
+from ...outgoing import Outgoing
+from ...transport.base import ProducerLink
+from .copies import Way
+from .numbering import Numbering
+from .options import SinkOptions
+from .producers import kind_of, producers_of
+from .rows import Chunk
+
+_SLICE: Final = 1000  # published at once; then the sockets have their turn
+_GRACE_S: Final = 5.0  # over the send timeout, which the producers keep themselves
+
+_Publish: TypeAlias = Callable[[Outgoing], Awaitable[MessageId]]
+
+
+class Sender:
+    """The rows of one task.
+
+    Args:
+        client: Open; its producers are shared.
+        options: Of the write.
+        numbering: Of rows that brokers are to know again; None for others.
+
+    Attributes:
+        topics: Rows handed over, by full name of their topic.
+    """
+
+    def __init__(
+        self, client: Client, options: SinkOptions, numbering: Numbering | None = None
+    ) -> None:
+        self._producers = producers_of(client)
+        self._kind = kind_of(options)
+        self._numbering = numbering
+        self._most = options.publishing.max_pending
+        self._timeout_s = options.publishing.send_timeout_ms / 1000
+        self._links: dict[Way, ProducerLink] = {}
+        self._line: deque[asyncio.Future[MessageId]] = deque()
+        self._rows = 0
+        self.topics: Counter[str] = Counter()
+
+    async def publish(self, chunk: Chunk) -> None:
+        """Hand messages over; waits for room, and not for their receipts.
+
+        Raises:
+            TransportError: Of these or of earlier ones, one could not be stored; then `abort`.
+            ConfigurationError: One cannot be sent; likewise.
+        """
+        messages, ways = chunk.messages, chunk.ways
+        if self._numbering is not None:
+            ids = self._numbering.ids(self._rows, len(messages))
+            for message, sequence_id in zip(messages, ids, strict=True):
+                message.sequence_id = sequence_id
+        self._rows += len(messages)
+        if isinstance(ways, Way):
+            publishers: list[_Publish] = [(await self._link(ways)).publish] * len(messages)
+            self.topics[ways.topic] += len(messages)
+        else:
+            of_way: dict[Way, _Publish] = {}
+            for way, count in Counter(ways).items():
+                of_way[way] = (await self._link(way)).publish
+                self.topics[way.topic] += count
+            publishers = [of_way[way] for way in ways]
+        # With half of the room at once, producers have work while the next half is handed over.
+        line, step = self._line, max(1, min(_SLICE, self._most // 2))
+        for start in range(0, len(messages), step):
+            end = min(start + step, len(messages))
+            await self._room(end - start)
+            for publish, message in zip(publishers[start:end], messages[start:end], strict=True):
+                line.append(asyncio.ensure_future(publish(message)))
+            await asyncio.sleep(0)
+
+    async def finish(self) -> None:
+        """Wait until all of it is stored.
+
+        Raises:
+            TransportError: Something could not be stored; then `abort`.
+        """
+        links = list(self._links.values())
+        bound_s = self._timeout_s + _GRACE_S
+        try:
+            async with asyncio.timeout(bound_s):
+                await asyncio.gather(*(each.flush() for each in links))
+        except TimeoutError as error:
+            raise self._late() from error
+        while self._line:
+            await self._wait(self._line[-1])
+            self._reap()
+        if self._numbering is None:
+            self._producers.give_back(self._links, self._kind)
+        else:
+            await self._producers.close(links)
+        self._links.clear()
+
+    async def abort(self) -> None:
+        """The task failed: what is under way is given up, and whatever becomes of it is no news."""
+        for each in self._line:
+            each.add_done_callback(_heard)
+        self._line.clear()
+        links, self._links = self._links, {}
+        if self._numbering is None:
+            await self._producers.drop(links, self._kind)
+        else:
+            await self._producers.close(links.values())
+
+    async def _link(self, way: Way) -> ProducerLink:
+        link = self._links.get(way)
+        if link is None:
+            if self._numbering is None:
+                link = await self._producers.take(way, self._kind)
+            else:
+                link = await self._producers.make(way, self._kind, self._numbering)
+            self._links[way] = link
+        return link
+
+    async def _room(self, needed: int) -> None:
+        """Wait until so many more may be under way."""
+        line = self._line
+        self._reap()
+        while line and len(line) + needed > self._most:
+            await self._wait(line[min(needed, len(line)) - 1])
+            self._reap()
+        if self._numbering is not None:
+            # A row may not be stored after one before it failed: its number would hide that one
+            # from the next attempt. Those of other topics may fail first.
+            for each in line:
+                if each.done():
+                    each.result()
+
+    def _reap(self) -> None:
+        """Take what is done from the head of the line."""
+        line = self._line
+        while line and line[0].done():
+            line.popleft().result()
+
+    async def _wait(self, one: asyncio.Future[MessageId]) -> None:
+        """Until it is done; the producers fail what takes longer than the send timeout."""
+        done, _ = await asyncio.wait((one,), timeout=self._timeout_s + _GRACE_S)
+        if not done:
+            raise self._late()
+
+    def _late(self) -> TransportTimeout:
+        return TransportTimeout(
+            f"{len(self._line)} rows were not stored in {self._timeout_s:g} s (sendTimeoutMs)"
+        )
+
+
+def _heard(done: asyncio.Future[MessageId]) -> None:
+    """Its error has been seen, for asyncio, which else would complain that nobody asked."""
+    if not done.cancelled():
+        done.exception()

@@ -1,0 +1,224 @@
+"""What PySpark calls to write: the two writers, of a batch and of a stream.
+
+Owns `batch_writer` and `stream_writer`, which check everything when the query is planned, and the
+life of a task: read, publish, and say what was stored. A task that fails leaves nothing that could
+still be sent, and its next attempt sends all of its rows again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from ...client import transport_of
+from ...errors import ConfigurationError, EncoreError
+from ..runtime import runtime
+from .columns import Layout, check_keys, layout_of
+from .copies import Times, copy_rule
+from .encoding import encoder_of
+from .numbering import Numbering, numbering_of
+from .options import PRODUCE, SinkOptions, sink_options
+from .rows import CopiedRows, ProducedRows, Rows
+from .sending import Sender
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log: Final = logging.getLogger("pulsar_encore.spark")
+
+_ABORT_S: Final = 15.0
+
+
+@dataclass
+class SinkCommit(WriterCommitMessage):
+    """What a task stored.
+
+    Attributes:
+        rows: So many.
+        size: Bytes of their payloads.
+        topics: Rows by full name of their topic.
+    """
+
+    rows: int = 0
+    size: int = 0
+    topics: dict[str, int] = field(default_factory=dict)
+
+
+def batch_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> DataSourceArrowWriter:
+    """The writer of ``df.write.format("pulsar")``.
+
+    Args:
+        options: As Spark has them.
+        schema: Of the rows.
+        overwrite: What ``mode("overwrite")`` asks for.
+
+    Raises:
+        ConfigurationError: It cannot be done, or an option or a column is wrong.
+    """
+    if overwrite:
+        raise ConfigurationError(
+            'a topic cannot be overwritten: write with mode("append"), and delete or truncate it '
+            "by Pulsar's admin tools if that is what is wanted"
+        )
+    return _BatchWriter(*_checked(options, schema, streaming=False))
+
+
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> DataSourceStreamArrowWriter:
+    """The writer of ``df.writeStream.format("pulsar")``.
+
+    Args:
+        options: As Spark has them.
+        schema: Of the rows.
+        overwrite: What ``outputMode("complete")`` asks for.
+
+    Raises:
+        ConfigurationError: It cannot be done, or an option or a column is wrong.
+    """
+    if overwrite:
+        raise ConfigurationError(
+            'outputMode("complete") would overwrite the topic with each micro-batch, which Pulsar '
+            'cannot: use outputMode("append"), or "update" with the group\'s key in __key'
+        )
+    return _StreamWriter(*_checked(options, schema, streaming=True))
+
+
+def _checked(
+    given: Mapping[str, str], schema: StructType, *, streaming: bool
+) -> tuple[SinkOptions, Layout]:
+    options = sink_options(given, streaming=streaming)
+    layout = layout_of(schema, options)
+    check_keys(schema, layout, options)
+    if options.value_format != "raw":
+        encoder_of(options.value_format, layout.values, options.value_schema)
+    return options, layout
+
+
+class _BatchWriter(DataSourceArrowWriter):
+    """Writes a batch."""
+
+    def __init__(self, options: SinkOptions, layout: Layout) -> None:
+        self._options = options
+        self._layout = layout
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
+        return write_rows(self._options, self._layout, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        _tell(messages, "stored")
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        _tell(messages, "failed; tasks that did not had stored")
+
+
+class _StreamWriter(DataSourceStreamArrowWriter):
+    """Writes a micro-batch."""
+
+    def __init__(self, options: SinkOptions, layout: Layout) -> None:
+        self._options = options
+        self._layout = layout
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
+        publishing = self._options.publishing
+        numbering = None
+        if publishing.sequenced:
+            assert publishing.name is not None  # checked with the options
+            numbering = numbering_of(TaskContext.get(), publishing.name)
+        return write_rows(self._options, self._layout, iterator, numbering)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        _tell(messages, f"stored micro-batch {batchId}:")
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        _tell(messages, f"failed in micro-batch {batchId}; tasks that did not had stored")
+
+
+def _tell(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
+    said = [each for each in messages if isinstance(each, SinkCommit)]
+    rows, size = sum(each.rows for each in said), sum(each.size for each in said)
+    log.debug("the pulsar sink %s %d rows of %d bytes in %d tasks", what, rows, size, len(said))
+
+
+def write_rows(
+    options: SinkOptions,
+    layout: Layout,
+    batches: Iterator[pa.RecordBatch],
+    numbering: Numbering | None = None,
+) -> SinkCommit:
+    """Publish the rows of a task.
+
+    Args:
+        options, layout: Checked.
+        batches: The rows.
+        numbering: Of rows that brokers are to know again, or None.
+
+    Returns:
+        What was stored: all of them. Of no rows nothing is made and nobody is asked.
+
+    Raises:
+        EncoreError: A row cannot be sent, or could not be stored; the task has to run again.
+    """
+    task: _Task | None = None
+    try:
+        for batch in batches:
+            if batch.num_rows:
+                if task is None:
+                    task = _Task(options, layout, numbering)
+                task.add(batch)
+        return SinkCommit() if task is None else task.finish()
+    except BaseException:
+        if task is not None:
+            task.abort()
+        raise
+
+
+class _Task:
+    """One task, on the thread that Spark gave it."""
+
+    def __init__(self, options: SinkOptions, layout: Layout, numbering: Numbering | None) -> None:
+        self._runtime = runtime()
+        client = self._runtime.client(options.connection)
+        self._rows: Rows
+        if options.mode == PRODUCE:
+            self._rows = ProducedRows(layout, options)
+        else:
+            binary_keys = transport_of(client).capabilities.binary_keys
+            refuse = not (binary_keys or options.text_keys)
+            rule = copy_rule(options, refuse_byte_keys=refuse, rng=Random())
+            self._rows = CopiedRows(layout, options, rule)
+        self._sender = Sender(client, options, numbering)
+        self._said = SinkCommit()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        now_ns = time.time_ns()
+        times = Times(now_ns // 1_000_000, -(-now_ns // 1_000_000))
+        chunk = self._rows.read(batch, self._said.rows, times)
+        self._runtime.call(self._sender.publish(chunk), "publish rows")
+        self._said.rows += batch.num_rows
+        self._said.size += chunk.size
+
+    def finish(self) -> SinkCommit:
+        self._runtime.call(self._sender.finish(), "store rows")
+        self._said.topics = dict(self._sender.topics)
+        return self._said
+
+    def abort(self) -> None:
+        try:
+            self._runtime.call(self._sender.abort(), "give up rows", _ABORT_S)
+        except EncoreError as error:  # what made it fail is what has to be told
+            log.warning("the pulsar sink gave up a task, and its producers stay open: %s", error)

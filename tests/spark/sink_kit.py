@@ -1,0 +1,119 @@
+"""What the tests of the sink share: schemas, record batches, and a broker with a process's runtime.
+
+Owns `Home`. Each test has a runtime of its own, as each of Spark's workers has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+from unittest.mock import patch
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+import pulsar_encore as encore
+from pulsar_encore.devbroker import BrokerSettings, BrokerThread, FaultPlan, run_in_thread
+from pulsar_encore.spark.connecting import Connection
+from pulsar_encore.spark.runtime import Runtime
+from pulsar_encore.spark.sink import SinkCommit, batch_writer, stream_writer, writers
+
+URL: Final = "pulsar://somewhere:6650"
+NAMESPACE: Final = "persistent://public/default/"
+
+
+KINDS: Final[Mapping[str, DataType]] = {
+    "binary": BinaryType(),
+    "string": StringType(),
+    "timestamp": TimestampType(),
+    "int": IntegerType(),
+    "long": LongType(),
+    "double": DoubleType(),
+    "map": MapType(StringType(), StringType()),
+    "texts": ArrayType(StringType()),
+}
+
+
+def schema_of(**columns: str) -> StructType:
+    """A schema by words of `KINDS`."""
+    return StructType([StructField(name, KINDS[kind]) for name, kind in columns.items()])
+
+
+def batch_of(schema: StructType, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+    """Rows as Spark hands them to a writer."""
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    columns = list(zip(*rows, strict=True)) or [() for _ in schema]
+    arrays = [pa.array(list(each), field.type) for each, field in zip(columns, arrow, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow)
+
+
+class Home:
+    """A broker, and what writes to it.
+
+    Attributes:
+        broker: In a thread of its own.
+        runtime: Of this test.
+    """
+
+    def __init__(self, broker: BrokerThread, runtime: Runtime) -> None:
+        self.broker = broker
+        self.runtime = runtime
+
+    def write(
+        self,
+        schema: StructType,
+        *batches: Sequence[Sequence[Any]],
+        options: Mapping[str, str],
+        streaming: bool = False,
+    ) -> SinkCommit:
+        """Run a task on these batches of rows."""
+        make = stream_writer if streaming else batch_writer
+        writer = make({"service.url": self.broker.url, **options}, schema, False)
+        said = writer.write(iter([batch_of(schema, each) for each in batches]))
+        assert isinstance(said, SinkCommit)
+        return said
+
+    def stored(self, topic: str) -> list[encore.Message]:
+        """All messages of a topic without partitions, in order."""
+        connection = Connection(service_url=self.broker.url)
+        client = self.runtime.client(connection)
+
+        async def read() -> list[encore.Message]:
+            found = []
+            async with await client.create_reader(topic, encore.MessageId.earliest) as reader:
+                while await reader.has_message_available():
+                    found.append(await reader.read_next(10_000))
+            return found
+
+        return self.runtime.call(read(), f"read {topic}", 30)
+
+    def topics(self) -> list[str]:
+        """Names of all topics, without their namespace."""
+        return sorted(each.removeprefix(NAMESPACE) for each in self.broker.topics())
+
+
+@contextmanager
+def home(settings: BrokerSettings | None = None, faults: FaultPlan | None = None) -> Iterator[Home]:
+    """A broker and a runtime; both end with the block."""
+    runtime = Runtime()
+    with run_in_thread(settings or BrokerSettings(keep_acked=True), faults=faults) as broker:
+        try:
+            with patch.object(writers, "runtime", lambda: runtime):
+                yield Home(broker, runtime)
+        finally:
+            runtime.stop()
+            runtime.loop.close()

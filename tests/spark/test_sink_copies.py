@@ -1,0 +1,207 @@
+"""Rows as letters: the same that a consumer writes of the same message."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql.types import StructType
+from sink_kit import URL, batch_of, schema_of
+
+from pulsar_encore import letters
+from pulsar_encore.errors import ConfigurationError
+from pulsar_encore.ids import MessageId
+from pulsar_encore.letters.form import Form
+from pulsar_encore.outgoing import Outgoing
+from pulsar_encore.spark.sink.columns import layout_of
+from pulsar_encore.spark.sink.copies import Times, Way, Why, copy_rule
+from pulsar_encore.spark.sink.options import sink_options
+from pulsar_encore.spark.sink.rows import CopiedRows
+
+NOW = Times(1_000_000, 1_000_001)
+HOME = "persistent://public/default/orders"
+RETRY, DEAD = f"{HOME}-billing-RETRY", f"{HOME}-billing-DLQ"
+ID = MessageId(-1, 7, 8, 2, batch_size=5)
+SCHEMA = schema_of(
+    value="binary",
+    __topic="string",
+    __messageId="binary",
+    __messageProperties="map",
+    __key="string",
+    __schemaVersion="binary",
+    errorClass="string",
+    errorMessage="string",
+    reason="string",
+)
+NOTHING: tuple[Any, ...] = (None,) * 3
+
+
+def copied(
+    *row: Any, schema: StructType = SCHEMA, refuse_byte_keys: bool = False, **options: str
+) -> tuple[Way, Outgoing]:
+    given = {"service.url": URL, "sinkMode": "reconsume_later", "subscription": "billing"}
+    given |= options
+    checked = sink_options({name: value for name, value in given.items() if value}, streaming=False)
+    rule = copy_rule(checked, refuse_byte_keys=refuse_byte_keys, rng=Random(1))
+    rows = CopiedRows(layout_of(schema, checked), checked, rule)
+    chunk = rows.read(batch_of(schema, [row]), 0, NOW)
+    assert isinstance(chunk.ways, list)
+    return chunk.ways[0], chunk.messages[0]
+
+
+def row(
+    topic: str = HOME,
+    properties: dict[str, str] | None = None,
+    key: str | None = "k",
+    version: bytes | None = None,
+    why: tuple[Any, ...] = NOTHING,
+) -> tuple[Any, ...]:
+    return (b"v", topic, ID.serialize(), list((properties or {}).items()), key, version, *why)
+
+
+def test_a_first_failure_waits_on_the_retry_topic() -> None:
+    way, letter = copied(*row(properties={"colour": "red"}), backoff="5s")
+    assert way == Way(RETRY)
+    assert (letter.payload, letter.partition_key) == (b"v", "k")
+    assert letter.deliver_at == NOW.wall_from + 5000
+    assert letter.properties == {
+        "colour": "red",
+        letters.ORIGIN_MESSAGE_ID: "7:8:-1:2",
+        letters.ORIGIN_MESSAGE_ID_LEGACY: "7:8:-1:2",
+        letters.REAL_TOPIC: HOME,
+        letters.REAL_SUBSCRIPTION: "billing",
+        letters.RECONSUME_TIMES: "1",
+        letters.DELAY_TIME: "5000",
+        letters.FIRST_TIME: str(NOW.wall_now),
+    }
+
+
+def test_a_letter_counts_on_where_it_was() -> None:
+    _, first = copied(*row())
+    way, second = copied(*row(RETRY, first.properties))
+    assert way == Way(RETRY)
+    assert second.properties is not None
+    assert second.properties[letters.RECONSUME_TIMES] == "2"
+    assert second.properties[letters.DELAY_TIME] == "10000"
+    assert second.properties[letters.REAL_TOPIC] == HOME
+    way, last = copied(*row(RETRY, second.properties), maxRedeliverCount="2")
+    assert way == Way(DEAD)
+    assert last.deliver_at is None and last.properties is not None
+    assert last.properties[letters.ATTEMPTS] == "3"
+    assert last.properties[letters.REASON] == "reconsume_later"
+
+
+def test_counts_of_others_are_not_believed() -> None:
+    way, letter = copied(*row(properties={letters.RECONSUME_TIMES: "99"}))
+    assert way == Way(RETRY) and letter.properties is not None
+    assert letter.properties[letters.RECONSUME_TIMES] == "1"
+
+
+def test_topics_that_were_named() -> None:
+    own = "persistent://public/default/again"
+    way, letter = copied(*row(), retryLetterTopic="again")
+    assert way == Way(own)
+    way, letter = copied(*row(own, letter.properties), retryLetterTopic="again")
+    assert letter.properties is not None
+    assert (way, letter.properties[letters.RECONSUME_TIMES]) == (Way(own), "2")
+    with pytest.raises(ConfigurationError, match=r"row 0 of the task.*set deadLetterTopic"):
+        copied(*row(own, letter.properties), retryLetterTopic="again", maxRedeliverCount="2")
+    way, _ = copied(
+        *row(own, letter.properties),
+        retryLetterTopic="again",
+        deadLetterTopic="over",
+        maxRedeliverCount="2",
+        initialSubscriptionName="watch",
+    )
+    assert way == Way("persistent://public/default/over", first_subscription="watch")
+
+
+def test_straight_to_the_dead_letter_topic() -> None:
+    way, letter = copied(*row(f"{HOME}-partition-3"), sinkMode="dead_letter")
+    assert way == Way(DEAD)
+    assert letter.properties is not None
+    assert letter.properties[letters.REAL_TOPIC] == f"{HOME}-partition-3"
+    assert letter.properties[letters.REASON] == "dead_letter"
+    assert letter.properties[letters.ATTEMPTS] == "1"
+    assert letter.properties[letters.CONSUMER] == "spark"
+
+
+def test_a_row_says_why_it_failed() -> None:
+    why = ("ValueError", "no 17", "schema")
+    _, letter = copied(*row(why=why), sinkMode="dead_letter", producerName="job")
+    assert letter.properties is not None
+    said = {name: letter.properties.get(name) for name in (*letters.FAILURE, letters.CONSUMER)}
+    assert said.pop(letters.ERROR_STACK) is None
+    fingerprint = said.pop(letters.FINGERPRINT)
+    assert said == {
+        letters.ERROR_CLASS: "ValueError",
+        letters.ERROR_MESSAGE: "no 17",
+        letters.REASON: "schema",
+        letters.CONSUMER: "job",
+    }
+    same, other = (
+        Why("ValueError", "no 18", None, "schema"),
+        Why("KeyError", "no 17", None, "schema"),
+    )
+    assert fingerprint == (same.evidence("x") or pytest.fail()).fingerprint
+    assert fingerprint != (other.evidence("x") or pytest.fail()).fingerprint
+
+
+def test_copies_are_written_with_the_schema_of_their_originals() -> None:
+    way, _ = copied(*row(version=(3).to_bytes(8, "big")))
+    assert way == Way(RETRY, Form(HOME, 3, True))
+
+
+def test_a_replay_goes_where_it_died() -> None:
+    schema = schema_of(
+        value="binary", __topic="string", __messageId="binary", __messageProperties="map"
+    )
+
+    def replayed(topic: str, real: str, **options: str) -> tuple[Way, Outgoing]:
+        said = [
+            (letters.REAL_TOPIC, real),
+            (letters.REAL_SUBSCRIPTION, "billing"),
+            (letters.RECONSUME_TIMES, "3"),
+            ("colour", "red"),
+        ]
+        given: dict[str, Any] = {"sinkMode": "replay", "subscription": "", **options}
+        return copied(b"v", topic, ID.serialize(), said, schema=schema, **given)
+
+    way, copy = replayed(DEAD, HOME, replayId="r")
+    assert way == Way(HOME)
+    assert copy.properties == {
+        letters.REAL_TOPIC: HOME,
+        letters.REAL_SUBSCRIPTION: "billing",
+        "colour": "red",
+        letters.REPLAY_ID: "r",
+        letters.REPLAYED_FROM: "7:8:-1:2",
+    }
+    kept = replayed(DEAD, HOME, keepCounters="true")[1].properties or {}
+    assert kept[letters.RECONSUME_TIMES] == "3"
+    elsewhere = "persistent://public/default/secret"
+    with pytest.raises(ConfigurationError, match=r"row 0 of the task.*is not the topic that"):
+        replayed(DEAD, elsewhere)
+    assert replayed(DEAD, elsewhere, realTopics="secret")[0] == Way(elsewhere)
+    assert replayed(DEAD, elsewhere, replayTarget="other")[0] == Way(
+        "persistent://public/default/other"
+    )
+
+
+@pytest.mark.parametrize(
+    ("topic", "message_id", "said"),
+    [
+        (None, ID.serialize(), "__topic is null"),
+        (HOME, None, "__messageId is null"),
+        (HOME, b"\xff", "not a serialized message id"),
+    ],
+)
+def test_what_nothing_is_a_copy_of(topic: Any, message_id: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        copied(b"v", topic, message_id, None, None, None, *NOTHING)
+
+
+def test_keys_that_cannot_be_told_apart_are_refused_by_the_stock_transport() -> None:
+    with pytest.raises(ConfigurationError, match="reads as one of bytes"):
+        copied(*row(key="YWI="), refuse_byte_keys=True)
+    assert copied(*row(key="YWI="))[1].partition_key == "YWI="

@@ -1,0 +1,194 @@
+"""A task's line of messages under way, with producers whose receipts the test gives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from unittest.mock import patch
+
+import pytest
+from sink_kit import URL
+
+from pulsar_encore.errors import TransportTimeout
+from pulsar_encore.exceptions import UnknownError
+from pulsar_encore.ids import MessageId
+from pulsar_encore.outgoing import Outgoing
+from pulsar_encore.spark.connecting import Connection
+from pulsar_encore.spark.sink import sending
+from pulsar_encore.spark.sink.copies import Way
+from pulsar_encore.spark.sink.numbering import Numbering
+from pulsar_encore.spark.sink.options import Publishing, SinkOptions
+from pulsar_encore.spark.sink.rows import Chunk
+from pulsar_encore.spark.sink.sending import Sender
+
+ONE, OTHER = Way("persistent://public/default/one"), Way("persistent://public/default/other")
+
+
+class Link:
+    """A producer that stores nothing until it is told to."""
+
+    def __init__(self) -> None:
+        self.sent: list[Outgoing] = []
+        self.receipts: list[asyncio.Future[MessageId]] = []
+        self.flushed = self.closed = 0
+
+    def publish(self, message: Outgoing) -> asyncio.Future[MessageId]:
+        self.sent.append(message)
+        self.receipts.append(asyncio.get_running_loop().create_future())
+        return self.receipts[-1]
+
+    def store(self, count: int) -> None:
+        waiting = [each for each in self.receipts if not each.done()]
+        for each in waiting[:count]:
+            each.set_result(MessageId())
+
+    async def flush(self) -> None:
+        self.flushed += 1
+        self.store(10**6)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+class Producers:
+    """Of two topics."""
+
+    def __init__(self) -> None:
+        self.links = {ONE: Link(), OTHER: Link()}
+        self.dropped: list[Way] = []
+        self.given_back: list[Way] = []
+
+    async def take(self, way: Way, _: object) -> Link:
+        return self.links[way]
+
+    async def make(self, way: Way, _: object, __: Numbering) -> Link:
+        return self.links[way]
+
+    def give_back(self, ways: Iterable[Way], _: object) -> None:
+        self.given_back += ways
+
+    async def drop(self, ways: Iterable[Way], _: object) -> None:
+        self.dropped += ways
+
+    async def close(self, links: Iterable[Link]) -> None:
+        for each in links:
+            await each.close()
+
+
+@pytest.fixture
+def producers() -> Iterator[Producers]:
+    made = Producers()
+    with patch.object(sending, "producers_of", lambda client: made):
+        yield made
+
+
+def sender(most: int, *, timeout_ms: int = 30_000, numbered: bool = False) -> Sender:
+    options = SinkOptions(
+        connection=Connection(service_url=URL),
+        publishing=Publishing(max_pending=most, send_timeout_ms=timeout_ms),
+    )
+    return Sender(None, options, Numbering("p", 1) if numbered else None)  # type: ignore[arg-type]
+
+
+def chunk(*ways: Way) -> Chunk:
+    return Chunk([Outgoing(payload=b"%d" % number) for number in range(len(ways))], list(ways), 0)
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_what_has_no_room_waits_for_the_first_receipts(producers: Producers) -> None:
+    task, link = sender(10), producers.links[ONE]
+    publishing = asyncio.ensure_future(task.publish(Chunk([Outgoing(payload=b"")] * 25, ONE, 0)))
+    for sent in (10, 15, 20, 25):
+        await turns()
+        assert len(link.sent) == sent
+        link.store(4)
+        await turns()
+        assert len(link.sent) == sent  # there is room for a slice of 5 or for none
+        link.store(1)
+    await publishing
+    assert len(link.sent) == 25
+    await task.finish()
+    assert link.flushed == 1
+    assert producers.given_back == [ONE] and not producers.dropped and not link.closed
+    assert task.topics == {ONE.topic: 25}
+
+
+async def test_each_row_goes_its_way(producers: Producers) -> None:
+    task = sender(100)
+    await task.publish(chunk(ONE, OTHER, OTHER, ONE))
+    assert [each.payload for each in producers.links[ONE].sent] == [b"0", b"3"]
+    assert [each.payload for each in producers.links[OTHER].sent] == [b"1", b"2"]
+    await task.finish()
+    assert task.topics == {ONE.topic: 2, OTHER.topic: 2}
+
+
+async def test_a_failure_is_told_and_what_is_under_way_given_up(producers: Producers) -> None:
+    task, link = sender(2), producers.links[ONE]
+    await task.publish(chunk(ONE, ONE))
+    link.receipts[0].set_exception(UnknownError("no"))
+    with pytest.raises(UnknownError):
+        await task.publish(chunk(ONE))
+    assert len(link.sent) == 2
+    await task.abort()
+    assert producers.dropped == [ONE] and not producers.given_back
+    link.receipts[1].set_exception(UnknownError("nobody is told of this one"))
+
+
+async def test_a_failure_is_told_at_the_end(producers: Producers) -> None:
+    task = sender(100)
+    await task.publish(chunk(ONE, OTHER))
+    producers.links[OTHER].receipts[0].set_exception(UnknownError("no"))
+    with pytest.raises(UnknownError):
+        await task.finish()
+    await task.abort()
+    assert sorted(producers.dropped) == [ONE, OTHER] and not producers.given_back
+
+
+async def test_no_numbered_row_follows_one_that_failed(producers: Producers) -> None:
+    """Its number would hide the other one from the next attempt."""
+    task = sender(100, numbered=True)
+    await task.publish(chunk(ONE, OTHER))
+    producers.links[OTHER].receipts[0].set_exception(UnknownError("no"))
+    with pytest.raises(UnknownError):
+        await task.publish(chunk(OTHER))
+    assert len(producers.links[OTHER].sent) == 1
+    await task.abort()
+    assert producers.links[ONE].closed == producers.links[OTHER].closed == 1
+    assert not producers.dropped and not producers.given_back
+
+
+async def test_numbers_go_on_from_chunk_to_chunk(producers: Producers) -> None:
+    task = sender(100, numbered=True)
+    await task.publish(chunk(ONE, OTHER))
+    await task.publish(chunk(ONE))
+    first = 1 << 32
+    assert [each.sequence_id for each in producers.links[ONE].sent] == [first, first + 2]
+    assert [each.sequence_id for each in producers.links[OTHER].sent] == [first + 1]
+    await task.finish()
+    assert producers.links[ONE].closed == producers.links[OTHER].closed == 1
+
+
+async def test_a_producer_that_never_says_anything_is_not_waited_for_for_ever(
+    producers: Producers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "_GRACE_S", 0.0)
+    task = sender(1, timeout_ms=20)
+    with pytest.raises(TransportTimeout, match=r"1 rows were not stored in 0.02 s"):
+        await task.publish(chunk(ONE, ONE))
+    await task.abort()
+
+
+async def test_a_flush_that_never_ends_is_not_waited_for_either(
+    producers: Producers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "_GRACE_S", 0.0)
+    monkeypatch.setattr(Link, "flush", lambda self: asyncio.sleep(3600))
+    task = sender(10, timeout_ms=20)
+    await task.publish(chunk(ONE))
+    with pytest.raises(TransportTimeout, match="sendTimeoutMs"):
+        await task.finish()
+    await task.abort()
