@@ -20,6 +20,9 @@ from pulsar_encore.spark.metrics import PulsarProgressListener, QueryMetrics, wi
 from pulsar_encore.spark.triage import HourGroup, triage
 from pulsar_encore.spark.triage.summary import added_up
 
+#: Two cores may be shared, and the first test here starts the session.
+pytestmark = pytest.mark.timeout(240)
+
 ORDERS = 12
 QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
 

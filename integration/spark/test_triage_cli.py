@@ -21,6 +21,9 @@ from pulsar_encore.spark.triage import job
 
 from .triage_kit import DEAD, frame, letter, stream
 
+#: Two cores may be shared, and the first test here starts the session.
+pytestmark = pytest.mark.timeout(240)
+
 URL = "pulsar://broker.example:6650"
 Run = Callable[..., tuple[int, str, str]]
 

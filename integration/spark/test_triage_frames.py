@@ -17,6 +17,9 @@ from pulsar_encore.spark.triage.routing import ITSELF, NO_NAME, NO_TOPIC, NOT_NA
 
 from .triage_kit import DEAD, HOME, HOUR_MS, NOON, NOON_MS, at, frame, letter
 
+#: Two cores may be shared, and the first test here starts the session.
+pytestmark = pytest.mark.timeout(240)
+
 
 def groups_of(spark: SparkSession, rows: list[Any], hour_of: HourOf = "last") -> list[HourGroup]:
     return largest(grouped(frame(spark, rows), hour_of), 100)

@@ -23,6 +23,9 @@ from pulsar_encore.spark.triage.storing import write_file
 
 from .triage_kit import DEAD, HOME, NOON_MS, frame, letter, stream
 
+#: Two cores may be shared, and the first test here starts the session.
+pytestmark = pytest.mark.timeout(240)
+
 KEYS = GroupSelection(fingerprints=["aaaaaaaaaaaa"])
 
 

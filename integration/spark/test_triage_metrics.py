@@ -28,6 +28,9 @@ from pulsar_encore.spark.metrics import (
 
 from .triage_kit import DEAD, HOME, NOON_MS, frame, letter
 
+#: Two cores may be shared, and the first test here starts the session.
+pytestmark = pytest.mark.timeout(240)
+
 ID = "11111111-2222-3333-4444-555555555555"
 
 
