@@ -1,0 +1,230 @@
+"""Values in Avro, read with the schema that each was written with.
+
+Owns `AvroPart`. Logical types are left to Arrow, which knows numbers for them: no object is made
+for a timestamp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from io import BytesIO
+from typing import Any, Final, TypeAlias
+
+import fastavro
+import pyarrow as pa
+from pyspark.sql.types import DataType, StructType
+
+from ....errors import ConfigurationError
+from .avro_types import Node, read_avro, shape_of, spark_type
+from .base import Malformed, arrow, gathered
+
+Convert: TypeAlias = Callable[[Any], Any]
+
+WriterText: TypeAlias = Callable[[int], str]
+"""Avro's JSON of a version of the topic's schema; ValueError says why a version is of no use."""
+
+MS: Final = 1000  # us
+
+
+class AvroPart:
+    """Decodes Avro.
+
+    Args:
+        definition: The reader's schema, in JSON.
+        only: Fields that are wanted of a record; None for all.
+        writer_text: Finds what values were written with.
+        of: What `definition` is, for errors.
+
+    Attributes:
+        type: What it becomes; a struct of the fields that are wanted, of a record.
+
+    Raises:
+        ConfigurationError: It is no schema, or one that Spark has no type for.
+    """
+
+    def __init__(
+        self,
+        definition: str,
+        only: Sequence[str] | None,
+        writer_text: WriterText,
+        of: str = "valueSchema",
+    ) -> None:
+        self._schema, node = read_avro(definition, of)
+        self._definition = definition
+        self._writer_text = writer_text
+        full = _parsed(self._schema, of)
+        self._all, self._wanted = full, full
+        if node.kind == "record" and only is not None and set(only) != set(node.names):
+            node = _narrowed(node, only)
+            self._wanted = _parsed_narrowed(self._schema, only) or full
+        self.type: DataType = spark_type(node)
+        self._arrow = arrow(self.type)
+        self._is_struct = isinstance(self.type, StructType)
+        self._convert = avro_converter(node)
+        self._writers: dict[int, tuple[Any, Any]] = {}
+
+    def decode(
+        self, data: Sequence[bytes | None], versions: Sequence[int]
+    ) -> tuple[pa.Array, Malformed]:
+        rows: list[object] = []
+        add = rows.append
+        malformed: Malformed = {}
+        read, convert = fastavro.schemaless_reader, self._convert
+        current: int | None = None
+        writer: Any = None
+        reader: Any = None
+        broken = ""
+        for at, (each, version) in enumerate(zip(data, versions, strict=True)):
+            if each is None:
+                add(None)
+                continue
+            if version != current:
+                current, broken = version, ""
+                try:
+                    writer, reader = self._schemas(version)
+                except ValueError as error:
+                    broken = str(error)
+            if broken:
+                malformed[at] = broken
+                add(None)
+                continue
+            buffer = BytesIO(each)
+            try:
+                row = read(buffer, writer, reader)
+                if buffer.tell() != len(each):
+                    raise ValueError("bytes are left over")
+                add(row if convert is None else convert(row))
+            except Exception as error:  # fastavro's are of any kind
+                malformed[at] = f"no Avro of schema version {version}: {error!r}"
+                add(None)
+        return gathered(rows, self._arrow, malformed), malformed
+
+    def _schemas(self, version: int) -> tuple[Any, Any]:
+        """The writer's schema, and the reader's where that is another one."""
+        found = self._writers.get(version)
+        if found is None:
+            text = self._definition if version < 0 else self._writer_text(version)
+            if text == self._definition:
+                found = (self._all, None if self._wanted is self._all else self._wanted)
+            else:
+                found = (self._renamed(text), self._wanted)
+            self._writers[version] = found
+        return found
+
+    def _renamed(self, text: str) -> Any:
+        """A writer's schema under the reader's name: a class that was renamed reads the same."""
+        try:
+            schema, _ = read_avro(text, "the writer's schema")
+            if isinstance(schema, dict) and isinstance(self._schema, dict):
+                for key in ("name", "namespace"):
+                    if key in self._schema:
+                        schema[key] = self._schema[key]
+                    else:
+                        schema.pop(key, None)
+            return _parsed(schema, "the writer's schema")
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from error
+
+
+def _narrowed(node: Node, only: Sequence[str]) -> Node:
+    kept = [(n, p) for n, p in zip(node.names, node.parts, strict=True) if n in set(only)]
+    return Node("record", names=tuple(n for n, _ in kept), parts=tuple(p for _, p in kept))
+
+
+def _parsed_narrowed(schema: Any, only: Sequence[str]) -> Any | None:
+    """The reader's schema without the other fields; None where one of those defines a type."""
+    fields = [each for each in schema["fields"] if each["name"] in set(only)]
+    try:
+        return _parsed({**schema, "fields": fields}, "")
+    except ConfigurationError:
+        return None
+
+
+def _parsed(schema: Any, of: str) -> Any:
+    try:
+        return fastavro.parse_schema(_bare(schema))
+    except Exception as error:  # of any kind
+        raise ConfigurationError(f"{of} is no Avro schema: {error!r}") from error
+
+
+def _bare(schema: Any) -> Any:
+    """The schema without its logical types."""
+    if isinstance(schema, list):
+        return [_bare(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    bare = {key: each for key, each in schema.items() if key != "logicalType"}
+    for key in ("type", "items", "values"):
+        if isinstance(bare.get(key), dict | list):
+            bare[key] = _bare(bare[key])
+    if "fields" in bare:
+        bare["fields"] = [_bare(each) for each in bare["fields"]]
+    return bare
+
+
+def avro_converter(node: Node) -> Convert | None:
+    """What makes an object of fastavro's one that Arrow takes; None where it is one."""
+    if node.kind == "record":
+        parts = zip(node.names, node.parts, strict=True)
+        changed = [(name, made) for name, part in parts if (made := avro_converter(part))]
+        return _record(changed) if changed else None
+    if node.kind == "array":
+        inner = avro_converter(node.parts[0])
+        return inner and _array(inner)
+    if node.kind == "map":
+        return _map(avro_converter(node.parts[0]))
+    if node.kind == "union":
+        return _union(node)
+    if node.logical == "decimal":
+        return _decimal(node.scale)
+    if node.logical.endswith("-millis"):
+        return lambda value: None if value is None else value * MS
+    return None
+
+
+def _record(changed: list[tuple[str, Convert]]) -> Convert:
+    def convert(value: Any) -> Any:
+        if value is not None:
+            for name, each in changed:
+                value[name] = each(value[name])
+        return value
+
+    return convert
+
+
+def _array(inner: Convert) -> Convert:
+    return lambda value: None if value is None else [inner(each) for each in value]
+
+
+def _map(inner: Convert | None) -> Convert:
+    if inner is None:
+        return lambda value: None if value is None else list(value.items())
+    return lambda value: (
+        None if value is None else [(key, inner(each)) for key, each in value.items()]
+    )
+
+
+def _union(node: Node) -> Convert:
+    """A struct of which one member is set, told by its type."""
+    members: Mapping[type, tuple[str, Convert | None]] = {
+        shape_of(each): (f"member{i}", avro_converter(each)) for i, each in enumerate(node.parts)
+    }
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        name, inner = members[type(value)]
+        return {name: value if inner is None else inner(value)}
+
+    return convert
+
+
+def _decimal(scale: int) -> Convert:
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        unscaled = int.from_bytes(value, "big", signed=True)
+        return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
+
+    return convert
