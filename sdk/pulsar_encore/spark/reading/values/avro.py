@@ -25,6 +25,7 @@ WriterText: TypeAlias = Callable[[int], str]
 """Avro's JSON of a version of the topic's schema; ValueError says why a version is of no use."""
 
 MS: Final = 1000  # us
+_ALIKE: Final = ({"string", "bytes"}, {"int", "long", "float", "double"})
 
 
 class AvroPart:
@@ -53,11 +54,11 @@ class AvroPart:
         self._schema, node = read_avro(definition, of)
         self._definition = definition
         self._writer_text = writer_text
-        full = _parsed(self._schema, of)
-        self._all, self._wanted = full, full
-        if node.kind == "record" and only is not None and set(only) != set(node.names):
+        self._parsed = _parsed(self._schema, of)
+        self._node = node
+        self._guesses = _guesses(node)
+        if node.kind == "record" and only is not None:
             node = _narrowed(node, only)
-            self._wanted = _parsed_narrowed(self._schema, only) or full
         self.type: DataType = spark_type(node)
         self._arrow = arrow(self.type)
         self._is_struct = isinstance(self.type, StructType)
@@ -105,24 +106,28 @@ class AvroPart:
         found = self._writers.get(version)
         if found is None:
             text = self._definition if version < 0 else self._writer_text(version)
-            if text == self._definition:
-                found = (self._all, None if self._wanted is self._all else self._wanted)
-            else:
-                found = (self._renamed(text), self._wanted)
+            found = (self._parsed, None) if text == self._definition else self._pair(text)
             self._writers[version] = found
         return found
 
-    def _renamed(self, text: str) -> Any:
+    def _pair(self, text: str) -> tuple[Any, Any]:
         """A writer's schema under the reader's name: a class that was renamed reads the same."""
         try:
-            schema, _ = read_avro(text, "the writer's schema")
+            schema, node = read_avro(text, "the writer's schema")
+            if node == self._node:
+                return _parsed(schema, "the writer's schema"), None
+            if self._guesses:
+                raise ValueError(
+                    "it is another one than the reader's, in which is a union whose members could "
+                    "be taken for each other"
+                )
             if isinstance(schema, dict) and isinstance(self._schema, dict):
                 for key in ("name", "namespace"):
                     if key in self._schema:
                         schema[key] = self._schema[key]
                     else:
                         schema.pop(key, None)
-            return _parsed(schema, "the writer's schema")
+            return _parsed(schema, "the writer's schema"), self._parsed
         except ConfigurationError as error:
             raise ValueError(str(error)) from error
 
@@ -132,13 +137,14 @@ def _narrowed(node: Node, only: Sequence[str]) -> Node:
     return Node("record", names=tuple(n for n, _ in kept), parts=tuple(p for _, p in kept))
 
 
-def _parsed_narrowed(schema: Any, only: Sequence[str]) -> Any | None:
-    """The reader's schema without the other fields; None where one of those defines a type."""
-    fields = [each for each in schema["fields"] if each["name"] in set(only)]
-    try:
-        return _parsed({**schema, "fields": fields}, "")
-    except ConfigurationError:
-        return None
+def _guesses(node: Node) -> bool:
+    """Whether fastavro, resolving one schema by another, could take the wrong member of a union.
+
+    It takes the first that a writer's type can become: text for bytes, a fraction for an integer.
+    """
+    kinds = {each.kind for each in node.parts} if node.kind == "union" else set()
+    alike = [each & kinds for each in _ALIKE]
+    return any(len(each) > 1 for each in alike) or any(map(_guesses, node.parts))
 
 
 def _parsed(schema: Any, of: str) -> Any:

@@ -5,7 +5,7 @@ refuses all else, so what becomes of a value does not hang on its neighbours.
 
 How a block is kept together: each value begins with ``{`` and ends with ``}``, and they are joined
 by newlines, which strings cannot hold. So in a block that parses each value is one document or
-more, and as many documents as values are one each. A block that does not parse is halved.
+more, and as many documents as values are one each. Of a block that does not parse smaller ones are tried.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from .base import Malformed, arrow, gathered
 Convert: TypeAlias = Callable[[Any], Any]
 
 _SPACE: Final = b" \t\r\n"
-_FEW: Final = 16  # of so many values, those that are wrong are looked for one by one
+_FEW: Final = 512  # of so many values, those that are wrong are looked for one by one
 _BITS: Final[dict[type[DataType], int]] = {
     ByteType: 8,
     ShortType: 16,
@@ -103,10 +103,10 @@ class JsonPart:
             return [block]
         if len(data) <= _FEW or self._wire is None:
             return [self._singly(data, first, malformed)]
-        half = len(data) // 2
-        return self._arrays(data[:half], first, malformed) + self._arrays(
-            data[half:], first + half, malformed
-        )
+        found = []
+        for at in range(0, len(data), _FEW):
+            found += self._arrays(data[at : at + _FEW], first + at, malformed)
+        return found
 
     def _block(self, data: list[bytes]) -> pa.Array | None:
         """All at once, or nothing where one is not as it should be."""
@@ -302,13 +302,13 @@ def _decimal(kind: DecimalType) -> Convert:
         if type(value) not in (int, Decimal, str):
             raise _mismatch(value, kind.simpleString())
         found = Decimal(value)
-        exact = found if not found else found.normalize()
-        _, digits, exponent = exact.as_tuple()
+        _, digits, exponent = found.as_tuple()
         if not isinstance(exponent, int):  # NaN and the like
             raise _mismatch(value, kind.simpleString())
-        if exponent < -kind.scale or len(digits) + exponent > most:
+        too_fine = max(0, -kind.scale - exponent)
+        if any(digits[-too_fine:] if too_fine else ()) or (found and len(digits) + exponent > most):
             raise _mismatch(value, kind.simpleString())
-        return found
+        return found or Decimal()
 
     return convert
 
