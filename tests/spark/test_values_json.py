@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from values_kit import TOPIC, decoded, json_plan
 
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark import MalformedValueError
 from pulsar_encore.spark.reading.values.plan import Form, ValuePlan
-
-from values_kit import TOPIC, decoded, json_plan
 
 ORDER = "id BIGINT, name STRING, price DOUBLE, at STRUCT<x: INT, tags: ARRAY<STRING>>, ok BOOLEAN"
 
@@ -234,7 +233,7 @@ def test_only_what_is_asked_for_need_fit() -> None:
 
 
 def registered(fields: str) -> ValuePlan:
-    definition = '{"type": "record", "name": "R", "fields": [%s]}' % fields
+    definition = f'{{"type": "record", "name": "R", "fields": [{fields}]}}'
     return ValuePlan(value=Form(kind="json", definition=definition))
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import fastavro
 import pyarrow as pa
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import DataType
 
 from ....errors import ConfigurationError
 from .avro_types import Node, read_avro, shape_of, spark_type
@@ -61,9 +61,8 @@ class AvroPart:
             node = _narrowed(node, only)
         self.type: DataType = spark_type(node)
         self._arrow = arrow(self.type)
-        self._is_struct = isinstance(self.type, StructType)
         self._convert = avro_converter(node)
-        self._writers: dict[int, tuple[Any, Any]] = {}
+        self._writers: dict[int, tuple[Any, Any, str]] = {}
 
     def decode(
         self, data: Sequence[bytes | None], versions: Sequence[int]
@@ -81,11 +80,8 @@ class AvroPart:
                 add(None)
                 continue
             if version != current:
-                current, broken = version, ""
-                try:
-                    writer, reader = self._schemas(version)
-                except ValueError as error:
-                    broken = str(error)
+                current = version
+                writer, reader, broken = self._schemas(version)
             if broken:
                 malformed[at] = broken
                 add(None)
@@ -101,14 +97,20 @@ class AvroPart:
                 add(None)
         return gathered(rows, self._arrow, malformed), malformed
 
-    def _schemas(self, version: int) -> tuple[Any, Any]:
-        """The writer's schema, and the reader's where that is another one."""
+    def _schemas(self, version: int) -> tuple[Any, Any, str]:
+        """The writer's schema, the reader's where that is another one, or why there is none."""
         found = self._writers.get(version)
         if found is None:
-            text = self._definition if version < 0 else self._writer_text(version)
-            found = (self._parsed, None) if text == self._definition else self._pair(text)
-            self._writers[version] = found
+            try:
+                found = (*self._found(version), "")
+            except ValueError as error:
+                found = (None, None, str(error))
+            self._writers[version] = found  # also where there is none, for as long as a task lasts
         return found
+
+    def _found(self, version: int) -> tuple[Any, Any]:
+        text = self._definition if version < 0 else self._writer_text(version)
+        return (self._parsed, None) if text == self._definition else self._pair(text)
 
     def _pair(self, text: str) -> tuple[Any, Any]:
         """A writer's schema under the reader's name: a class that was renamed reads the same."""

@@ -60,7 +60,7 @@ class _Noted:
         if self._mode == "FAILFAST":
             at = min(malformed)
             raise MalformedValueError(
-                f"the value of message {self._id(at)} of {self._topic} is {malformed[at]} "
+                f"message {self._id(at)} of {self._topic} cannot be decoded: {malformed[at]} "
                 "(mode=FAILFAST). PERMISSIVE reads it as null, DROPMALFORMED leaves it out"
             )
         return [at not in malformed for at in range(count)]

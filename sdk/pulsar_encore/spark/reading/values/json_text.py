@@ -5,7 +5,8 @@ refuses all else, so what becomes of a value does not hang on its neighbours.
 
 How a block is kept together: each value begins with ``{`` and ends with ``}``, and they are joined
 by newlines, which strings cannot hold. So in a block that parses each value is one document or
-more, and as many documents as values are one each. Of a block that does not parse smaller ones are tried.
+more, and as many documents as values are one each. Of a block that does not parse, smaller ones
+are tried.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ def _form(schema: Registered, topic: str) -> Form:
     )
 
 
-_known: Final[dict[tuple[Connection, str, int], Registered | None]] = {}
+_known: Final[dict[tuple[Connection, str, int], Registered]] = {}
 
 
 def writer_texts(
@@ -218,5 +218,5 @@ def fetched(connection: Connection, topic: str, version: int) -> Registered | No
             )
             _known[at] = registered(known)
         except TopicNotFound:
-            _known[at] = None
+            return None
     return _known[at]
