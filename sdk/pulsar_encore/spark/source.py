@@ -1,6 +1,8 @@
 """`PulsarDataSource`: what PySpark makes of ``format("pulsar")``.
 
 Options are checked here, and so in the driver when a query is planned, before anything connects.
+With ``valueFormat=schema`` the registry is asked here too, once: PySpark pickles this source
+between the schema and the readers, and the answer goes with it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ from .columns import chosen, projected, schema_of
 from .driver.batch import PulsarBatchReader
 from .driver.stream import PulsarStreamReader
 from .options import ReadOptions, read_options
-from .reading.values import values_of
+from .reading.values.choosing import check_columns, check_nullable, plan_of, value_fields
+from .reading.values.plan import ValuePlan
+from .reading.values.registry import plan_of_registry
+from .runtime import runtime
 from .sink import batch_writer, stream_writer
 
 if TYPE_CHECKING:
@@ -37,24 +42,50 @@ class PulsarDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self.options = options
+        self._values: ValuePlan | None = None
 
     @classmethod
     def name(cls) -> str:
         return "pulsar"
 
     def schema(self) -> StructType:
-        """What a read yields: the value, and the columns that were asked for."""
-        shape = self._read(streaming=None).shape
-        columns = chosen(shape.include, shape.prefix, letters=shape.view != "plain")
-        return schema_of(values_of(shape).fields(), columns, shape.prefix)
+        """What a read yields: the value, and the columns that were asked for.
+
+        Raises:
+            ConfigurationError: The topics have different schemas, or one that has no columns.
+            TransportError: The registry could not be asked.
+        """
+        return self._offered(self._read(streaming=None))
 
     def reader(self, schema: StructType) -> PulsarBatchReader:
         options = self._read(streaming=False)
-        return PulsarBatchReader(options, projected(schema, self.schema()))
+        return PulsarBatchReader(options, self._asked(schema, options), self._plan(options))
 
     def streamReader(self, schema: StructType) -> PulsarStreamReader:
         options = self._read(streaming=True)
-        return PulsarStreamReader(options, projected(schema, self.schema()))
+        return PulsarStreamReader(options, self._asked(schema, options), self._plan(options))
+
+    def _offered(self, options: ReadOptions) -> StructType:
+        shape = options.shape
+        columns = chosen(shape.include, shape.prefix, letters=shape.view != "plain")
+        fields = value_fields(self._plan(options))
+        check_columns(fields, [shape.prefix + each.key for each in columns])
+        return schema_of(fields, columns, shape.prefix)
+
+    def _asked(self, schema: StructType, options: ReadOptions) -> StructType:
+        asked = projected(schema, self._offered(options))
+        check_nullable(asked, value_fields(self._plan(options)))
+        return asked
+
+    def _plan(self, options: ReadOptions) -> ValuePlan:
+        """How values are decoded."""
+        if options.shape.value_format != "schema":
+            return plan_of(options.shape)
+        if self._values is None:
+            here = runtime()
+            client = here.client(options.connection)
+            self._values = here.call(plan_of_registry(client, options), "ask for schemas")
+        return self._values
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return batch_writer(dict(self.options), schema, overwrite)

@@ -318,6 +318,9 @@ class MemoryTransport:
     async def schema_of(self, topic: str, version: int) -> Any:
         return await self._native().schema_of(topic, version)
 
+    async def latest_schema(self, topic: str) -> Any | None:
+        return await self._native().latest_schema(topic)
+
     async def topic_partitions(self, topic: str) -> list[str]:
         return await self._native().topic_partitions(topic)
 

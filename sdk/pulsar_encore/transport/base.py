@@ -388,6 +388,15 @@ class Transport(Protocol):
         where partition keys are half of the value.
         """
 
+    async def latest_schema(self, topic: str) -> Any | None:
+        """The schema that producers of a topic agree on now, like `schema_of`; None without one.
+
+        None too of a topic that does not exist: a broker does not say which it is.
+
+        Raises:
+            NotSupportedError: The engine cannot ask for it.
+        """
+
     def shutdown(self) -> None:
         """Drop everything at once, without waiting and without flushing."""
 

@@ -16,6 +16,7 @@ from ..planning import Span
 from ..positions import EARLIEST, Position, later
 from ..reading.ranges import ReadRange
 from ..reading.task import read_range
+from ..reading.values.plan import ValuePlan
 from ..runtime import runtime
 from .cluster import Cluster, patiently
 from .edges import begin_of, check_topics, countable, end_of
@@ -28,11 +29,13 @@ class PulsarBatchReader(DataSourceReader):
     Args:
         options: Of the read.
         schema: Of the rows, checked.
+        plan: How values are decoded.
     """
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, plan: ValuePlan) -> None:
         self._options = options
         self._schema = schema
+        self._plan_of_values = plan
 
     def partitions(self) -> list[InputPartition]:
         """The ranges of the tasks.
@@ -83,4 +86,4 @@ class PulsarBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range; see `reading.task.read_range`."""
         assert isinstance(partition, ReadRange)
-        return read_range(self._options, self._schema, partition)
+        return read_range(self._options, self._schema, self._plan_of_values, partition)

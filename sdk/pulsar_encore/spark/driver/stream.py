@@ -24,6 +24,7 @@ from ..planning import Span
 from ..positions import EARLIEST, Position, offset_json, read_offset
 from ..reading.ranges import ReadRange
 from ..reading.task import read_range
+from ..reading.values.plan import ValuePlan
 from ..runtime import Runtime, runtime
 from .plans import ranges_of
 from .progress import Progress
@@ -51,11 +52,13 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Args:
         options: Of the read.
         schema: Of the rows, checked.
+        plan: How values are decoded.
     """
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, plan: ValuePlan) -> None:
         self._options = options
         self._schema = schema
+        self._plan_of_values = plan
         self._made: Progress | None = None
         self._end: dict[str, Any] = {}
 
@@ -183,7 +186,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range; see `reading.task.read_range`."""
         assert isinstance(partition, ReadRange)
-        return read_range(self._options, self._schema, partition)
+        return read_range(self._options, self._schema, self._plan_of_values, partition)
 
 
 def numbers_of(topics: Any) -> dict[str, int]:

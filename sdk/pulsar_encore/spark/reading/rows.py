@@ -9,7 +9,7 @@ each; all others are asked as `RawMessage`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import repeat
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -26,7 +26,7 @@ from ...transport.native.consumer.messages import BatchMessage
 from ..columns import LETTER, Column
 from .cutting import Cut
 from .letters import letter_values
-from .values import Values
+from .values.base import Values
 
 _U32: Final = Struct(">I")
 _PAYLOAD_SIZE: Final = 0x18
@@ -141,7 +141,7 @@ class Rows:
             gathered.extend(gather(part, self._partition))
         if self._letters:
             self._add_letters(part)
-        self._values.note(part.messages)
+        self._values.note(part.messages, partial(_ids, part, self._partition))
 
     def _add_letters(self, part: Part) -> None:
         ids = _ids(part, self._partition)

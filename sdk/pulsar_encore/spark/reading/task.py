@@ -16,20 +16,24 @@ from ..options import ReadOptions
 from ..runtime import runtime
 from .ranges import Fetch, ReadRange
 from .rows import Rows
-from .values import values_of
+from .values.choosing import values_of
+from .values.plan import ValuePlan
+from .values.registry import writer_texts
 
 
 def read_range(
-    options: ReadOptions, schema: StructType, wanted: ReadRange
+    options: ReadOptions, schema: StructType, plan: ValuePlan, wanted: ReadRange
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a range as rows.
 
     Args:
         options: Of the read.
         schema: Of the rows, checked.
+        plan: How values are decoded.
         wanted: The range.
 
     Raises:
+        MalformedValueError: A value cannot be decoded, and the mode is FAILFAST.
         DataLossError: Something of it is gone, and ``failOnDataLoss`` is true.
         StalledError: Something of it does not come.
         TransportError: The brokers refused.
@@ -40,7 +44,7 @@ def read_range(
         schema,
         columns,
         shape.prefix,
-        values_of(shape),
+        values_of(plan, schema, wanted.topic, writer_texts(options.connection, wanted.topic)),
         wanted.topic,
         wanted.partition,
         options.reading.batch_rows,

@@ -15,6 +15,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from ...errors import ClosedError
+from ...exceptions import TopicNotFound
 from ...options import ProducerOptions, RegexSubscriptionMode, Subscription
 from ...topic_names import full_name
 from ...wire import pulsar_pb2 as pb
@@ -148,6 +149,13 @@ class NativeTransport:
 
     async def schema_of(self, topic: str, version: int) -> KnownSchema:
         schema = await self._place().lookup.schema(full_name(topic), version)
+        return KnownSchema(schema, key_value=schema.type == pb.Schema.KeyValue)
+
+    async def latest_schema(self, topic: str) -> KnownSchema | None:
+        try:
+            schema = await self._place().lookup.schema(full_name(topic), None)
+        except TopicNotFound:
+            return None
         return KnownSchema(schema, key_value=schema.type == pb.Schema.KeyValue)
 
     @property

@@ -143,6 +143,12 @@ class StockTransport:
         info = await _schema_info(self._native, topic, version)
         return KnownSchema(info, key_value=info.schema_type() == _pulsar.SchemaType.KEY_VALUE)
 
+    async def latest_schema(self, topic: str) -> KnownSchema | None:
+        raise NotSupportedError(
+            "the stock library does not ask for the latest schema of a topic: use the native "
+            "transport"
+        )
+
     async def _create(self, start: Start, doing: str) -> Any:
         return keep_in_child(await self._creations.make(self._calls, start, doing))
 

@@ -82,29 +82,30 @@ class Lookup:
             ),
         )
 
-    async def schema(self, topic: str, version: int) -> pb.Schema:
-        """A version of a topic's schema.
+    async def schema(self, topic: str, version: int | None) -> pb.Schema:
+        """A version of a topic's schema, or the latest.
 
         Args:
             topic: Full name; partitions have their topic's.
-            version: From 0.
+            version: From 0; None for the latest.
 
         Raises:
-            TopicNotFound: The topic has no such version.
+            TopicNotFound: The topic has no such version, or there is no such topic.
             PulsarException: As for `matching`.
         """
-        doing = f"schema version {version} of {topic}"
+        which = "the latest schema" if version is None else f"schema version {version}"
+        doing = f"{which} of {topic}"
         return await self._once(
             ("schema", topic, str(version)),
             lambda: self._patiently(doing, lambda: self._ask_schema(topic, version, doing)),
         )
 
-    async def _ask_schema(self, topic: str, version: int, doing: str) -> pb.Schema:
+    async def _ask_schema(self, topic: str, version: int | None, doing: str) -> pb.Schema:
         # Of a connection, also where the rest is asked by HTTP: the web service shows schemas of
         # key-value pairs rewritten, and a copy registered with that would be another version.
         service = self.pool.service
         session = await (self._web.owner(topic) if service.web else self.pool.any_broker())
-        number = version.to_bytes(8, "big")
+        number = None if version is None else version.to_bytes(8, "big")
         answer: pb.CommandGetSchemaResponse = await session.ask(
             lambda request_id: commands.get_schema(
                 topic, request_id=request_id, schema_version=number

@@ -1,0 +1,97 @@
+"""Values as a real registry says, in Spark: records as columns, versions, what is malformed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import pulsar_encore as encore
+from pulsar_encore.schema import AvroSchema, JsonSchema, Long, Map, Record, String, StringSchema
+
+from ..pulsar_server import Server
+from .kit import reading
+
+
+class Order(Record):
+    id = Long()
+    name = String()
+    notes = Map(String())
+
+
+def send(server: Server, topic: str, *values: Any, schema: Any = None, batch: bool = True) -> None:
+    """Publish, and register the schema, if any."""
+    options = {} if schema is None else {"schema": schema}
+
+    async def run() -> None:
+        async with encore.Client(server.service_url) as client:
+            producer = await client.create_producer(topic, batching_enabled=batch, **options)
+            await asyncio.gather(*(producer.send(each) for each in values))
+
+    asyncio.run(run())
+
+
+def test_a_table_of_avro_whose_schema_has_grown(
+    spark: SparkSession, pulsar: Server, topic: str
+) -> None:
+    old = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
+    more: Any = {"name": "size", "type": ["null", {"type": "int"}], "default": None}
+    new = {**old, "fields": [*old["fields"], more]}
+    send(pulsar, topic, *({"id": each} for each in range(100)), schema=AvroSchema(None, old))
+    grown = [{"id": each, "size": each} for each in range(100, 200)]
+    send(pulsar, topic, *grown, schema=AvroSchema(None, new))
+    frame = reading(spark.read, pulsar, topic, valueFormat="schema", minPartitions=2).load()
+    assert frame.columns[:3] == ["id", "size", "_corrupt_record"]
+    found = sorted((row["id"], row["size"]) for row in frame.select("id", "size").collect())
+    assert found == [(each, each if each >= 100 else None) for each in range(200)]
+    slim = reading(spark.read, pulsar, topic, valueFormat="schema").schema("id BIGINT").load()
+    assert slim.groupBy().sum("id").collect()[0][0] == sum(range(200))
+
+
+@pytest.mark.parametrize("schema", [JsonSchema(Order), AvroSchema(Order)])
+def test_a_stream_of_records_into_parquet(
+    spark: SparkSession, pulsar: Server, topic: str, folder: Path, schema: Any
+) -> None:
+    orders = [Order(id=each, name=f"é{each}", notes={"k": "v"}) for each in range(50)]
+    send(pulsar, topic, *orders, schema=schema)
+    frame = reading(
+        spark.readStream, pulsar, topic, valueFormat="schema", startingOffsets="earliest"
+    ).load()
+    query = (
+        frame.writeStream.format("parquet")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(folder / "out"))
+    )
+    query.awaitTermination()
+    found = spark.read.parquet(str(folder / "out")).orderBy("id").collect()
+    assert [(row["id"], row["name"], row["notes"]) for row in found] == [
+        (each, f"é{each}", {"k": "v"}) for each in range(50)
+    ]
+    assert {row["_corrupt_record"] for row in found} == {None}
+
+
+def test_json_by_ddl_and_what_is_malformed(spark: SparkSession, pulsar: Server, topic: str) -> None:
+    values = [json.dumps({"id": each, "at": "2024-01-01T00:00:00Z"}).encode() for each in range(20)]
+    values[7] = b'{"id": 7'
+    send(pulsar, topic, *values)
+    options = {"valueFormat": "json", "valueSchema": "id BIGINT, at TIMESTAMP"}
+    frame = reading(spark.read, pulsar, topic, **options).load()
+    assert frame.where("at = timestamp'2024-01-01 00:00:00 UTC'").count() == 19
+    [broken] = frame.where("_corrupt_record IS NOT NULL").collect()
+    assert (broken["id"], bytes(broken["_corrupt_record"])) == (None, values[7])
+    assert reading(spark.read, pulsar, topic, mode="DROPMALFORMED", **options).load().count() == 19
+    with pytest.raises(PySparkException, match="MalformedValueError") as told:
+        reading(spark.read, pulsar, topic, mode="FAILFAST", **options).load().collect()
+    assert topic in str(told.value)
+
+
+def test_values_that_are_one_text(spark: SparkSession, pulsar: Server, topic: str) -> None:
+    send(pulsar, topic, "a", "b", schema=StringSchema())
+    frame = reading(spark.read, pulsar, topic, valueFormat="schema").load()
+    assert [row["value"] for row in frame.select("value").collect()] == ["a", "b"]

@@ -1,0 +1,238 @@
+"""Values in Avro, read with the schema that each was written with.
+
+Owns `AvroPart`. Logical types are left to Arrow, which knows numbers for them: no object is made
+for a timestamp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from io import BytesIO
+from typing import Any, Final, TypeAlias
+
+import fastavro
+import pyarrow as pa
+from pyspark.sql.types import DataType
+
+from ....errors import ConfigurationError
+from .avro_types import Node, read_avro, shape_of, spark_type
+from .base import Malformed, arrow, gathered
+
+Convert: TypeAlias = Callable[[Any], Any]
+
+WriterText: TypeAlias = Callable[[int], str]
+"""Avro's JSON of a version of the topic's schema; ValueError says why a version is of no use."""
+
+MS: Final = 1000  # us
+_ALIKE: Final = ({"string", "bytes"}, {"int", "long", "float", "double"})
+
+
+class AvroPart:
+    """Decodes Avro.
+
+    Args:
+        definition: The reader's schema, in JSON.
+        only: Fields that are wanted of a record; None for all.
+        writer_text: Finds what values were written with.
+        of: What `definition` is, for errors.
+
+    Attributes:
+        type: What it becomes; a struct of the fields that are wanted, of a record.
+
+    Raises:
+        ConfigurationError: It is no schema, or one that Spark has no type for.
+    """
+
+    def __init__(
+        self,
+        definition: str,
+        only: Sequence[str] | None,
+        writer_text: WriterText,
+        of: str = "valueSchema",
+    ) -> None:
+        self._schema, node = read_avro(definition, of)
+        self._definition = definition
+        self._writer_text = writer_text
+        self._parsed = _parsed(self._schema, of)
+        self._node = node
+        self._guesses = _guesses(node)
+        if node.kind == "record" and only is not None:
+            node = _narrowed(node, only)
+        self.type: DataType = spark_type(node)
+        self._arrow = arrow(self.type)
+        self._convert = avro_converter(node)
+        self._writers: dict[int, tuple[Any, Any, str]] = {}
+
+    def decode(
+        self, data: Sequence[bytes | None], versions: Sequence[int]
+    ) -> tuple[pa.Array, Malformed]:
+        rows: list[object] = []
+        add = rows.append
+        malformed: Malformed = {}
+        read, convert = fastavro.schemaless_reader, self._convert
+        current: int | None = None
+        writer: Any = None
+        reader: Any = None
+        broken = ""
+        for at, (each, version) in enumerate(zip(data, versions, strict=True)):
+            if each is None:
+                add(None)
+                continue
+            if version != current:
+                current = version
+                writer, reader, broken = self._schemas(version)
+            if broken:
+                malformed[at] = broken
+                add(None)
+                continue
+            buffer = BytesIO(each)
+            try:
+                row = read(buffer, writer, reader)
+                if buffer.tell() != len(each):
+                    raise ValueError("bytes are left over")
+                add(row if convert is None else convert(row))
+            except Exception as error:  # fastavro's are of any kind
+                malformed[at] = f"no Avro of schema version {version}: {error!r}"
+                add(None)
+        return gathered(rows, self._arrow, malformed), malformed
+
+    def _schemas(self, version: int) -> tuple[Any, Any, str]:
+        """The writer's schema, the reader's where that is another one, or why there is none."""
+        found = self._writers.get(version)
+        if found is None:
+            try:
+                found = (*self._found(version), "")
+            except ValueError as error:
+                found = (None, None, str(error))
+            self._writers[version] = found  # also where there is none, for as long as a task lasts
+        return found
+
+    def _found(self, version: int) -> tuple[Any, Any]:
+        text = self._definition if version < 0 else self._writer_text(version)
+        return (self._parsed, None) if text == self._definition else self._pair(text)
+
+    def _pair(self, text: str) -> tuple[Any, Any]:
+        """A writer's schema under the reader's name: a class that was renamed reads the same."""
+        try:
+            schema, node = read_avro(text, "the writer's schema")
+            if node == self._node:
+                return _parsed(schema, "the writer's schema"), None
+            if self._guesses:
+                raise ValueError(
+                    "it is another one than the reader's, in which is a union whose members could "
+                    "be taken for each other"
+                )
+            if isinstance(schema, dict) and isinstance(self._schema, dict):
+                for key in ("name", "namespace"):
+                    if key in self._schema:
+                        schema[key] = self._schema[key]
+                    else:
+                        schema.pop(key, None)
+            return _parsed(schema, "the writer's schema"), self._parsed
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from error
+
+
+def _narrowed(node: Node, only: Sequence[str]) -> Node:
+    kept = [(n, p) for n, p in zip(node.names, node.parts, strict=True) if n in set(only)]
+    return Node("record", names=tuple(n for n, _ in kept), parts=tuple(p for _, p in kept))
+
+
+def _guesses(node: Node) -> bool:
+    """Whether fastavro, resolving one schema by another, could take the wrong member of a union.
+
+    It takes the first that a writer's type can become: text for bytes, a fraction for an integer.
+    """
+    kinds = {each.kind for each in node.parts} if node.kind == "union" else set()
+    alike = [each & kinds for each in _ALIKE]
+    return any(len(each) > 1 for each in alike) or any(map(_guesses, node.parts))
+
+
+def _parsed(schema: Any, of: str) -> Any:
+    try:
+        return fastavro.parse_schema(_bare(schema))
+    except Exception as error:  # of any kind
+        raise ConfigurationError(f"{of} is no Avro schema: {error!r}") from error
+
+
+def _bare(schema: Any) -> Any:
+    """The schema without its logical types."""
+    if isinstance(schema, list):
+        return [_bare(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    bare = {key: each for key, each in schema.items() if key != "logicalType"}
+    for key in ("type", "items", "values"):
+        if isinstance(bare.get(key), dict | list):
+            bare[key] = _bare(bare[key])
+    if "fields" in bare:
+        bare["fields"] = [_bare(each) for each in bare["fields"]]
+    return bare
+
+
+def avro_converter(node: Node) -> Convert | None:
+    """What makes an object of fastavro's one that Arrow takes; None where it is one."""
+    if node.kind == "record":
+        parts = zip(node.names, node.parts, strict=True)
+        changed = [(name, made) for name, part in parts if (made := avro_converter(part))]
+        return _record(changed) if changed else None
+    if node.kind == "array":
+        inner = avro_converter(node.parts[0])
+        return inner and _array(inner)
+    if node.kind == "map":
+        return _map(avro_converter(node.parts[0]))
+    if node.kind == "union":
+        return _union(node)
+    if node.logical == "decimal":
+        return _decimal(node.scale)
+    if node.logical.endswith("-millis"):
+        return lambda value: None if value is None else value * MS
+    return None
+
+
+def _record(changed: list[tuple[str, Convert]]) -> Convert:
+    def convert(value: Any) -> Any:
+        if value is not None:
+            for name, each in changed:
+                value[name] = each(value[name])
+        return value
+
+    return convert
+
+
+def _array(inner: Convert) -> Convert:
+    return lambda value: None if value is None else [inner(each) for each in value]
+
+
+def _map(inner: Convert | None) -> Convert:
+    if inner is None:
+        return lambda value: None if value is None else list(value.items())
+    return lambda value: (
+        None if value is None else [(key, inner(each)) for key, each in value.items()]
+    )
+
+
+def _union(node: Node) -> Convert:
+    """A struct of which one member is set, told by its type."""
+    members: Mapping[type, tuple[str, Convert | None]] = {
+        shape_of(each): (f"member{i}", avro_converter(each)) for i, each in enumerate(node.parts)
+    }
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        name, inner = members[type(value)]
+        return {name: value if inner is None else inner(value)}
+
+    return convert
+
+
+def _decimal(scale: int) -> Convert:
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        unscaled = int.from_bytes(value, "big", signed=True)
+        return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
+
+    return convert

@@ -1,0 +1,229 @@
+"""What Avro schemas become in Spark: the types, as the JVM connector and spark-avro have them.
+
+Owns `Node`, a schema without names to be looked up and without what may be null: everything may be.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from ....errors import ConfigurationError
+
+_PLAIN: Final[Mapping[str, DataType]] = {
+    "null": NullType(),
+    "boolean": BooleanType(),
+    "int": IntegerType(),
+    "long": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "bytes": BinaryType(),
+    "string": StringType(),
+    "fixed": BinaryType(),
+    "enum": StringType(),
+}
+_NAMED: Final = ("record", "error", "enum", "fixed")
+_TIMES: Final[Mapping[str, DataType]] = {
+    "timestamp-millis": TimestampType(),
+    "timestamp-micros": TimestampType(),
+    "local-timestamp-millis": TimestampNTZType(),
+    "local-timestamp-micros": TimestampNTZType(),
+}
+_WIDER: Final = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
+# What members of a union are told apart by, once they are read: Python's types.
+_SHAPES: Final[Mapping[str, type]] = {
+    "boolean": bool,
+    "int": int,
+    "long": int,
+    "float": float,
+    "double": float,
+    "bytes": bytes,
+    "fixed": bytes,
+    "string": str,
+    "enum": str,
+    "array": list,
+    "map": dict,
+    "record": dict,
+}
+_MOST_DIGITS: Final = 38
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A schema.
+
+    Attributes:
+        kind: Avro's word: "record", "array", "long" and so on; "union" of two or more that are not
+            null.
+        logical: Its logical type, where that is looked at.
+        names: Of a record's fields.
+        parts: Types of a record's fields, of what is in an array or map, the members of a union.
+        digits, scale: Of a decimal.
+    """
+
+    kind: str
+    logical: str = ""
+    names: tuple[str, ...] = ()
+    parts: tuple[Node, ...] = ()
+    digits: int = 0
+    scale: int = 0
+
+
+def read_avro(text: str, of: str) -> tuple[Any, Node]:
+    """A schema, as JSON has it and as a tree.
+
+    Args:
+        text: JSON.
+        of: What it is the schema of, for errors.
+
+    Raises:
+        ConfigurationError: It is none, or Spark has no type for it.
+    """
+    try:
+        schema = json.loads(text)
+        return schema, _Reading().node(schema, "", ())
+    except _Unfit as error:
+        raise ConfigurationError(f"{of}: {error}; valueFormat=raw gives its bytes") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigurationError(f"{of} is no Avro schema in JSON: {error!r}") from error
+
+
+class _Unfit(Exception):
+    """There is no type for it."""
+
+
+class _Reading:
+    """Reads one schema; knows the names that it has come across."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, Node | None] = {}  # None while it is read
+
+    def node(self, schema: Any, space: str, path: tuple[str, ...]) -> Node:
+        if isinstance(schema, list):
+            return self._union(schema, space, path)
+        if isinstance(schema, str):
+            return self._word(schema, space, path)
+        kind = schema["type"]
+        if isinstance(kind, dict | list):
+            return self.node(kind, space, path)
+        if kind in _NAMED:
+            return self._definition(schema, space, path)
+        if kind == "array":
+            return Node("array", parts=(self.node(schema["items"], space, (*path, "[]")),))
+        if kind == "map":
+            return Node("map", parts=(self.node(schema["values"], space, (*path, "{}")),))
+        if kind in _PLAIN:
+            return _leaf(kind, schema)
+        return self._word(kind, space, path)
+
+    def _word(self, word: str, space: str, path: tuple[str, ...]) -> Node:
+        if word in _PLAIN and word not in _NAMED:
+            return Node(word)
+        names = (word,) if "." in word or not space else (f"{space}.{word}", word)
+        for name in names:
+            if name in self._named:
+                found = self._named[name]
+                if found is None:
+                    raise _Unfit(f"{'.'.join(path)} is a {word} in a {word}, and Spark has no such")
+                return found
+        raise ValueError(f"there is no type {word!r}")
+
+    def _definition(self, schema: Any, space: str, path: tuple[str, ...]) -> Node:
+        name = schema["name"]
+        if "." in name:
+            space = name.rpartition(".")[0]
+        else:
+            space = schema.get("namespace", space)
+            name = f"{space}.{name}" if space else name
+        self._named[name] = None
+        kind = schema["type"]
+        if kind in ("enum", "fixed"):
+            node = _leaf(kind, schema)
+        else:
+            fields = schema["fields"]
+            node = Node(
+                "record",
+                names=tuple(each["name"] for each in fields),
+                parts=tuple(
+                    self.node(each["type"], space, (*path, each["name"])) for each in fields
+                ),
+            )
+        self._named[name] = node
+        return node
+
+    def _union(self, members: list[Any], space: str, path: tuple[str, ...]) -> Node:
+        nodes = [self.node(each, space, path) for each in members]
+        nodes = [each for each in nodes if each.kind != "null"]
+        if not nodes:
+            return Node("null")
+        if len(nodes) == 1:
+            return nodes[0]
+        kinds = frozenset(each.kind for each in nodes)
+        if len(nodes) == 2 and kinds in _WIDER:
+            return Node(_WIDER[kinds])
+        if len({shape_of(each) for each in nodes}) < len(nodes):
+            raise _Unfit(
+                f"{'.'.join(path)} is one of {', '.join(each.kind for each in nodes)}, and which "
+                "cannot be told when it is read"
+            )
+        return Node("union", parts=tuple(nodes))
+
+
+def _leaf(kind: str, schema: Mapping[str, Any]) -> Node:
+    logical = schema.get("logicalType", "")
+    if logical == "decimal" and kind in ("bytes", "fixed"):
+        digits, scale = int(schema["precision"]), int(schema.get("scale", 0))
+        if not 0 <= scale <= digits or digits < 1:
+            return Node(kind)  # as Avro says: a logical type that is wrong is none
+        if digits > _MOST_DIGITS:
+            raise _Unfit(f"a decimal of {digits} digits has more than Spark's 38")
+        return Node(kind, logical, digits=digits, scale=scale)
+    if (kind == "long" and logical in _TIMES) or (kind == "int" and logical == "date"):
+        return Node(kind, logical)
+    return Node(kind)
+
+
+def shape_of(node: Node) -> type:
+    """Python's type of what is read."""
+    return _SHAPES[node.kind]
+
+
+def spark_type(node: Node) -> DataType:
+    """What it becomes; everything in it may be null."""
+    if node.kind == "record":
+        fields = zip(node.names, node.parts, strict=True)
+        return StructType([StructField(name, spark_type(part)) for name, part in fields])
+    if node.kind == "union":
+        members = [StructField(f"member{i}", spark_type(each)) for i, each in enumerate(node.parts)]
+        return StructType(members)
+    if node.kind == "array":
+        return ArrayType(spark_type(node.parts[0]))
+    if node.kind == "map":
+        return MapType(StringType(), spark_type(node.parts[0]))
+    if node.logical == "decimal":
+        return DecimalType(node.digits, node.scale)
+    if node.logical == "date":
+        return DateType()
+    return _TIMES.get(node.logical, _PLAIN[node.kind])

@@ -1,0 +1,103 @@
+"""What decodes values, and what decodes one of their parts.
+
+Owns the protocols `Values`, which `Rows` calls, and `Part`, and the bytes as they are
+(`RawValues`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import DataType
+
+from ....ids import MessageId
+from ....message import RawMessage
+from ...columns import VALUE
+
+Malformed: TypeAlias = dict[int, str]
+"""What is wrong with a value, by its place."""
+
+Ids: TypeAlias = Callable[[], Iterable[MessageId]]
+"""Ids of some messages, made when they are asked for."""
+
+
+class Values(Protocol):
+    """Decodes values."""
+
+    def note(self, messages: Sequence[RawMessage], ids: Ids) -> None:
+        """These messages' values are among the next that `columns` gets, in this order."""
+
+    def columns(self, data: list[bytes | None]) -> tuple[dict[str, pa.Array], list[bool] | None]:
+        """The columns of some values, by name, and which rows stay; None for all.
+
+        Raises:
+            MalformedValueError: One cannot be decoded, and the mode is FAILFAST.
+            TransportError: The schema that one was written with cannot be had now.
+        """
+
+
+class Part(Protocol):
+    """Decodes one thing: a value, or the key of a pair.
+
+    Attributes:
+        type: What it becomes.
+    """
+
+    type: DataType
+
+    def decode(
+        self, data: Sequence[bytes | None], versions: Sequence[int]
+    ) -> tuple[pa.Array, Malformed]:
+        """An array of `type`, null where there is nothing, and where something is malformed.
+
+        Args:
+            data: The bytes.
+            versions: Of the topic's schema, that each was written with; -1 where it does not say.
+
+        Raises:
+            TransportError: The schema of a version cannot be had now.
+        """
+
+
+class RawValues:
+    """The bytes as they are."""
+
+    def note(self, messages: Sequence[RawMessage], ids: Ids) -> None:
+        """Nothing but their values is needed."""
+
+    def columns(self, data: list[bytes | None]) -> tuple[dict[str, pa.Array], list[bool] | None]:
+        """All of them, in one column."""
+        return {VALUE: pa.array(data, pa.binary())}, None
+
+
+def arrow(kind: DataType) -> pa.DataType:
+    """As Spark takes it."""
+    return to_arrow_type(kind, timezone="UTC")
+
+
+def gathered(rows: list[object], kind: pa.DataType, malformed: Malformed) -> pa.Array:
+    """An array of Python's objects; what does not fit is null, and noted.
+
+    Args:
+        rows: None for null.
+        kind: Of the array.
+        malformed: Is added to.
+    """
+    try:
+        return pa.array(rows, kind)
+    except _MISFITS:
+        pass
+    fitting = list(rows)
+    for at, row in enumerate(rows):
+        try:
+            pa.array([row], kind)
+        except _MISFITS as error:
+            malformed[at] = f"it does not fit {kind}: {error}"
+            fitting[at] = None
+    return pa.array(fitting, kind)
+
+
+_MISFITS = (ValueError, TypeError, ArithmeticError)  # Arrow's own are of the first two

@@ -1,0 +1,196 @@
+"""Which decoder a plan asks for, and which columns it makes.
+
+Owns `plan_of`, `value_fields` and `values_of`, and the checks of both schemas: that no field has
+the name of another column, and that what a user asks for may be null.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructField, StructType
+
+from ....errors import ConfigurationError
+from ...columns import CORRUPT, VALUE
+from ...options import Shape
+from .avro import AvroPart
+from .avro_types import read_avro, spark_type
+from .base import Part, RawValues, Values
+from .ddl import read_ddl
+from .decoded import KEY, DecodedValues, PairValues
+from .json_text import JsonPart
+from .plan import RAW, Form, ValuePlan
+from .primitives import FIXED, BytesPart, FixedPart, StringPart
+
+WriterTexts = tuple[Callable[[int], str], Callable[[int], str], Callable[[int], str]]
+"""As `registry.writer_texts` has them."""
+
+_OF_USER: Final = "valueSchema"
+_OF_REGISTRY: Final = "the topic's schema"
+
+
+def plan_of(shape: Shape) -> ValuePlan:
+    """The plan that the options say, without the registry.
+
+    Raises:
+        ConfigurationError: `valueSchema` is not what it should be.
+    """
+    if shape.value_format == "string":
+        return ValuePlan(value=Form(kind="string"), mode=shape.mode)
+    if shape.value_format == "json":
+        fields = json.dumps(read_ddl(shape.value_schema or "").jsonValue())
+        return ValuePlan(value=Form(kind="json", fields=fields), mode=shape.mode)
+    if shape.value_format == "avro":
+        read_avro(shape.value_schema or "", _OF_USER)
+        form = Form(kind="avro", definition=shape.value_schema or "")
+        return ValuePlan(value=form, mode=shape.mode)
+    return ValuePlan(mode=shape.mode)
+
+
+def value_fields(plan: ValuePlan) -> list[StructField]:
+    """The columns that values become.
+
+    Raises:
+        ConfigurationError: Spark has no type for them, or two have one name.
+    """
+    kind = _type(plan.value)
+    if plan.key is not None:
+        fields = [StructField(KEY, _type(plan.key)), StructField(VALUE, kind)]
+    elif isinstance(kind, StructType):
+        fields = list(kind.fields)
+    else:
+        return [StructField(VALUE, kind)]  # a column for one that is malformed is of structures
+    if plan.mode == "PERMISSIVE":
+        fields.append(StructField(CORRUPT, BinaryType()))
+    _check_names([each.name for each in fields])
+    return fields
+
+
+def _check_names(names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigurationError(
+                f"the values have two fields {name!r}"
+                if name != CORRUPT
+                else f"the values have a field {CORRUPT!r}, as the column for what is malformed: "
+                "set mode=FAILFAST or DROPMALFORMED, which have no such column"
+            )
+
+
+def check_columns(fields: Sequence[StructField], others: Iterable[str]) -> None:
+    """That no field of the values is called as another column.
+
+    Args:
+        fields: Of the values.
+        others: Names of the other columns, with their prefix.
+
+    Raises:
+        ConfigurationError: One is.
+    """
+    names = {each.name for each in fields}
+    for other in others:
+        if other in names:
+            raise ConfigurationError(
+                f"the values have a field {other!r}, and the column {other!r} of what a message "
+                "tells beside its value is called so too: set metadataPrefix to something else"
+            )
+
+
+def check_nullable(asked: StructType, fields: Sequence[StructField]) -> None:
+    """That a user's schema lets be null what may be null in values.
+
+    Args:
+        asked: The schema.
+        fields: Of the values.
+
+    Raises:
+        ConfigurationError: It says NOT NULL; Spark would read nulls as something else.
+    """
+    names = {each.name for each in fields}
+    for field in asked:
+        if field.name in names and not (field.nullable and _all_nullable(field.dataType)):
+            raise ConfigurationError(
+                f"schema: {field.name} and all in it may be null, as in a message without a value: "
+                "leave out NOT NULL"
+            )
+
+
+def _all_nullable(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return all(each.nullable and _all_nullable(each.dataType) for each in kind)
+    if isinstance(kind, ArrayType):
+        return kind.containsNull and _all_nullable(kind.elementType)
+    if isinstance(kind, MapType):
+        return kind.valueContainsNull and _all_nullable(kind.valueType)
+    return True
+
+
+def _type(form: Form) -> DataType:
+    if form.definition:
+        return spark_type(read_avro(form.definition, _OF_REGISTRY)[1])
+    return _part(form, None, _nothing).type
+
+
+def _nothing(version: int) -> str:
+    raise ValueError(f"schema version {version} is not known")
+
+
+def _part(form: Form, only: Sequence[str] | None, writer_text: Callable[[int], str]) -> Part:
+    if form.kind == "avro":
+        return AvroPart(form.definition, only, writer_text, _OF_REGISTRY)
+    if form.kind == "json":
+        return _json_part(form, only)
+    if form.kind in FIXED:
+        return FixedPart(form.kind)
+    return StringPart() if form.kind == "string" else BytesPart()
+
+
+def _json_part(form: Form, only: Sequence[str] | None) -> Part:
+    node = None
+    if form.definition:
+        node = read_avro(form.definition, _OF_REGISTRY)[1]
+        kind = spark_type(node)
+    else:
+        kind = StructType.fromJson(json.loads(form.fields))
+    if only is None or not isinstance(kind, StructType):
+        return JsonPart(kind, node)
+    places = [at for at, each in enumerate(kind) if each.name in only]
+    if node is not None and node.kind == "record":
+        node = replace(
+            node,
+            names=tuple(node.names[at] for at in places),
+            parts=tuple(node.parts[at] for at in places),
+        )
+    return JsonPart(StructType([kind[at] for at in places]), node)
+
+
+def values_of(
+    plan: ValuePlan, schema: StructType, topic: str, writers: WriterTexts | None = None
+) -> Values:
+    """The decoder of a plan.
+
+    Args:
+        plan: Of the read.
+        schema: Of the rows: only what is in there need be decoded.
+        topic: Full name, of a partition if any.
+        writers: Find the schemas that values were written with, by version; None for none.
+
+    Raises:
+        ConfigurationError: Spark has no type for something.
+    """
+    wanted = [each.name for each in value_fields(plan) if each.name in schema.names]
+    if not wanted or (plan.value == RAW and plan.key is None):
+        return RawValues()
+    whole, of_key, of_value = writers or (_nothing, _nothing, _nothing)
+    if plan.key is not None:
+        return PairValues(
+            _part(plan.key, None, of_key),
+            _part(plan.value, None, of_value),
+            topic,
+            plan.mode,
+            separated=plan.separated,
+        )
+    return DecodedValues(_part(plan.value, wanted, whole), topic, plan.mode)

@@ -1,0 +1,227 @@
+"""The fields of `valueSchema`, in Spark's words or its JSON.
+
+Owns `read_ddl`. PySpark's own reading of DDL asks the JVM, which the processes that plan a read do
+not have.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from ....errors import ConfigurationError
+from ...parsing import nearest
+
+_TOKEN: Final = re.compile(
+    r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\w+|[<>(),:])"
+)
+_SIMPLE: Final[Mapping[str, DataType]] = {
+    "boolean": BooleanType(),
+    "tinyint": ByteType(),
+    "byte": ByteType(),
+    "smallint": ShortType(),
+    "short": ShortType(),
+    "int": IntegerType(),
+    "integer": IntegerType(),
+    "bigint": LongType(),
+    "long": LongType(),
+    "float": FloatType(),
+    "real": FloatType(),
+    "double": DoubleType(),
+    "string": StringType(),
+    "binary": BinaryType(),
+    "date": DateType(),
+    "timestamp": TimestampType(),
+    "timestamp_ltz": TimestampType(),
+    "timestamp_ntz": TimestampNTZType(),
+}
+_DECIMAL: Final = ("decimal", "dec", "numeric")
+_KNOWN: Final = (*_SIMPLE, *_DECIMAL, "array", "map", "struct")
+_MOST_DIGITS: Final = 38
+
+
+def read_ddl(text: str) -> StructType:
+    """The fields that a text names, all of which may be null.
+
+    Args:
+        text: Such as ``id BIGINT, name STRING``, ``struct<id: bigint>``, or JSON of a `StructType`.
+
+    Raises:
+        ConfigurationError: It is neither, or names a type that no value is read as.
+    """
+    if text.lstrip().startswith("{"):
+        return _of_json(text)
+    reader = _Reader(text)
+    found = reader.struct() if reader.looks_at("struct", "<") else reader.fields()
+    reader.end()
+    return found
+
+
+def _of_json(text: str) -> StructType:
+    try:
+        read = StructType.fromJson(json.loads(text))
+    except Exception as error:  # PySpark raises what it comes across
+        raise ConfigurationError(f"valueSchema is no JSON of a StructType: {error!r}") from error
+    found = _nullable(read)
+    assert isinstance(found, StructType)
+    return found
+
+
+def _nullable(kind: DataType) -> DataType:
+    """The type, with all in it that may be null; of those that values are read as."""
+    if isinstance(kind, StructType):
+        return StructType([StructField(each.name, _nullable(each.dataType)) for each in kind])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable(kind.elementType))
+    if isinstance(kind, MapType) and kind.keyType == StringType():
+        return MapType(StringType(), _nullable(kind.valueType))
+    if isinstance(kind, DecimalType) or kind in _SIMPLE.values():
+        return kind
+    raise ConfigurationError(f"valueSchema: no value is read as {kind.simpleString()}")
+
+
+class _Reader:
+    """Reads a text of DDL from its beginning to its end."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens: list[str] = []
+        at, end = 0, len(text.rstrip())
+        while at < end:
+            found = _TOKEN.match(text, at)
+            if found is None:
+                raise self._wrong(f"{text[at:].strip()[:20]!r} is no part of one")
+            self._tokens.append(found[1])
+            at = found.end()
+        self._at = 0
+
+    def _wrong(self, why: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"valueSchema must be fields in Spark's DDL, such as 'id BIGINT, name STRING', got "
+            f"{self._text!r}: {why}"
+        )
+
+    def _next(self) -> str:
+        if self._at >= len(self._tokens):
+            raise self._wrong("it ends too early")
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def looks_at(self, *words: str) -> bool:
+        """Whether these come next, in any case."""
+        ahead = self._tokens[self._at : self._at + len(words)]
+        return [each.lower() for each in ahead] == list(words)
+
+    def _skip(self, *words: str) -> bool:
+        found = self.looks_at(*words)
+        self._at += len(words) * found
+        return found
+
+    def _expect(self, word: str) -> None:
+        if not self._skip(word):
+            raise self._wrong(f"{word!r} is missing behind {' '.join(self._tokens[: self._at])!r}")
+
+    def end(self) -> None:
+        """Nothing is left."""
+        if self._at < len(self._tokens):
+            raise self._wrong(f"{self._tokens[self._at]!r} is too much")
+
+    def fields(self) -> StructType:
+        """Names and types."""
+        found: dict[str, StructField] = {}
+        while True:
+            name = self._name()
+            if name in found:
+                raise self._wrong(f"{name} is there twice")
+            self._skip(":")
+            found[name] = StructField(name, self._type())
+            self._skip("not", "null")  # as in all of Spark's sources, whatever is read may be null
+            if self._skip("comment"):
+                self._next()
+            if not self._skip(","):
+                return StructType(list(found.values()))
+
+    def _name(self) -> str:
+        token = self._next()
+        if token[0] == "`":
+            return token[1:-1].replace("``", "`")
+        if not token[0].isalnum() and token[0] != "_":
+            raise self._wrong(f"{token!r} is no name")
+        return token
+
+    def struct(self) -> StructType:
+        """With its word, and what it is of."""
+        self._expect("struct")
+        self._expect("<")
+        if self._skip(">"):
+            return StructType([])
+        found = self.fields()
+        self._expect(">")
+        return found
+
+    def _type(self) -> DataType:
+        if self.looks_at("struct"):
+            return self.struct()
+        word = self._next()
+        kind = word.lower()
+        if kind == "array":
+            self._expect("<")
+            items = self._type()
+            self._expect(">")
+            return ArrayType(items)
+        if kind == "map":
+            self._expect("<")
+            if not self._skip("string"):
+                raise self._wrong("keys of a map are STRING")
+            self._expect(",")
+            values = self._type()
+            self._expect(">")
+            return MapType(StringType(), values)
+        if kind in _DECIMAL:
+            return self._decimal()
+        if kind not in _SIMPLE:
+            raise self._wrong(
+                f"no value is read as {word!r}{nearest(kind, _KNOWN)}; there are "
+                + ", ".join(_KNOWN)
+            )
+        return _SIMPLE[kind]
+
+    def _decimal(self) -> DecimalType:
+        digits, scale = 10, 0
+        if self._skip("("):
+            digits = self._number()
+            if self._skip(","):
+                scale = self._number()
+            self._expect(")")
+        if not (1 <= digits <= _MOST_DIGITS and scale <= digits):
+            raise self._wrong(f"DECIMAL({digits},{scale}) must have 1 to 38 digits")
+        return DecimalType(digits, scale)
+
+    def _number(self) -> int:
+        token = self._next()
+        if not token.isdecimal():
+            raise self._wrong(f"{token!r} is no number of digits")
+        return int(token)

@@ -1,0 +1,192 @@
+"""Decoded values as columns, and what becomes of those that cannot be decoded.
+
+Owns `DecodedValues` and `PairValues`. What is malformed ends the query, is left out, or is null
+with its bytes in ``_corrupt_record``, as the option `mode` says (`FAILFAST`, `DROPMALFORMED`,
+`PERMISSIVE`). A message without a value is not malformed: it is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from ....message import RawMessage
+from ...columns import CORRUPT, VALUE
+from ...errors import MalformedValueError
+from .base import Ids, Malformed, Part
+
+KEY: Final = "key"
+
+_LENGTH: Final = Struct(">i")
+
+
+class _Noted:
+    """What messages tell beside their values, until these are decoded.
+
+    Args:
+        topic: Full name, for errors.
+        mode: As `ValuePlan` has it.
+    """
+
+    def __init__(self, topic: str, mode: str) -> None:
+        self._topic = topic
+        self._mode = mode
+        self.versions: list[int] = []
+        self._ids: list[tuple[int, Ids]] = []
+
+    def note(self, messages: Sequence[RawMessage], ids: Ids) -> None:
+        """Of one entry, whose messages have one version."""
+        self.versions += [messages[0].int_schema_version()] * len(messages)
+        if self._mode == "FAILFAST":
+            self._ids.append((len(messages), ids))
+
+    def clear(self) -> None:
+        """The values were decoded."""
+        self.versions = []
+        self._ids = []
+
+    def kept(self, malformed: Malformed, count: int) -> list[bool] | None:
+        """Which rows stay; None for all.
+
+        Raises:
+            MalformedValueError: The mode is FAILFAST, and one is malformed.
+        """
+        if not malformed or self._mode == "PERMISSIVE":
+            return None
+        if self._mode == "FAILFAST":
+            at = min(malformed)
+            raise MalformedValueError(
+                f"message {self._id(at)} of {self._topic} cannot be decoded: {malformed[at]} "
+                "(mode=FAILFAST). PERMISSIVE reads it as null, DROPMALFORMED leaves it out"
+            )
+        return [at not in malformed for at in range(count)]
+
+    def _id(self, at: int) -> str:
+        for count, ids in self._ids:
+            if at < count:
+                return str(list(ids())[at])
+            at -= count
+        return "?"
+
+
+def corrupt(data: Sequence[bytes | None], malformed: Malformed) -> pa.Array:
+    """The bytes of what is malformed."""
+    if not malformed:
+        return pa.nulls(len(data), pa.binary())
+    return pa.array(
+        [each if at in malformed else None for at, each in enumerate(data)], pa.binary()
+    )
+
+
+class DecodedValues:
+    """Values that are one thing: a record, whose fields are columns, or the column ``value``.
+
+    Args:
+        part: Decodes them.
+        topic: Full name, for errors.
+        mode: As `ValuePlan` has it.
+    """
+
+    def __init__(self, part: Part, topic: str, mode: str) -> None:
+        self._part = part
+        self._noted = _Noted(topic, mode)
+
+    def note(self, messages: Sequence[RawMessage], ids: Ids) -> None:
+        self._noted.note(messages, ids)
+
+    def columns(self, data: list[bytes | None]) -> tuple[dict[str, pa.Array], list[bool] | None]:
+        array, malformed = self._part.decode(data, self._noted.versions)
+        kept = self._noted.kept(malformed, len(data))
+        self._noted.clear()
+        made = {CORRUPT: corrupt(data, malformed)}
+        kind = self._part.type
+        if isinstance(kind, StructType):
+            made |= dict(zip(kind.names, array.flatten(), strict=True))
+        else:
+            made[VALUE] = array
+        return made, kept
+
+
+class PairValues:
+    """Pairs of a key and a value, in two columns.
+
+    Args:
+        key, value: Decode the halves.
+        separated: The key is the message's partition key; else both are in the payload.
+        topic: Full name, for errors.
+        mode: As `ValuePlan` has it.
+    """
+
+    def __init__(self, key: Part, value: Part, topic: str, mode: str, *, separated: bool) -> None:
+        self._key = key
+        self._value = value
+        self._separated = separated
+        self._noted = _Noted(topic, mode)
+        self._keys: list[bytes | None] = []
+
+    def note(self, messages: Sequence[RawMessage], ids: Ids) -> None:
+        self._noted.note(messages, ids)
+        if self._separated:
+            self._keys += [each.partition_key_bytes() for each in messages]
+
+    def columns(self, data: list[bytes | None]) -> tuple[dict[str, pa.Array], list[bool] | None]:
+        malformed: Malformed = {}
+        if self._separated:
+            keys, values = self._keys, data
+        else:
+            keys, values = _halves(data, malformed)
+        versions = self._noted.versions
+        key, wrong_keys = self._key.decode(keys, versions)
+        value, wrong_values = self._value.decode(values, versions)
+        malformed |= wrong_values
+        malformed |= {at: f"a pair whose key is {why}" for at, why in wrong_keys.items()}
+        if malformed:  # nothing of a pair with a half that is wrong
+            whole = pa.array([at not in malformed for at in range(len(data))])
+            key, value = (_only(whole, each) for each in (key, value))
+        kept = self._noted.kept(malformed, len(data))
+        self._noted.clear()
+        self._keys = []
+        return {KEY: key, VALUE: value, CORRUPT: corrupt(data, malformed)}, kept
+
+
+def _only(whole: pa.Array, array: pa.Array) -> pa.Array:
+    places = [at if here else None for at, here in enumerate(whole.to_pylist())]
+    return array.take(pa.array(places, pa.int64()))
+
+
+def _halves(
+    data: Sequence[bytes | None], malformed: Malformed
+) -> tuple[list[bytes | None], list[bytes | None]]:
+    """Keys and values of payloads that have both, each behind its length; -1 of none."""
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    for at, each in enumerate(data):
+        key = value = None
+        if each is not None:
+            try:
+                key, then = _half(each, 0)
+                value, end = _half(each, then)
+                if end != len(each):
+                    raise ValueError("bytes are left over")
+            except ValueError as error:
+                malformed[at] = f"no pair of key and value: {error}"
+                key = value = None
+        keys.append(key)
+        values.append(value)
+    return keys, values
+
+
+def _half(data: bytes, at: int) -> tuple[bytes | None, int]:
+    start = at + _LENGTH.size
+    if start > len(data):
+        raise ValueError("it ends too early")
+    (length,) = _LENGTH.unpack_from(data, at)
+    if length == -1:
+        return None, start
+    if not 0 <= length <= len(data) - start:
+        raise ValueError(f"a half of {length} bytes")
+    return data[start : start + length], start + length

@@ -1,0 +1,382 @@
+"""Values in JSON: parsed in blocks by Arrow, and one by one where a block cannot be.
+
+Owns `JsonPart`. What one by one yields is the rule; Arrow parses what it takes for the same and
+refuses all else, so what becomes of a value does not hang on its neighbours.
+
+How a block is kept together: each value begins with ``{`` and ends with ``}``, and they are joined
+by newlines, which strings cannot hold. So in a block that parses each value is one document or
+more, and as many documents as values are one each. Of a block that does not parse, smaller ones
+are tried.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.json as pj
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from .avro_types import Node
+from .base import Malformed, arrow, gathered
+
+Convert: TypeAlias = Callable[[Any], Any]
+
+_SPACE: Final = b" \t\r\n"
+_FEW: Final = 512  # of so many values, those that are wrong are looked for one by one
+_BITS: Final[dict[type[DataType], int]] = {
+    ByteType: 8,
+    ShortType: 16,
+    IntegerType: 32,
+    LongType: 64,
+}
+_S: Final = 1_000_000  # us
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_DAY: Final = date(1970, 1, 1).toordinal()
+
+
+class JsonPart:
+    """Decodes JSON.
+
+    Args:
+        kind: What it becomes.
+        node: The Avro schema that `kind` was made of, where the registry has one.
+
+    Attributes:
+        type: The same as `kind`.
+    """
+
+    def __init__(self, kind: DataType, node: Node | None = None) -> None:
+        self.type: DataType = kind
+        self._arrow = arrow(kind)
+        self._convert = _converter(kind, node)
+        self._parse_float = Decimal if _has_decimals(kind) else None
+        self._wire: pa.Schema | None = None
+        self._between: pa.Schema | None = None
+        wires = _wire(kind, node)
+        if isinstance(kind, StructType) and kind.fields and wires is not None:
+            self._wire, self._between = (pa.schema(list(each)) for each in wires)
+
+    def decode(
+        self, data: Sequence[bytes | None], versions: Sequence[int]
+    ) -> tuple[pa.Array, Malformed]:
+        there = [each for each in data if each is not None]
+        malformed: Malformed = {}
+        array = pa.concat_arrays(self._arrays(there, 0, malformed)) if there else None
+        if array is None:
+            return pa.nulls(len(data), self._arrow), malformed
+        if len(there) == len(data):
+            return array, malformed
+        places = iter(range(len(there)))
+        taken = [None if each is None else next(places) for each in data]
+        numbers = [at for at, each in enumerate(data) if each is not None]
+        moved = {numbers[at]: why for at, why in malformed.items()}
+        return array.take(pa.array(taken, pa.int64())), moved
+
+    def _arrays(self, data: list[bytes], first: int, malformed: Malformed) -> list[pa.Array]:
+        """Values as arrays; `first` is the place of the first in the whole."""
+        block = self._block(data)
+        if block is not None:
+            return [block]
+        if len(data) <= _FEW or self._wire is None:
+            return [self._singly(data, first, malformed)]
+        found = []
+        for at in range(0, len(data), _FEW):
+            found += self._arrays(data[at : at + _FEW], first + at, malformed)
+        return found
+
+    def _block(self, data: list[bytes]) -> pa.Array | None:
+        """All at once, or nothing where one is not as it should be."""
+        if self._wire is None:
+            return None
+        if not all(each[:1] == b"{" and each[-1:] == b"}" for each in data):
+            data = [each.strip(_SPACE) for each in data]
+            # Arrow crashes, without an error, where the first document is null.
+            if not all(each[:1] == b"{" and each[-1:] == b"}" for each in data):
+                return None
+        block = b"\n".join(data)
+        try:
+            block.decode()  # Arrow does not look at it
+            table = pj.read_json(
+                pa.BufferReader(block),
+                pj.ReadOptions(use_threads=False, block_size=len(block) + 1),
+                pj.ParseOptions(
+                    explicit_schema=self._wire,
+                    newlines_in_values=True,
+                    unexpected_field_behavior="ignore",
+                ),
+            )
+            if table.num_rows != len(data):
+                return None
+            table = table.select(self._wire.names).cast(self._between)
+            table = table.cast(pa.schema(list(self._arrow)))
+        except (pa.ArrowException, UnicodeDecodeError):
+            return None
+        columns = [each.combine_chunks() for each in table.columns]
+        return pa.StructArray.from_arrays(columns, fields=list(self._arrow))
+
+    def _singly(self, data: list[bytes], first: int, malformed: Malformed) -> pa.Array:
+        rows: list[object] = []
+        wrong: Malformed = {}
+        convert, parse_float = self._convert, self._parse_float
+        for at, each in enumerate(data):
+            try:
+                row = json.loads(each.decode(), parse_float=parse_float)
+                rows.append(None if row is None else convert(row))
+            except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
+                wrong[at] = f"no JSON of the schema: {error}"
+                rows.append(None)
+        array = gathered(rows, self._arrow, wrong)
+        malformed.update((first + at, why) for at, why in wrong.items())
+        return array
+
+
+def _has_decimals(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_has_decimals(each.dataType) for each in kind)
+    if isinstance(kind, ArrayType):
+        return _has_decimals(kind.elementType)
+    if isinstance(kind, MapType):
+        return _has_decimals(kind.valueType)
+    return isinstance(kind, DecimalType)
+
+
+def _part(node: Node | None, at: int) -> Node | None:
+    return None if node is None else node.parts[at]
+
+
+# What Arrow parses, and what it casts that to before it casts it to what Spark takes. None for what
+# it cannot parse, or parses otherwise.
+
+
+def _wire(kind: DataType, node: Node | None) -> tuple[pa.DataType, pa.DataType] | None:
+    if isinstance(kind, StructType):
+        if node is not None and node.kind == "union":
+            return None
+        fields = [_wire(each.dataType, _part(node, at)) for at, each in enumerate(kind)]
+        if not fields:
+            return None
+        first, second = [], []
+        for each, made in zip(kind, fields, strict=True):
+            if made is None:
+                return None
+            first.append(pa.field(each.name, made[0]))
+            second.append(pa.field(each.name, made[1]))
+        return pa.struct(first), pa.struct(second)
+    if isinstance(kind, ArrayType):
+        items = _wire(kind.elementType, _part(node, 0))
+        if items is None:
+            return None
+        item = arrow(kind).value_field
+        return pa.list_(item.with_type(items[0])), pa.list_(item.with_type(items[1]))
+    if isinstance(kind, TimestampType | TimestampNTZType):
+        if node is None:
+            return pa.string(), pa.string()
+        zone = "UTC" if isinstance(kind, TimestampType) else None
+        unit = "ms" if node.logical.endswith("-millis") else "us"
+        return pa.int64(), pa.timestamp(unit, tz=zone)
+    if isinstance(kind, DateType):
+        return (pa.string(), pa.string()) if node is None else (pa.int32(), pa.int32())
+    if isinstance(kind, MapType | DecimalType | BinaryType | NullType):
+        return None
+    return arrow(kind), arrow(kind)
+
+
+def _converter(kind: DataType, node: Node | None) -> Convert:
+    """What checks an object of Python's JSON, and makes it one that Arrow takes."""
+    if isinstance(kind, StructType):
+        if node is not None and node.kind == "union":
+            return _member(kind, node)
+        return _struct(
+            [(f.name, _converter(f.dataType, _part(node, i))) for i, f in enumerate(kind)]
+        )
+    if isinstance(kind, ArrayType):
+        return _list(_converter(kind.elementType, _part(node, 0)))
+    if isinstance(kind, MapType):
+        return _map(_converter(kind.valueType, _part(node, 0)))
+    if type(kind) in _BITS:
+        return _integer(_BITS[type(kind)])
+    if isinstance(kind, DecimalType):
+        return _decimal(kind)
+    if isinstance(kind, TimestampType | TimestampNTZType):
+        return _timestamp(node, zoned=isinstance(kind, TimestampType))
+    return _LEAVES[type(kind)]
+
+
+def _mismatch(value: Any, wanted: str) -> ValueError:
+    return ValueError(f"{json.dumps(value, default=str)[:40]} is no {wanted}")
+
+
+def _struct(fields: list[tuple[str, Convert]]) -> Convert:
+    def convert(value: Any) -> Any:
+        if type(value) is not dict:
+            raise _mismatch(value, "object")
+        return {
+            name: None if (found := value.get(name)) is None else inner(found)
+            for name, inner in fields
+        }
+
+    return convert
+
+
+def _member(kind: StructType, node: Node) -> Convert:
+    """The first member of a union that takes it."""
+    inner = [
+        (field.name, _converter(field.dataType, part))
+        for field, part in zip(kind, node.parts, strict=True)
+    ]
+
+    def convert(value: Any) -> Any:
+        for name, each in inner:
+            try:
+                return {name: each(value)}
+            except ValueError:
+                continue
+        raise _mismatch(value, "member of its union")
+
+    return convert
+
+
+def _list(inner: Convert) -> Convert:
+    def convert(value: Any) -> Any:
+        if type(value) is not list:
+            raise _mismatch(value, "array")
+        return [None if each is None else inner(each) for each in value]
+
+    return convert
+
+
+def _map(inner: Convert) -> Convert:
+    def convert(value: Any) -> Any:
+        if type(value) is not dict:
+            raise _mismatch(value, "object")
+        return [(key, None if each is None else inner(each)) for key, each in value.items()]
+
+    return convert
+
+
+def _integer(bits: int) -> Convert:
+    most = 1 << (bits - 1)
+
+    def convert(value: Any) -> Any:
+        if type(value) is not int or not -most <= value < most:
+            raise _mismatch(value, f"integer of {bits} bits")
+        return value
+
+    return convert
+
+
+def _number(value: Any) -> Any:
+    if type(value) not in (int, float, Decimal):
+        raise _mismatch(value, "number")
+    return float(value)
+
+
+def _decimal(kind: DecimalType) -> Convert:
+    most = kind.precision - kind.scale
+
+    def convert(value: Any) -> Any:
+        if type(value) not in (int, Decimal, str):
+            raise _mismatch(value, kind.simpleString())
+        found = Decimal(value)
+        _, digits, exponent = found.as_tuple()
+        if not isinstance(exponent, int):  # NaN and the like
+            raise _mismatch(value, kind.simpleString())
+        too_fine = max(0, -kind.scale - exponent)
+        if any(digits[-too_fine:] if too_fine else ()) or (found and len(digits) + exponent > most):
+            raise _mismatch(value, kind.simpleString())
+        return found or Decimal()
+
+    return convert
+
+
+def _text(value: Any) -> Any:
+    if type(value) is not str:
+        raise _mismatch(value, "string")
+    return value
+
+
+def _truth(value: Any) -> Any:
+    if type(value) is not bool:
+        raise _mismatch(value, "boolean")
+    return value
+
+
+def _bytes(value: Any) -> Any:
+    """Base64, as Java's clients and Spark write bytes."""
+    return base64.b64decode(_text(value), validate=True)
+
+
+def _date(value: Any) -> Any:
+    """Days since the epoch, of such a number or of ISO 8601."""
+    if type(value) is int:
+        return _days(value)
+    return date.fromisoformat(_text(value)).toordinal() - _FIRST_DAY
+
+
+_days: Final = _integer(32)
+
+
+def _timestamp(node: Node | None, *, zoned: bool) -> Convert:
+    """Us since the epoch, of ISO 8601 or a number.
+
+    A number is in the unit that the schema says, or in seconds, as for Spark. Without a zone it is
+    UTC.
+    """
+    if node is None:
+        unit = _S
+    else:
+        unit = 1000 if node.logical.endswith("-millis") else 1
+    whole = _integer(64)
+
+    def convert(value: Any) -> Any:
+        if type(value) is not str:
+            return whole(whole(value) * unit)
+        found = datetime.fromisoformat(value)
+        if found.tzinfo is None:
+            found = found.replace(tzinfo=UTC)
+        elif not zoned:
+            raise _mismatch(value, "time without a zone")
+        since = found - _EPOCH
+        return (since.days * 86_400 + since.seconds) * _S + since.microseconds
+
+    return convert
+
+
+def _nothing(value: Any) -> Any:
+    raise _mismatch(value, "null")
+
+
+_LEAVES: Final[dict[type[DataType], Convert]] = {
+    BooleanType: _truth,
+    FloatType: _number,
+    DoubleType: _number,
+    StringType: _text,
+    BinaryType: _bytes,
+    DateType: _date,
+    NullType: _nothing,
+}

@@ -1,0 +1,134 @@
+"""Values that are one number, text or time, as Pulsar's clients write them: big-endian.
+
+Owns `PrimitivePart` and the table of what there is. Types are those of the JVM connector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from struct import Struct, unpack
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from .base import Malformed, arrow, gathered
+
+_DAY_MS: Final = 86_400_000
+_DAY_US: Final = 86_400_000_000
+
+
+class Fixed(NamedTuple):
+    """Numbers of one length.
+
+    Attributes:
+        type: What it becomes.
+        form: As `struct` has it.
+        made: What is made of the numbers of one value; None where it is its number.
+    """
+
+    type: DataType
+    form: str
+    made: Callable[..., Any] | None = None
+
+
+#: By the registry's name.
+FIXED: Final[Mapping[str, Fixed]] = {
+    "bool": Fixed(BooleanType(), "B", bool),
+    "int8": Fixed(ByteType(), "b"),
+    "int16": Fixed(ShortType(), "h"),
+    "int32": Fixed(IntegerType(), "i"),
+    "int64": Fixed(LongType(), "q"),
+    "float": Fixed(FloatType(), "f"),
+    "double": Fixed(DoubleType(), "d"),
+    "date": Fixed(DateType(), "q", lambda ms: ms // _DAY_MS),
+    "time": Fixed(TimestampType(), "q", lambda ms: ms * 1000),
+    "timestamp": Fixed(TimestampType(), "q", lambda ms: ms * 1000),
+    "instant": Fixed(TimestampType(), "qi", lambda s, ns: s * 1_000_000 + ns // 1000),
+    "localdate": Fixed(DateType(), "q"),
+    "localtime": Fixed(LongType(), "q"),  # ns of the day: Spark 4.0 has no type for it
+    "localdatetime": Fixed(TimestampNTZType(), "qq", lambda day, ns: day * _DAY_US + ns // 1000),
+}
+
+
+class FixedPart:
+    """Decodes numbers.
+
+    Args:
+        kind: Of `FIXED`.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self.type, self._form, self._made = FIXED[kind]
+        self._arrow = arrow(self.type)
+        self._one = Struct(">" + self._form)
+
+    def decode(
+        self, data: Sequence[bytes | None], versions: Sequence[int]
+    ) -> tuple[pa.Array, Malformed]:
+        size, made = self._one.size, self._made
+        malformed: Malformed = {}
+        if made is None and all(each is not None and len(each) == size for each in data):
+            found = unpack(f">{len(data)}{self._form}", b"".join(each or b"" for each in data))
+            return gathered(list(found), self._arrow, malformed), malformed
+        rows: list[object] = []
+        for at, each in enumerate(data):
+            if each is None:
+                rows.append(None)
+            elif len(each) != size:
+                malformed[at] = f"{len(each)} bytes are no {self._kind}, which has {size}"
+                rows.append(None)
+            else:
+                numbers = self._one.unpack(each)
+                rows.append(numbers[0] if made is None else made(*numbers))
+        return gathered(rows, self._arrow, malformed), malformed
+
+
+class StringPart:
+    """Decodes text in UTF-8."""
+
+    type: DataType = StringType()
+
+    def decode(
+        self, data: Sequence[bytes | None], versions: Sequence[int]
+    ) -> tuple[pa.Array, Malformed]:
+        array = pa.array(data, pa.binary())
+        try:
+            return array.cast(pa.string()), {}
+        except pa.ArrowInvalid:
+            pass
+        malformed: Malformed = {}
+        texts: list[str | None] = []
+        for at, each in enumerate(data):
+            try:
+                texts.append(None if each is None else each.decode())
+            except UnicodeDecodeError as error:
+                malformed[at] = f"no text in UTF-8: {error}"
+                texts.append(None)
+        return pa.array(texts, pa.string()), malformed
+
+
+class BytesPart:
+    """The bytes as they are."""
+
+    type: DataType = BinaryType()
+
+    def decode(
+        self, data: Sequence[bytes | None], versions: Sequence[int]
+    ) -> tuple[pa.Array, Malformed]:
+        return pa.array(data, pa.binary()), {}

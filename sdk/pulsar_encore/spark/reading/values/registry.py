@@ -1,0 +1,222 @@
+"""The schemas that brokers keep for topics: which one decodes, and which ones were written with.
+
+Owns `plan_of_registry`, for the driver, and `writer_texts`, for tasks, with what their process has
+been told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from ....client import Client, transport_of
+from ....errors import ConfigurationError
+from ....exceptions import TopicNotFound
+from ....topic_names import base_name
+from ....transport.base import Transport
+from ....wire import pulsar_pb2 as pb
+from ...connecting import Connection
+from ...options import ReadOptions
+from ...runtime import runtime
+from .plan import RAW, Form, ValuePlan
+from .primitives import FIXED
+
+_LENGTH: Final = Struct(">i")
+_FETCH_S: Final = 60.0
+# A few have another name where they are half of a pair.
+_NAMES: Final = {"boolean": "bool", "none": "bytes"}
+_RECORDS: Final = ("avro", "json")
+
+
+class Registered(NamedTuple):
+    """A schema as a broker has it.
+
+    Attributes:
+        kind: Lower-cased and without underscores, such as "int32" and "keyvalue".
+        data: What defines it, such as Avro's JSON.
+        properties: Of a pair, what its halves are.
+    """
+
+    kind: str
+    data: bytes
+    properties: Mapping[str, str]
+
+    @property
+    def meaning(self) -> tuple[Any, ...]:
+        """What two that are the same have in common."""
+        if self.kind in _RECORDS:
+            return self.kind, _json(self.data)
+        if self.kind == "keyvalue":
+            key, value, separated = halves(self)
+            return key.meaning, value.meaning, separated
+        return (self.kind,)
+
+
+def registered(known: Any) -> Registered:
+    """What a transport's answer says (`Transport.schema_of`)."""
+    info = known.schema_info()
+    if isinstance(info, pb.Schema):
+        kind = pb.Schema.Type.Name(info.type)
+        properties = {each.key: each.value for each in info.properties}
+        return Registered(_plain(kind), info.schema_data, properties)
+    return Registered(_plain(info.schema_type().name), info.schema().encode(), {})
+
+
+def _plain(kind: str) -> str:
+    found = kind.replace("_", "").lower()
+    return _NAMES.get(found, found)
+
+
+def _json(data: bytes) -> str:
+    try:
+        return json.dumps(json.loads(data), sort_keys=True)
+    except ValueError:
+        return data.decode(errors="replace")
+
+
+def halves(pair: Registered) -> tuple[Registered, Registered, bool]:
+    """The schemas of key and value, and whether the key is the partition key.
+
+    Raises:
+        ValueError: It is no pair.
+    """
+    found = []
+    at = 0
+    for half in ("key", "value"):
+        if at + _LENGTH.size > len(pair.data):
+            raise ValueError("its definition ends too early")
+        (length,) = _LENGTH.unpack_from(pair.data, at)
+        at += _LENGTH.size
+        kind = _plain(pair.properties.get(f"{half}.schema.type", "bytes"))
+        found.append(Registered(kind, pair.data[at : at + max(0, length)], {}))
+        at += max(0, length)
+    separated = pair.properties.get("kv.encoding.type", "").upper() == "SEPARATED"
+    return found[0], found[1], separated
+
+
+async def plan_of_registry(client: Client, options: ReadOptions) -> ValuePlan:
+    """How the values of a read are decoded, as the latest schemas of its topics say.
+
+    Topics without a schema have raw values.
+
+    Raises:
+        ConfigurationError: They have different ones, or one of which Spark has no columns.
+        NotSupportedError: The client's engine cannot ask for it.
+        TransportError: The brokers could not be asked.
+    """
+    transport = transport_of(client)
+    topics = options.topics.names
+    if options.topics.pattern is not None:
+        found = await transport.topics_matching(options.topics.pattern)
+        topics = tuple(found)
+    names = list(dict.fromkeys(map(base_name, topics)))
+    answers = await asyncio.gather(*(_latest(transport, each) for each in names))
+    schemas = dict(zip(names, answers, strict=True))
+    if not schemas:
+        return ValuePlan(mode=options.shape.mode)
+    first, schema = next(iter(schemas.items()))
+    for topic, other in schemas.items():
+        if (schema and schema.meaning) != (other and other.meaning):
+            if options.shape.mixed_schemas:
+                return ValuePlan(mode=options.shape.mode)
+            raise ConfigurationError(
+                f"valueFormat=schema: {first} and {topic} have different schemas "
+                f"({_named(schema)} and {_named(other)}): read them one by one, or set "
+                "allowDifferentTopicSchemas=true for raw values"
+            )
+    return _plan(schema, first, options.shape.mode)
+
+
+async def _latest(transport: Transport, topic: str) -> Registered | None:
+    known = await transport.latest_schema(topic)
+    return None if known is None else registered(known)
+
+
+def _named(schema: Registered | None) -> str:
+    return "none" if schema is None else schema.kind.upper()
+
+
+def _plan(schema: Registered | None, topic: str, mode: str) -> ValuePlan:
+    if schema is None:
+        return ValuePlan(mode=mode)
+    if schema.kind != "keyvalue":
+        return ValuePlan(value=_form(schema, topic), mode=mode)
+    try:
+        key, value, separated = halves(schema)
+    except ValueError as error:
+        raise ConfigurationError(f"the schema of {topic} is no pair: {error}") from error
+    return ValuePlan(
+        value=_form(value, topic), mode=mode, key=_form(key, topic), separated=separated
+    )
+
+
+def _form(schema: Registered, topic: str) -> Form:
+    if schema.kind in _RECORDS:
+        return Form(kind=schema.kind, definition=schema.data.decode(errors="replace"))
+    if schema.kind == "bytes":
+        return RAW
+    if schema.kind == "string" or schema.kind in FIXED:
+        return Form(kind=schema.kind)
+    raise ConfigurationError(
+        f"valueFormat=schema: {topic} has a schema of type {schema.kind.upper()}, whose values are "
+        "read raw only: set valueFormat=raw"
+    )
+
+
+_known: Final[dict[tuple[Connection, str, int], Registered]] = {}
+
+
+def writer_texts(
+    connection: Connection, topic: str
+) -> tuple[Callable[[int], str], Callable[[int], str], Callable[[int], str]]:
+    """What finds Avro's JSON of a topic's version: of values, of pairs' keys, of pairs' values.
+
+    A version is fetched once in a process. They raise ValueError where there is none or it is not
+    Avro, and TransportError where it cannot be had now.
+
+    Args:
+        connection: To the cluster.
+        topic: Full name, of a partition if any.
+    """
+    base = base_name(topic)
+
+    def find(version: int) -> Registered:
+        found = fetched(connection, base, version)
+        if found is None:
+            raise ValueError(f"schema version {version} of {base} is not there any more")
+        return found
+
+    return (
+        lambda version: _text(find(version), version),
+        lambda version: _text(halves(find(version))[0], version),
+        lambda version: _text(halves(find(version))[1], version),
+    )
+
+
+def _text(schema: Registered, version: int) -> str:
+    if schema.kind != "avro":
+        raise ValueError(f"schema version {version} is of type {schema.kind.upper()}, not AVRO")
+    return schema.data.decode(errors="replace")
+
+
+def fetched(connection: Connection, topic: str, version: int) -> Registered | None:
+    """A version of a topic's schema; None where the broker has none of that number.
+
+    Raises:
+        TransportError: The brokers could not be asked.
+    """
+    at = (connection, topic, version)
+    if at not in _known:
+        here = runtime()
+        transport = transport_of(here.client(connection))
+        try:
+            known = here.call(
+                transport.schema_of(topic, version), f"schema {version} of {topic}", _FETCH_S
+            )
+            _known[at] = registered(known)
+        except TopicNotFound:
+            return None
+    return _known[at]

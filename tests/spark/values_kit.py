@@ -1,0 +1,85 @@
+"""Values decoded as a task decodes them, without Spark: bytes in, rows out, types checked."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from pulsar_encore import MessageId
+from pulsar_encore.spark.options import Shape
+from pulsar_encore.spark.reading.values.choosing import plan_of, value_fields, values_of
+from pulsar_encore.spark.reading.values.plan import ValuePlan
+
+TOPIC = "persistent://public/default/t"
+
+
+class Told:
+    """What a message tells beside its value."""
+
+    def __init__(self, version: int, key: bytes | None) -> None:
+        self._version = version
+        self._key = key
+
+    def int_schema_version(self) -> int:
+        return self._version
+
+    def partition_key_bytes(self) -> bytes | None:
+        return self._key
+
+
+def json_plan(ddl: str, mode: str = "PERMISSIVE") -> ValuePlan:
+    return plan_of(Shape(value_format="json", value_schema=ddl, mode=mode))
+
+
+def avro_plan(schema: str, mode: str = "PERMISSIVE") -> ValuePlan:
+    return plan_of(Shape(value_format="avro", value_schema=schema, mode=mode))
+
+
+def decoded(
+    plan: ValuePlan,
+    data: Sequence[bytes | None],
+    *,
+    only: Sequence[str] | None = None,
+    versions: Sequence[int] | None = None,
+    writers: Mapping[int, str] | None = None,
+    keys: Sequence[bytes | None] | None = None,
+) -> pa.RecordBatch:
+    """The columns of some values, exactly as Spark wants them; what is dropped is dropped.
+
+    Args:
+        plan: Pickled on the way, as between processes.
+        data: The values, each an entry of its own.
+        only: Columns that are asked for; None for all.
+        versions: Of the topic's schema, for each value.
+        writers: Avro's JSON by version.
+        keys: Partition keys.
+    """
+    plan = pickle.loads(pickle.dumps(plan))
+    fields = [each for each in value_fields(plan) if only is None or each.name in only]
+    schema = StructType(fields)
+    values = values_of(plan, schema, TOPIC, _writers(writers or {}))
+    for at in range(len(data)):
+        told: Any = Told(versions[at] if versions else -1, keys[at] if keys else None)
+        values.note([told], lambda at=at: [MessageId(-1, 7, at)])  # type: ignore[misc]
+    made, kept = values.columns(list(data))
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    batch = pa.RecordBatch.from_arrays([made[name] for name in wanted.names], wanted.names)
+    assert batch.schema == wanted
+    batch.validate(full=True)
+    assert batch.num_rows == len(data)
+    return batch if kept is None else batch.filter(pa.array(kept))
+
+
+def _writers(texts: Mapping[int, str]) -> Any:
+    def find(version: int) -> str:
+        if version not in texts:
+            raise ValueError(f"schema version {version} is not there any more")
+        return texts[version]
+
+    each: Callable[[int], str] = find
+    return each, each, each
