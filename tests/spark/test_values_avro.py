@@ -280,12 +280,16 @@ def test_a_schema_that_spark_has_no_type_for_says_why(schema: str, words: str) -
     assert "valueSchema" in str(told.value)
 
 
-def test_a_member_of_a_union_is_never_guessed() -> None:
-    """Of two versions: Avro's bytes could become text, and be the wrong member without a word."""
-    old = record(("u", ["null", "string", "bytes"]))
-    new = record(("u", ["null", "string", "bytes"]), ("more", ["null", "int"]))
-    data = [written(old, {"u": b"x"})]
+@pytest.mark.parametrize(
+    ("before", "after", "value"),
+    [("bytes", ["string", "bytes"], b"x"), (["null", "long"], ["null", "double", "long"], 7)],
+)
+def test_a_member_of_a_union_is_never_guessed(before: Any, after: Any, value: Any) -> None:
+    """Bytes could become text, and a number a fraction: the wrong member without a word."""
+    old, new = record(("u", before)), record(("u", after))
+    data = [written(old, {"u": value})]
     [row] = decoded(avro_plan(new), data, versions=[0], writers={0: old}).to_pylist()
     assert (row["u"], row["_corrupt_record"]) == (None, data[0])
-    [same] = decoded(avro_plan(old), data, versions=[0], writers={0: old + " "}).to_pylist()
-    assert same["u"] == {"member0": None, "member1": b"x"}
+    data = [written(new, {"u": value})]
+    [same] = decoded(avro_plan(new), data, versions=[0], writers={0: new + " "}).to_pylist()
+    assert same["u"] == {"member0": None, "member1": value}

@@ -56,18 +56,30 @@ def some(count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    "wrong", [b'{"id": 1', b'{"id": "x"}', b"", b"[]", b"\xff", b'{"id": 1.5}']
+    "wrong",
+    [
+        b'{"id": 1',
+        b'{"id": "x"}',
+        b"",
+        b"[]",
+        b"\xff",
+        b'{"id": 1.5}',
+        b'{"s": "\xff"}',
+        b'{"more": "\xff"}',
+    ],
 )
 def test_what_is_malformed_in_the_middle_of_a_block_leaves_the_rest_alone(wrong: bytes) -> None:
-    values: list[bytes | None] = [*some(100)]
-    values[17], values[60], values[61] = wrong, wrong, None
-    found = rows("id INT", *values)
-    want = [None if at in (17, 60, 61) else at for at in range(100)]
+    values: list[bytes | None] = [*some(1500)]
+    values[17], values[1060], values[1061], values[3] = wrong, wrong, None, None
+    found = rows("id INT, s STRING", *values)
+    want = [None if at in (3, 17, 1060, 1061) else at for at in range(1500)]
     assert [row["id"] for row in found] == want
-    assert [at for at, row in enumerate(found) if row["_corrupt_record"] is not None] == [17, 60]
-    assert found[60]["_corrupt_record"] == wrong
-    kept = rows("id INT", *values, mode="DROPMALFORMED")
-    assert kept == [{"id": each} for at, each in enumerate(want) if at not in (17, 60)]
+    assert [at for at, row in enumerate(found) if row["_corrupt_record"] is not None] == [17, 1060]
+    assert found[1060]["_corrupt_record"] == wrong
+    kept = rows("id INT, s STRING", *values, mode="DROPMALFORMED")
+    assert [row["id"] for row in kept] == [
+        each for at, each in enumerate(want) if at not in (17, 1060)
+    ]
 
 
 def test_failfast_names_topic_and_message() -> None:
