@@ -16,6 +16,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+_SOCKET_S: Final = 120
 
 
 def worker_environment() -> None:
@@ -25,6 +26,7 @@ def worker_environment() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(known)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["SPARK_AUTH_SOCKET_TIMEOUT"] = str(_SOCKET_S)
 
 
 @contextmanager
@@ -46,6 +48,8 @@ def spark_session(master: str = "local[2]", **settings: str) -> Iterator[SparkSe
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.warehouse.dir", folder)
             .config("spark.driver.extraJavaOptions", "-Dlog4j2.level=OFF")
+            # Two cores may be shared with others: its own 15 s were seen to pass.
+            .config("spark.python.authenticate.socketTimeout", f"{_SOCKET_S}s")
         )
         for name, value in settings.items():
             builder = builder.config(name.replace("__", "."), value)

@@ -68,7 +68,7 @@ def kill_all(process: subprocess.Popen[str]) -> None:
         process.stdout.close()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_driver_and_workers_killed(
     spark: SparkSession, pulsar: Server, admin: Admin, topic: str, tmp_path: Path
 ) -> None:

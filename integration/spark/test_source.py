@@ -18,7 +18,7 @@ from ..admin import Admin
 from ..pulsar_server import Server
 from .kit import body, publish, reading, values
 
-WAIT_S = 60.0
+WAIT_S = 200.0
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
