@@ -237,7 +237,7 @@ def run_with_kills(checkpoint: Path, options: dict[str, str], stored: Callable[[
     """
     driver = Driver(checkpoint, options)
     kills = 0
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 400
     try:
         while kills < KILLS and not driver.ended:
             assert time.monotonic() < deadline, f"{stored()} rows after {kills} kills"
@@ -249,13 +249,13 @@ def run_with_kills(checkpoint: Path, options: dict[str, str], stored: Callable[[
                 driver = Driver(checkpoint, options)
             elif driver.kill_worker():
                 kills += 1
-        driver.finish(120)
+        driver.finish(200)
     finally:
         driver.kill()
     return kills
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(700)
 def test_nothing_is_lost_over_kills(broker: BrokerThread, tmp_path: Path) -> None:
     topic = "persistent://public/default/t"
     broker.create_topic(topic)
@@ -300,7 +300,7 @@ def _dropped(broker: BrokerThread, topic: str) -> int:
     return broker.call(count)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(700)
 def test_nothing_is_stored_twice_where_the_broker_deduplicates(
     pulsar: Server, admin: Admin, tmp_path: Path
 ) -> None:
