@@ -103,7 +103,8 @@ class Producers:
             if held is not None:
                 held.users -= 1
         idle = [key for key, held in self._held.items() if held.users <= 0]
-        self._close_all(self._held.pop(key) for key in idle[: len(self._held) - _MOST_IDLE])
+        surplus = max(0, len(idle) - _MOST_IDLE)
+        self._close_all(self._held.pop(key) for key in idle[:surplus])
 
     async def drop(self, ways: Iterable[Way], kind: Kind) -> None:
         """A task failed: nothing it handed to its producers is sent any more."""

@@ -74,7 +74,9 @@ class FixedPart:
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
-        self.type, self._form, self._made = FIXED[kind]
+        fixed = FIXED[kind]
+        self.type: DataType = fixed.type
+        self._form, self._made = fixed.form, fixed.made
         self._arrow = arrow(self.type)
         self._one = Struct(">" + self._form)
 
