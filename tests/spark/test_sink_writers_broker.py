@@ -94,6 +94,13 @@ def test_tasks_of_a_process_share_producers(here: Home) -> None:
     assert len(bodies(here, "t")) == 8
 
 
+def test_fewer_than_the_most_are_all_kept(here: Home) -> None:
+    rows = [(b"", f"t{number}") for number in range(40)]
+    for _ in range(3):
+        here.write(ROUTED, rows, options={})
+    assert len(here.broker.recorded("PRODUCER")) == 40
+
+
 def test_no_more_are_kept_than_there_are_names_for(here: Home) -> None:
     rows = [(b"", f"t{number}") for number in range(70)]
     here.write(ROUTED, rows, options={})
