@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 from reading_kit import TOPIC, Stream, numbered, publish, read_batch, read_ranges, source
 
@@ -250,6 +251,28 @@ def test_the_subscription_is_level_with_the_checkpoint_and_the_last_batch_is_ack
     again.reader.stop()
 
 
+def test_one_that_begins_at_the_end_of_an_empty_topic_skips_nothing_after_a_crash(
+    url: str,
+) -> None:
+    publish(url)
+    Stream(url, subscription="s").reader.stop()  # before its first batch was planned
+    publish(url, *numbered(5))
+    again = Stream(url, subscription="s")
+    assert again.run().values() == numbered(5)
+    again.reader.stop()
+
+
+def test_cursor_commit_batch_acks_when_spark_says_so(broker: BrokerThread) -> None:
+    url = broker.url
+    publish(url, *numbered(20))
+    query = Stream(url, startingOffsets="earliest", subscription="s", cursorCommit="batch")
+    query.run()
+    assert broker.backlog(TOPIC, "s") == 20
+    query.reader.commit(query.offset)
+    assert broker.backlog(TOPIC, "s") == 0
+    query.reader.stop()
+
+
 def test_cursor_commit_none_leaves_the_subscription_where_it_was(broker: BrokerThread) -> None:
     url = broker.url
     publish(url, *numbered(20))
@@ -273,7 +296,7 @@ def test_two_queries_on_one_subscription_are_refused_by_name(
 def test_a_batch_that_is_done_again_has_the_same_rows(url: str) -> None:
     publish(url, *numbered(30), batch=10)
     query = Stream(url, startingOffsets="earliest")
-    end = query.reader.latestOffset(query.offset, None)
+    end = query.reader.latestOffset(query.offset, ReadAllAvailable())
     publish(url, *numbered(30, 30))
     for parts in (1, 3):
         again = Stream(url, query.offset, minPartitions=parts)
@@ -340,7 +363,7 @@ def test_the_broker_is_not_asked_at_each_of_many_polls(broker: BrokerThread) -> 
     publish(url, b"a")
     query = Stream(url, startingOffsets="earliest", latestOffsetPollMs=60_000)
     for _ in range(50):
-        query.reader.latestOffset(query.offset, None)
+        query.reader.latestOffset(query.offset, ReadAllAvailable())
     asked = broker.recorded("GET_LAST_MESSAGE_ID", "in")
     assert len(asked) <= 3
 

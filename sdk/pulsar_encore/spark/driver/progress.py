@@ -93,8 +93,11 @@ class Progress:
         held = await self._cursors.position(topic, None if said == LATEST_WORD else EARLIEST)
         if held is None:
             return EARLIEST if wanted is None else wanted
-        if wanted is None or wanted == EARLIEST or held.entry >= 0:
-            return held  # it was there before, and what it holds has not been read
+        # At the end a new one is where it should be, and one that was there holds what was not read
+        # yet. One in the first place of its topic may be new, or of a query that crashed before it
+        # was moved.
+        if wanted is None or said == LATEST_WORD or wanted == EARLIEST or held.entry >= 0:
+            return held
         await self._cursors.commit({topic: wanted})
         return wanted
 
@@ -102,31 +105,29 @@ class Progress:
         now = self._clock()
         if self._numbers and now - self._listed_s < self._options.discovery_ms / 1000:
             return
-        self._numbers = {**self._numbers, **await self.cluster.topics()}
+        self._numbers = await self.cluster.topics()
         self._listed_s = now
 
     # Going on
 
-    async def latest(self, start: Positions | None, *, limited: bool = True) -> Positions:
+    async def latest(self, start: Positions, *, limited: bool = True) -> Positions:
         """The end of the next batch; `start` where there is nothing to read yet.
 
         Args:
-            start: The end of the last batch, which the checkpoint holds; None where this version of
-                Spark does not say.
+            start: The end of the last batch, which the checkpoint holds.
             limited: Whether the limits of a batch hold.
 
         Raises:
             DataLossError: Something behind `start` is gone, and ``failOnDataLoss`` is true.
             TransportError: The brokers could not be asked, again and again.
         """
-        if start is not None:
+        if self._options.cursor.commit == "eager":
             await self.commit(start)
         async with self._turn:
-            begin = start if start is not None else dict(self._initial or {})
             last = await self._ends()
-            spans = await self._spans(begin, last)
+            spans = await self._spans(start, last)
             ends = self._take(spans) if limited else {t: each.end for t, each in spans.items()}
-            return {**begin, **ends}
+            return {**start, **ends}
 
     async def _ends(self) -> Positions:
         """The last messages, which may have been asked for a moment ago."""

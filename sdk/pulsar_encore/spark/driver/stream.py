@@ -17,31 +17,23 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from ..options import ReadOptions
 from ..planning import Span
-from ..positions import EARLIEST, Position, offset_json, read_offset
+from ..positions import EARLIEST, offset_json, read_offset
 from ..reading.ranges import ReadRange
 from ..reading.task import read_range
 from ..reading.values.plan import ValuePlan
 from ..runtime import Runtime, runtime
 from .plans import ranges_of
 from .progress import Progress
-
-try:  # PySpark 4.2
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadLimit,
-        ReadMaxRows,
-        SupportsTriggerAvailableNow,
-    )
-except ImportError:  # pragma: no cover - 4.0 and 4.1 ask for everything, always
-
-    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Not there: a query of `AvailableNow` is one batch."""
-
-    ReadAllAvailable = ReadLimit = ReadMaxRows = None  # type: ignore[assignment,misc]
 
 _END_S: Final = 10.0
 
@@ -60,7 +52,6 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._plan_of_values = plan
         self._made: Progress | None = None
-        self._end: dict[str, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """What a task needs, in another process."""
@@ -105,40 +96,29 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         return offset_json(self._here.call(self._progress().initial(), "begin a query"))
 
-    def getDefaultReadLimit(self) -> Any:
+    def getDefaultReadLimit(self) -> ReadLimit:
         """One that says that there are limits; which they are, the options say."""
-        return ReadMaxRows(1) if self._options.limits.any else ReadAllAvailable()
+        return ReadMaxRows(1) if self._limited else ReadAllAvailable()
 
-    def latestOffset(
-        self, start: dict[str, Any] | None = None, limit: Any = None
-    ) -> dict[str, Any]:
+    @property
+    def _limited(self) -> bool:
+        limits = self._options.limits
+        return limits.any or limits.min_rows is not None
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch.
 
         Args:
-            start: That of the last one; None before PySpark 4.2.
+            start: That of the last one, which is in the checkpoint.
             limit: `ReadAllAvailable` is for everything; any other for what the options say.
 
         Raises:
             DataLossError: Messages that were to be read are gone.
             TransportError: The brokers could not be asked.
         """
-        everything = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
-        limited = self._options.limits.any and not everything
-        limited = limited or self._options.limits.min_rows is not None
-        positions = None
-        if start is not None:
-            positions = read_offset(start)
-        elif self._end:
-            positions = read_offset(self._end)
-        progress = self._progress()
-
-        async def ask() -> dict[str, Position]:
-            if positions is None:
-                return await progress.latest(await progress.initial(), limited=limited)
-            return await progress.latest(positions, limited=limited)
-
-        self._end = offset_json(self._here.call(ask(), "ask for the end of the topics"))
-        return self._end
+        limited = self._limited and not isinstance(limit, ReadAllAvailable)
+        work = self._progress().latest(read_offset(start), limited=limited)
+        return offset_json(self._here.call(work, "ask for the end of the topics"))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is stored now is all that is read."""
