@@ -55,11 +55,6 @@ class Progress:
         self._waits_s: float | None = None  # since when there is less than a batch waits for
         self._warned: set[str] = set()
 
-    @property
-    def numbers(self) -> Mapping[str, int]:
-        """Partition numbers by full name."""
-        return self._numbers
-
     # Beginning
 
     async def initial(self) -> Positions:
@@ -105,7 +100,9 @@ class Progress:
         now = self._clock()
         if self._numbers and now - self._listed_s < self._options.discovery_ms / 1000:
             return
-        self._numbers = await self.cluster.topics()
+        before, self._numbers = self._numbers, await self.cluster.topics()
+        for gone in before.keys() - self._numbers.keys():
+            await self.cluster.forget(gone)
         self._listed_s = now
 
     # Going on
