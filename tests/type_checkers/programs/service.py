@@ -116,12 +116,13 @@ async def consume(client: encore.Client, topic: str) -> None:
         ),
         retry_enable=True,
     ) as consumer:
-        handled = 0
-        while handled < 2:
+        handled = looks = 0
+        while looks < 5:  # Ada's one, and two each of who is busy and of the poison, in any order
             try:
                 message = await consumer.receive(timeout_millis=5000)
             except encore.ReceiveTimeout:
                 break
+            looks += 1
             handled += await handle(consumer, message)
         statistics: encore.Statistics = consumer.statistics()
         print(f"{handled} handled, {statistics.queued} queued at {consumer.topic()}")
