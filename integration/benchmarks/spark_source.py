@@ -57,7 +57,7 @@ class TupleSource(PulsarDataSource):
 
     def reader(self, schema: StructType) -> Tuples:
         made = super().reader(schema)
-        return Tuples(made._options, made._schema)
+        return Tuples(made._options, made._schema, made._plan_of_values)
 
 
 async def fill(url: str, topic: str, messages: int) -> None:
