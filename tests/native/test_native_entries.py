@@ -130,6 +130,37 @@ def test_batches_are_what_the_codec_reads(
     ]
 
 
+@given(
+    st.lists(st.tuples(st.integers(1, 300), st.sampled_from([5, 40, 200])), min_size=1, max_size=4),
+    st.integers(0, 20_000),
+    st.randoms(use_true_random=False),
+)
+def test_long_batches_of_messages_that_are_alike(
+    stretches: list[tuple[int, int]], first: int, rng: Random
+) -> None:
+    """Of one size each for a while, but for the width of their sequence ids."""
+    sizes = [size for count, size in stretches for _ in range(count)]
+    messages = [
+        (pb.SingleMessageMetadata(sequence_id=first + at), rng.randbytes(size))
+        for at, size in enumerate(sizes)
+    ]
+    for at in rng.sample(range(len(sizes)), rng.randint(0, 2) % len(sizes)):
+        messages[at] = (pb.SingleMessageMetadata(partition_key="k"), messages[at][1])
+    body = encode_body(
+        pb.MessageMetadata(
+            producer_name="p", sequence_id=1, publish_time=2, num_messages_in_batch=len(messages)
+        ),
+        encode_batch(messages),
+    )
+    opened = reader().open(body, 0, len(body))
+    assert isinstance(opened, Opened)
+    assert [(each.metadata.sequence_id, each.data()) for each in opened.messages] == [
+        (single.sequence_id, payload) for single, payload in messages
+    ]
+    with pytest.raises(EntryError):
+        reader().open(body[6:], 0, len(body) - 7)
+
+
 @given(singles(), st.randoms(use_true_random=False))
 def test_a_damaged_entry_is_an_error_by_name_or_still_an_entry(
     messages: list[tuple[pb.SingleMessageMetadata, bytes]], rng: Random

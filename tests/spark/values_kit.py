@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from pulsar_encore import MessageId
 from pulsar_encore.spark.options import Shape
+from pulsar_encore.spark.reading.payloads import Payloads
 from pulsar_encore.spark.reading.values.choosing import plan_of, value_fields, values_of
 from pulsar_encore.spark.reading.values.plan import ValuePlan
 
@@ -66,7 +67,9 @@ def decoded(
     for at in range(len(data)):
         told: Any = Told(versions[at] if versions else -1, keys[at] if keys else None)
         values.note([told], lambda at=at: [MessageId(-1, 7, at)])  # type: ignore[misc]
-    made, kept = values.columns(list(data))
+    payloads = Payloads()
+    payloads.add(data)
+    made, kept = values.columns(payloads)
     wanted = to_arrow_schema(schema, timezone="UTC")
     batch = pa.RecordBatch.from_arrays([made[name] for name in wanted.names], wanted.names)
     assert batch.schema == wanted

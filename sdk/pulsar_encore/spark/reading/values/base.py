@@ -16,6 +16,7 @@ from pyspark.sql.types import DataType
 from ....ids import MessageId
 from ....message import RawMessage
 from ...columns import VALUE
+from ..payloads import Payloads
 
 Malformed: TypeAlias = dict[int, str]
 """What is wrong with a value, by its place."""
@@ -30,7 +31,7 @@ class Values(Protocol):
     def note(self, messages: Sequence[RawMessage], ids: Ids) -> None:
         """These messages' values are among the next that `columns` gets, in this order."""
 
-    def columns(self, data: list[bytes | None]) -> tuple[dict[str, pa.Array], list[bool] | None]:
+    def columns(self, payloads: Payloads) -> tuple[dict[str, pa.Array], list[bool] | None]:
         """The columns of some values, by name, and which rows stay; None for all.
 
         Raises:
@@ -68,9 +69,9 @@ class RawValues:
     def note(self, messages: Sequence[RawMessage], ids: Ids) -> None:
         """Nothing but their values is needed."""
 
-    def columns(self, data: list[bytes | None]) -> tuple[dict[str, pa.Array], list[bool] | None]:
+    def columns(self, payloads: Payloads) -> tuple[dict[str, pa.Array], list[bool] | None]:
         """All of them, in one column."""
-        return {VALUE: pa.array(data, pa.binary())}, None
+        return {VALUE: payloads.arrow()}, None
 
 
 def arrow(kind: DataType) -> pa.DataType:

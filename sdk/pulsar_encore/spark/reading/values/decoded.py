@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from ....message import RawMessage
 from ...columns import CORRUPT, VALUE
 from ...errors import MalformedValueError
+from ..payloads import Payloads
 from .base import Ids, Malformed, Part
 
 KEY: Final = "key"
@@ -98,7 +99,8 @@ class DecodedValues:
     def note(self, messages: Sequence[RawMessage], ids: Ids) -> None:
         self._noted.note(messages, ids)
 
-    def columns(self, data: list[bytes | None]) -> tuple[dict[str, pa.Array], list[bool] | None]:
+    def columns(self, payloads: Payloads) -> tuple[dict[str, pa.Array], list[bool] | None]:
+        data = payloads.to_list()
         array, malformed = self._part.decode(data, self._noted.versions)
         kept = self._noted.kept(malformed, len(data))
         self._noted.clear()
@@ -133,7 +135,8 @@ class PairValues:
         if self._separated:
             self._keys += [each.partition_key_bytes() for each in messages]
 
-    def columns(self, data: list[bytes | None]) -> tuple[dict[str, pa.Array], list[bool] | None]:
+    def columns(self, payloads: Payloads) -> tuple[dict[str, pa.Array], list[bool] | None]:
+        data = payloads.to_list()
         malformed: Malformed = {}
         if self._separated:
             keys, values = self._keys, data

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from struct import Struct
-from typing import Final, Protocol
+from typing import Final, Protocol, overload
 
 from ....outgoing import ordering_key_text
 from ....wire import pulsar_pb2 as pb
@@ -220,18 +220,14 @@ class BatchMessage(_View, tuple[Batch, int]):
     """A message in a batch: (its entry, where it starts in the batch's buffer, at the size of its
     metadata).
 
-    A tuple, because those of a batch are then made without a call for each, in half the time.
+    A tuple, because those of a batch are then made without a call for each, in half the time
+    (`BatchMessages`).
     """
 
     __slots__ = ()
 
     def __new__(cls, batch: Batch, at: int) -> BatchMessage:
         return tuple.__new__(cls, (batch, at))
-
-    @classmethod
-    def all_of(cls, batch: Batch, starts: Iterable[int]) -> list[BatchMessage]:
-        """Those of a batch that start there."""
-        return list(map(tuple.__new__, repeat(cls), zip(repeat(batch), starts)))
 
     @property
     def metadata(self) -> pb.SingleMessageMetadata:
@@ -259,6 +255,75 @@ class BatchMessage(_View, tuple[Batch, int]):
 
     def topic_name(self) -> str:
         return self[0].origin.topic
+
+    def decoded(self) -> DecodedMessage:
+        """The same, for who asks for several things."""
+        return DecodedMessage(self[0], self[1])
+
+
+class BatchMessages(Sequence[BatchMessage]):
+    """Messages of a batch, each made when it is asked for.
+
+    Args:
+        batch: Their entry.
+        starts: Where each starts in the batch's buffer.
+    """
+
+    __slots__ = ("batch", "starts")
+
+    def __init__(self, batch: Batch, starts: Sequence[int]) -> None:
+        self.batch = batch
+        self.starts = starts
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @overload
+    def __getitem__(self, at: int, /) -> BatchMessage: ...
+    @overload
+    def __getitem__(self, at: slice, /) -> BatchMessages: ...
+    def __getitem__(self, at: int | slice, /) -> BatchMessage | BatchMessages:
+        if isinstance(at, slice):
+            return BatchMessages(self.batch, self.starts[at])
+        return BatchMessage(self.batch, self.starts[at])
+
+    def __iter__(self) -> Iterator[BatchMessage]:
+        return map(tuple.__new__, repeat(BatchMessage), zip(repeat(self.batch), self.starts))
+
+
+class DecodedMessage(_View):
+    """A message in a batch whose own metadata is decoded, once.
+
+    Args:
+        batch: Its entry.
+        at: Where it starts in the batch's buffer, at the size of its metadata.
+    """
+
+    __slots__ = ("_batch", "_metadata", "_payload_at")
+
+    def __init__(self, batch: Batch, at: int) -> None:
+        buffer = batch.buffer
+        self._batch = batch
+        self._payload_at: int = at + 4 + _U32.unpack_from(buffer, at)[0]
+        self._metadata = pb.SingleMessageMetadata.FromString(buffer[at + 4 : self._payload_at])
+
+    @property
+    def metadata(self) -> pb.SingleMessageMetadata:
+        return self._metadata
+
+    @property
+    def entry_metadata(self) -> pb.MessageMetadata:
+        return self._batch.entry_metadata
+
+    def data(self) -> bytes:
+        at = self._payload_at
+        return self._batch.buffer[at : at + self._metadata.payload_size]
+
+    def length(self) -> int:
+        return self._metadata.payload_size
+
+    def topic_name(self) -> str:
+        return self._batch.origin.topic
 
 
 def payload_size(buffer: bytes, at: int, end: int) -> int:

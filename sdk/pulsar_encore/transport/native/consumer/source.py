@@ -381,6 +381,8 @@ class Source:
             messages = [message for _, message in kept]
             # What is not delivered is as good as acked, or the entry would never be done.
             ack_set = sum(1 << index for index in indexes)
+        elif self._place is None:
+            messages = list(messages)  # who settles them needs each
         self.permits.arrived(charged, len(messages), size)
         if messages:
             self._arrived.append(

@@ -1,0 +1,71 @@
+"""One column's values, until they are made an array.
+
+Owns `Gathered`. What many rows have in common is kept once, with how often; what is an array
+already stays one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+
+class Gathered:
+    """Values of one column, in order.
+
+    Args:
+        kind: Of the array.
+    """
+
+    __slots__ = ("_arrays", "_counts", "_kind", "_values")
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self._kind = kind
+        self._arrays: list[pa.Array] = []
+        self._values: list[Any] = []
+        self._counts: list[int] = []
+
+    def add(self, value: Any) -> None:
+        """One."""
+        self._values.append(value)
+        self._counts.append(1)
+
+    def extend(self, values: Sequence[Any]) -> None:
+        """Some."""
+        self._values += values
+        self._counts += repeat(1, len(values))
+
+    def repeat(self, value: Any, count: int) -> None:
+        """The same for so many rows."""
+        if self._values and self._values[-1] is value:
+            self._counts[-1] += count
+        else:
+            self._values.append(value)
+            self._counts.append(count)
+
+    def append(self, array: pa.Array) -> None:
+        """Some, of the column's type or one that can be made that."""
+        self._close()
+        self._arrays.append(array.cast(self._kind))
+
+    def take(self) -> pa.Array:
+        """All that was gathered; then there is nothing."""
+        self._close()
+        arrays, self._arrays = self._arrays, []
+        if len(arrays) == 1:
+            return arrays[0]
+        return pa.concat_arrays(arrays) if arrays else pa.array([], self._kind)
+
+    def _close(self) -> None:
+        if not self._values:
+            return
+        values, counts = self._values, self._counts
+        self._values, self._counts = [], []
+        array = pa.array(values, self._kind)
+        if sum(counts) != len(counts):
+            array = array.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
+        self._arrays.append(array)

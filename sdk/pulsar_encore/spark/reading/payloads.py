@@ -1,0 +1,79 @@
+"""Payloads that were gathered: as one array of Arrow, or as bytes.
+
+Owns `Payloads`. Those of a batch stay in its buffer until they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from .plain import Plain
+
+
+class Payloads:
+    """Payloads of rows, in order.
+
+    Attributes:
+        size: Bytes of all.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[Plain | list[bytes | None]] = []
+        self._count = 0
+        self.size: int = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, payloads: Sequence[bytes | None]) -> None:
+        """Some more; None for a null value."""
+        if not (self._parts and isinstance(self._parts[-1], list)):
+            self._parts.append([])
+        last = self._parts[-1]
+        assert isinstance(last, list)
+        last += payloads
+        self._count += len(payloads)
+        self.size += sum(len(each) for each in payloads if each is not None)
+
+    def add_plain(self, plain: Plain) -> None:
+        """Those of a batch."""
+        self._parts.append(plain)
+        self._count += len(plain.begins)
+        self.size += int((plain.ends - plain.begins).sum())
+
+    def arrow(self) -> pa.BinaryArray:
+        """All of them."""
+        made = [
+            pa.array(each, pa.binary()) if isinstance(each, list) else _sliced(each)
+            for each in self._parts
+        ]
+        if len(made) == 1:
+            return made[0]
+        return pa.concat_arrays(made) if made else pa.array([], pa.binary())
+
+    def to_list(self) -> list[bytes | None]:
+        """All of them."""
+        found: list[bytes | None] = []
+        for each in self._parts:
+            if isinstance(each, list):
+                found += each
+            else:
+                edges = zip(each.begins.tolist(), each.ends.tolist(), strict=True)
+                found += [each.buffer[begin:end] for begin, end in edges]
+        return found
+
+
+def _sliced(plain: Plain) -> pa.BinaryArray:
+    """Slices of a buffer as an array: every second one of an array of payloads and what lies
+    between them, which is made of the buffer as it is."""
+    count = len(plain.begins)
+    edges = np.empty(2 * count, np.int32)
+    edges[0::2] = plain.begins
+    edges[1::2] = plain.ends
+    whole = pa.BinaryArray.from_buffers(
+        pa.binary(), 2 * count - 1, [None, pa.py_buffer(edges), pa.py_buffer(plain.buffer)]
+    )
+    return whole.take(pa.array(np.arange(0, 2 * count - 1, 2)))
