@@ -19,6 +19,8 @@ _MAX: Final = (1 << 63) - 1
 
 # Field numbers of MessageIdData (wire-protocol notes 2.1).
 _LEDGER, _ENTRY, _PARTITION, _BATCH_INDEX, _BATCH_SIZE, _FIRST_CHUNK = 1, 2, 3, 4, 6, 7
+_LEDGER_TAG, _ENTRY_TAG, _PARTITION_TAG = b"\x08", b"\x10", b"\x18"
+_BATCH_INDEX_TAG, _BATCH_SIZE_TAG, _FIRST_CHUNK_TAG = b"\x20", b"\x30", b"\x3a"
 
 
 @stock.twin("pulsar.MessageId")
@@ -107,21 +109,17 @@ class MessageId(stock.Twin):
 
     def serialize(self) -> bytes:
         """Protobuf `MessageIdData` bytes, readable by every Pulsar client."""
-        out = bytearray()
-        _put(out, _LEDGER, self._ledger)
-        _put(out, _ENTRY, self._entry)
+        out = _LEDGER_TAG + _varint_of(self._ledger) + _ENTRY_TAG + _varint_of(self._entry)
         if self._partition != -1:
-            _put(out, _PARTITION, self._partition)
+            out += _PARTITION_TAG + _varint_of(self._partition)
         if self._batch_index != -1:
-            _put(out, _BATCH_INDEX, self._batch_index)
+            out += _BATCH_INDEX_TAG + _varint_of(self._batch_index)
         if self._batch_size > 0:
-            _put(out, _BATCH_SIZE, self._batch_size)
+            out += _BATCH_SIZE_TAG + _varint_of(self._batch_size)
         if self._first_chunk is not None:
             first = self._first_chunk.serialize()
-            _put_varint(out, _FIRST_CHUNK << 3 | 2)
-            _put_varint(out, len(first))
-            out += first
-        return bytes(out)
+            out += _FIRST_CHUNK_TAG + _varint_of(len(first)) + first
+        return out
 
     @staticmethod
     def deserialize(message_id_bytes: bytes, topic: str | None = None) -> MessageId:
@@ -255,17 +253,18 @@ MessageId.earliest = MessageId(-1, -1, -1)
 MessageId.latest = MessageId(-1, _MAX, _MAX)
 
 
-def _put_varint(out: bytearray, value: int) -> None:
+def _varint_of(value: int) -> bytes:
+    if 0 <= value < 0x80:
+        return value.to_bytes()
+    if 0 <= value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     value &= _U64
+    out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
-
-
-def _put(out: bytearray, field: int, value: int) -> None:
-    _put_varint(out, field << 3)
-    _put_varint(out, value)
+    return bytes(out)
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

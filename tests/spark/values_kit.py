@@ -12,9 +12,11 @@ from pyspark.sql.types import StructType
 
 from pulsar_encore import MessageId
 from pulsar_encore.spark.options import Shape
+from pulsar_encore.spark.reading.blocks import Block
 from pulsar_encore.spark.reading.payloads import Payloads
 from pulsar_encore.spark.reading.values.choosing import plan_of, value_fields, values_of
 from pulsar_encore.spark.reading.values.plan import ValuePlan
+from pulsar_encore.transport.base import Delivery
 
 TOPIC = "persistent://public/default/t"
 
@@ -66,7 +68,8 @@ def decoded(
     values = values_of(plan, schema, TOPIC, _writers(writers or {}))
     for at in range(len(data)):
         told: Any = Told(versions[at] if versions else -1, keys[at] if keys else None)
-        values.note([told], lambda at=at: [MessageId(-1, 7, at)])  # type: ignore[misc]
+        block = Block([(Delivery(0, 7, at, 0, 0, (0,), [told]), 0, 1)])
+        values.note(block, lambda at=at: [MessageId(-1, 7, at)])  # type: ignore[misc]
     payloads = Payloads()
     payloads.add(data)
     made, kept = values.columns(payloads)

@@ -34,10 +34,10 @@ class Gathered:
         self._values.append(value)
         self._counts.append(1)
 
-    def extend(self, values: Sequence[Any]) -> None:
-        """Some."""
+    def extend(self, values: Sequence[Any], counts: Sequence[int] | None = None) -> None:
+        """Some, each for one row or for so many."""
         self._values += values
-        self._counts += repeat(1, len(values))
+        self._counts += repeat(1, len(values)) if counts is None else counts
 
     def repeat(self, value: Any, count: int) -> None:
         """The same for so many rows."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
-from typing import Any, Final, NamedTuple
+from itertools import islice
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,34 +22,17 @@ from ...ids import MessageId
 from ...letters.reading import Letter
 from ...message import RawMessage
 from ...transport.base import Delivery
-from ...transport.native.consumer.messages import BatchMessage, BatchMessages
 from ..columns import LETTER, Column
+from .blocks import Block, blocks
 from .cutting import Cut
 from .gathered import Gathered
 from .letters import letter_values
 from .payloads import Payloads
-from .plain import Plain, plain_messages
 from .values.base import Values
 
-_MANY: Final = 48  # messages of a batch, for which it pays to look at all at once
+_MANY: Final = 48  # messages of an entry, for which it pays to make their ids at once
 _MOST_BYTES: Final = 4 * 1024 * 1024
 _LETTER_KEYS: Final = {each.key for each in LETTER}
-
-
-class Part(NamedTuple):
-    """What is taken of a delivery.
-
-    Attributes:
-        delivery: The entry.
-        messages: Those that are taken.
-        indexes: Theirs in the batch; -1 alone for a message that is its entry.
-        plain: None of them has more than a value and a sequence id of its own.
-    """
-
-    delivery: Delivery
-    messages: Sequence[RawMessage]
-    indexes: Sequence[int]
-    plain: Plain | None
 
 
 class Rows:
@@ -100,36 +84,33 @@ class Rows:
 
     def add(self, cuts: Iterable[Cut]) -> Iterator[pa.RecordBatch]:
         """Gather some messages; gives the record batches that are full."""
-        for delivery, first, stop in cuts:
-            room = self._most_rows
-            for at in range(first, stop, room):
-                self._add(delivery, at, min(stop, at + room))
-                payloads = self._payloads
-                if len(payloads) >= self._most_rows or payloads.size >= _MOST_BYTES:
-                    yield self.flush()
+        for block in blocks(cuts, self._most_rows):
+            self._add(block)
+            payloads = self._payloads
+            if len(payloads) >= self._most_rows or payloads.size >= _MOST_BYTES:
+                yield self.flush()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         """What was gathered and is not in a record batch yet, if anything."""
         if len(self._payloads):
             yield self.flush()
 
-    def _add(self, delivery: Delivery, first: int, stop: int) -> None:
-        part = _part(delivery, first, stop)
-        if part.plain is not None:
-            self._payloads.add_plain(part.plain)
+    def _add(self, block: Block) -> None:
+        if block.plain is not None:
+            self._payloads.add_plain(block.plain)
         else:
             self._payloads.add(
-                [None if each.has_null_value() else each.data() for each in part.messages]
+                [None if each.has_null_value() else each.data() for each in block.messages]
             )
         for gather, into in self._gatherers:
-            gather(part, self._partition, into)
+            gather(block, self._partition, into)
         if self._letters:
-            self._add_letters(part)
-        self._values.note(part.messages, partial(_ids, part, self._partition))
+            self._add_letters(block)
+        self._values.note(block, partial(_ids, block, self._partition))
 
-    def _add_letters(self, part: Part) -> None:
-        ids = _ids(part, self._partition)
-        for message, message_id in zip(part.messages, ids, strict=True):
+    def _add_letters(self, block: Block) -> None:
+        ids = _ids(block, self._partition)
+        for message, message_id in zip(block.messages, ids, strict=True):
             told = letter_values(Letter(_Written(message, message_id)), self._topic)
             for key in self._letters:
                 self._gathered[key].add(told[key])
@@ -154,23 +135,6 @@ class Rows:
         return batch if kept is None else batch.filter(pa.array(kept))
 
 
-def _part(delivery: Delivery, first: int, stop: int) -> Part:
-    """Those messages of a delivery, and how they are best read."""
-    messages: Sequence[Any] = delivery.messages
-    indexes: Sequence[int] = delivery.indexes
-    if first or stop < len(messages):
-        messages, indexes = messages[first:stop], indexes[first:stop]
-    if delivery.batch_size == 0:
-        return Part(delivery, messages, (-1,), None)
-    if isinstance(messages, BatchMessages) and len(messages) >= _MANY:
-        plain = plain_messages(messages.batch.buffer, messages.starts)
-        if plain is not None:
-            return Part(delivery, messages, indexes, plain)
-    if isinstance(messages[0], BatchMessage):
-        messages = [each.decoded() for each in messages]
-    return Part(delivery, messages, indexes, None)
-
-
 class _Written:
     """A message with its id, as a letter is read (`letters.reading.Written`)."""
 
@@ -190,55 +154,62 @@ class _Written:
         return self._message.publish_timestamp()
 
 
-def _ids(part: Part, partition: int) -> Iterator[MessageId]:
-    delivery = part.delivery
-    for index in part.indexes:
-        yield MessageId(
-            partition,
-            delivery.ledger,
-            delivery.entry,
-            index,
-            batch_size=delivery.batch_size,
-            first_chunk=None
-            if delivery.first_chunk is None
-            else MessageId(partition, *delivery.first_chunk),
-        )
+def _ids(block: Block, partition: int) -> Iterator[MessageId]:
+    indexes = iter(block.indexes)
+    for delivery, count in zip(block.deliveries, block.counts, strict=True):
+        chunk = delivery.first_chunk
+        for index in islice(indexes, count):
+            yield MessageId(
+                partition,
+                delivery.ledger,
+                delivery.entry,
+                index,
+                batch_size=delivery.batch_size,
+                first_chunk=None if chunk is None else MessageId(partition, *chunk),
+            )
 
 
 @lru_cache(maxsize=64)
-def _id_ends(batch_size: int) -> pa.Array:
+def _id_ends(batch_size: int) -> tuple[list[bytes], pa.Array]:
     """The bytes of an id that say where in a batch it is, for each of its messages."""
     start = len(MessageId(-1, 0, 0).serialize())
     ids = (MessageId(-1, 0, 0, index, batch_size=batch_size) for index in range(batch_size))
-    return pa.array([each.serialize()[start:] for each in ids], pa.binary())
+    ends = [each.serialize()[start:] for each in ids]
+    return ends, pa.array(ends, pa.binary())
 
 
-# A function for each column: gathers, of a part and the partition's number, a value for each
+# A function for each column: gathers, of a block and the partition's number, a value for each
 # message.
 
-_Gather = Callable[[Part, int, Gathered], None]
+_Gather = Callable[[Block, int, Gathered], None]
 
 
-def _message_ids(part: Part, partition: int, into: Gathered) -> None:
-    delivery = part.delivery
-    if len(part.indexes) < _MANY:
-        into.extend([each.serialize() for each in _ids(part, partition)])
+def _message_ids(block: Block, partition: int, into: Gathered) -> None:
+    if block.deliveries[0].batch_size == 0:
+        into.extend([each.serialize() for each in _ids(block, partition)])
         return
-    start = MessageId(partition, delivery.ledger, delivery.entry).serialize()
-    ends = _id_ends(delivery.batch_size)
-    if len(part.indexes) < delivery.batch_size:
-        ends = ends.take(pa.array(part.indexes))
-    into.append(pc.binary_join_element_wise(pa.scalar(start), ends, pa.scalar(b"")))
+    at = 0
+    for delivery, count in zip(block.deliveries, block.counts, strict=True):
+        start = MessageId(partition, delivery.ledger, delivery.entry).serialize()
+        indexes = block.indexes[at : at + count]
+        at += count
+        ends, as_array = _id_ends(delivery.batch_size)
+        if count < _MANY:
+            into.extend([start + ends[index] for index in indexes])
+            continue
+        if count < delivery.batch_size:
+            as_array = as_array.take(pa.array(indexes))
+        into.append(pc.binary_join_element_wise(pa.scalar(start), as_array, pa.scalar(b"")))
 
 
 def _of_each(read: Callable[[RawMessage], Any], absent: Any) -> _Gather:
     """What is a message's own, and `absent` where it has nothing but a value."""
 
-    def gather(part: Part, partition: int, into: Gathered) -> None:
-        if part.plain is not None:
-            into.repeat(absent, len(part.messages))
+    def gather(block: Block, partition: int, into: Gathered) -> None:
+        if block.plain is not None:
+            into.repeat(absent, block.count)
         else:
-            into.extend([read(each) for each in part.messages])
+            into.extend([read(each) for each in block.messages])
 
     return gather
 
@@ -246,17 +217,17 @@ def _of_each(read: Callable[[RawMessage], Any], absent: Any) -> _Gather:
 def _of_entry(read: Callable[[RawMessage], Any]) -> _Gather:
     """What all messages of an entry have in common."""
 
-    def gather(part: Part, partition: int, into: Gathered) -> None:
-        into.repeat(read(part.messages[0]), len(part.messages))
+    def gather(block: Block, partition: int, into: Gathered) -> None:
+        into.extend([read(each) for each in block.firsts], block.counts)
 
     return gather
 
 
-def _of_place(read: Callable[[Delivery, int], Any]) -> _Gather:
+def _of_place(read: Callable[[Delivery], Any]) -> _Gather:
     """What the delivery says."""
 
-    def gather(part: Part, partition: int, into: Gathered) -> None:
-        into.repeat(read(part.delivery, partition), len(part.messages))
+    def gather(block: Block, partition: int, into: Gathered) -> None:
+        into.extend([read(each) for each in block.deliveries], block.counts)
 
     return gather
 
@@ -270,11 +241,11 @@ def _schema_version(message: RawMessage) -> bytes | None:
     return message.schema_version().encode("latin-1") or None
 
 
-def _sequence_ids(part: Part, partition: int, into: Gathered) -> None:
-    if part.plain is not None and part.plain.sequence_ids is not None:
-        into.append(pa.array(part.plain.sequence_ids))
+def _sequence_ids(block: Block, partition: int, into: Gathered) -> None:
+    if block.plain is not None and block.plain.sequence_ids is not None:
+        into.append(pa.array(block.plain.sequence_ids))
     else:
-        into.extend([_sequence_id(each) for each in part.messages])
+        into.extend([_sequence_id(each) for each in block.messages])
 
 
 def _sequence_id(message: Any) -> int | None:
@@ -292,12 +263,12 @@ _GATHER: Final[dict[str, _Gather]] = {
     "messageId": _message_ids,
     "publishTime": _of_entry(lambda message: message.publish_timestamp() * 1000),
     "eventTime": _of_each(_event_time, None),
-    "messageProperties": _of_each(lambda message: list(message.properties().items()), ()),
-    "partition": _of_place(lambda delivery, partition: partition),
-    "ledgerId": _of_place(lambda delivery, partition: delivery.ledger),
-    "entryId": _of_place(lambda delivery, partition: delivery.entry),
-    "batchIndex": lambda part, partition, into: into.extend(part.indexes),
-    "redeliveryCount": _of_place(lambda delivery, partition: delivery.redelivery_count),
+    "messageProperties": _of_each(lambda message: list(message.properties().items()) or (), ()),
+    "partition": lambda block, partition, into: into.repeat(partition, block.count),
+    "ledgerId": _of_place(lambda delivery: delivery.ledger),
+    "entryId": _of_place(lambda delivery: delivery.entry),
+    "batchIndex": lambda block, partition, into: into.extend(block.indexes),
+    "redeliveryCount": _of_place(lambda delivery: delivery.redelivery_count),
     "producerName": _of_entry(lambda message: message.producer_name()),
     "sequenceId": _sequence_ids,
     "schemaVersion": _of_entry(_schema_version),

@@ -14,8 +14,8 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType
 
 from ....ids import MessageId
-from ....message import RawMessage
 from ...columns import VALUE
+from ..blocks import Block
 from ..payloads import Payloads
 
 Malformed: TypeAlias = dict[int, str]
@@ -28,7 +28,7 @@ Ids: TypeAlias = Callable[[], Iterable[MessageId]]
 class Values(Protocol):
     """Decodes values."""
 
-    def note(self, messages: Sequence[RawMessage], ids: Ids) -> None:
+    def note(self, block: Block, ids: Ids) -> None:
         """These messages' values are among the next that `columns` gets, in this order."""
 
     def columns(self, payloads: Payloads) -> tuple[dict[str, pa.Array], list[bool] | None]:
@@ -66,7 +66,7 @@ class Part(Protocol):
 class RawValues:
     """The bytes as they are."""
 
-    def note(self, messages: Sequence[RawMessage], ids: Ids) -> None:
+    def note(self, block: Block, ids: Ids) -> None:
         """Nothing but their values is needed."""
 
     def columns(self, payloads: Payloads) -> tuple[dict[str, pa.Array], list[bool] | None]:

@@ -8,15 +8,16 @@ with its bytes in ``_corrupt_record``, as the option `mode` says (`FAILFAST`, `D
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from struct import Struct
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from ....message import RawMessage
 from ...columns import CORRUPT, VALUE
 from ...errors import MalformedValueError
+from ..blocks import Block
 from ..payloads import Payloads
 from .base import Ids, Malformed, Part
 
@@ -39,11 +40,12 @@ class _Noted:
         self.versions: list[int] = []
         self._ids: list[tuple[int, Ids]] = []
 
-    def note(self, messages: Sequence[RawMessage], ids: Ids) -> None:
-        """Of one entry, whose messages have one version."""
-        self.versions += [messages[0].int_schema_version()] * len(messages)
+    def note(self, block: Block, ids: Ids) -> None:
+        """The messages of an entry have one version."""
+        for first, count in zip(block.firsts, block.counts, strict=True):
+            self.versions += repeat(first.int_schema_version(), count)
         if self._mode == "FAILFAST":
-            self._ids.append((len(messages), ids))
+            self._ids.append((block.count, ids))
 
     def clear(self) -> None:
         """The values were decoded."""
@@ -96,8 +98,8 @@ class DecodedValues:
         self._part = part
         self._noted = _Noted(topic, mode)
 
-    def note(self, messages: Sequence[RawMessage], ids: Ids) -> None:
-        self._noted.note(messages, ids)
+    def note(self, block: Block, ids: Ids) -> None:
+        self._noted.note(block, ids)
 
     def columns(self, payloads: Payloads) -> tuple[dict[str, pa.Array], list[bool] | None]:
         data = payloads.to_list()
@@ -130,10 +132,14 @@ class PairValues:
         self._noted = _Noted(topic, mode)
         self._keys: list[bytes | None] = []
 
-    def note(self, messages: Sequence[RawMessage], ids: Ids) -> None:
-        self._noted.note(messages, ids)
+    def note(self, block: Block, ids: Ids) -> None:
+        self._noted.note(block, ids)
         if self._separated:
-            self._keys += [each.partition_key_bytes() for each in messages]
+            self._keys += (
+                [each.partition_key_bytes() for each in block.messages]
+                if block.plain is None
+                else repeat(None, block.count)
+            )
 
     def columns(self, payloads: Payloads) -> tuple[dict[str, pa.Array], list[bool] | None]:
         data = payloads.to_list()

@@ -1,0 +1,120 @@
+"""Which messages are read together.
+
+Owns `Block` and `blocks`. What is asked of a few hundred messages at once costs a fraction of what
+it costs to ask each, and entries may hold one message only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+from ...message import RawMessage
+from ...transport.base import Delivery
+from ...transport.native.consumer.messages import BatchMessage, BatchMessages
+from .cutting import Cut
+from .plain import Plain, plain_messages
+
+_TOGETHER: Final = 1024
+_TOGETHER_BYTES: Final = 1024 * 1024
+_MANY: Final = 48  # messages of batches, for which it pays to look at all at once
+
+
+class Block:
+    """Messages of entries of one kind, one after the other.
+
+    Args:
+        cuts: What of which entries.
+
+    Attributes:
+        deliveries: The entries.
+        counts: How many messages of each.
+        count: And of all.
+        plain: Where their payloads are, if none has more than a value and a sequence id of its own.
+    """
+
+    def __init__(self, cuts: Sequence[Cut]) -> None:
+        self._cuts = cuts
+        self.deliveries: list[Delivery] = [delivery for delivery, _, _ in cuts]
+        self.counts: list[int] = [stop - first for _, first, stop in cuts]
+        self.count: int = sum(self.counts)
+        self.plain: Plain | None = _plain(cuts) if self.count >= _MANY else None
+
+    @cached_property
+    def firsts(self) -> list[RawMessage]:
+        """A message of each entry."""
+        return [each.messages[0] for each in self.deliveries]
+
+    @cached_property
+    def messages(self) -> Sequence[RawMessage]:
+        """All of them."""
+        if self.count == len(self._cuts) and self.deliveries[0].batch_size == 0:
+            return self.firsts
+        found: list[Any] = []
+        for delivery, first, stop in self._cuts:
+            found += delivery.messages[first:stop]
+        if isinstance(found[0], BatchMessage):
+            return [each.decoded() for each in found]
+        return found
+
+    @cached_property
+    def indexes(self) -> Sequence[int]:
+        """Of each message in its batch; -1 of one that is its entry."""
+        if self.deliveries[0].batch_size == 0:
+            return [-1] * self.count
+        found: list[int] = []
+        for delivery, first, stop in self._cuts:
+            found += delivery.indexes[first:stop]
+        return found
+
+
+def blocks(cuts: Iterable[Cut], most: int) -> Iterator[Block]:
+    """All messages of some cuts, in order.
+
+    Args:
+        cuts: What of which entries.
+        most: Messages of a block. It has a limit of bytes besides, which one message may exceed.
+    """
+    most = min(most, _TOGETHER)
+    together: list[Cut] = []
+    kind, count, size = (False, False), 0, 0
+    for delivery, begin, end in cuts:
+        messages = delivery.messages
+        is_alone = delivery.batch_size == 0
+        is_batch = isinstance(messages, BatchMessages)
+        if isinstance(messages, BatchMessages):
+            its_size = len(messages.batch.buffer)
+        else:
+            its_size = sum(each.length() for each in messages[begin:end])
+        for first in range(begin, end, most):
+            stop = min(end, first + most)
+            if together and (
+                kind != (is_alone, is_batch)
+                or count + stop - first > most
+                or size + its_size > _TOGETHER_BYTES
+            ):
+                yield Block(together)
+                together, count, size = [], 0, 0
+            together.append((delivery, first, stop))
+            kind = (is_alone, is_batch)
+            count += stop - first
+            size += its_size
+    if together:
+        yield Block(together)
+
+
+def _plain(cuts: Sequence[Cut]) -> Plain | None:
+    """All of them at once, if they are plain."""
+    starts: list[int] = []
+    buffers: list[bytes] = []
+    before = 0
+    for delivery, first, stop in cuts:
+        messages = delivery.messages
+        if not isinstance(messages, BatchMessages):
+            return None
+        some = messages.starts[first:stop]
+        starts += [start + before for start in some] if before else some
+        buffers.append(messages.batch.buffer)
+        before += len(messages.batch.buffer)
+    return plain_messages(buffers[0] if len(buffers) == 1 else b"".join(buffers), starts)
