@@ -3,8 +3,10 @@
 A million messages of 200 bytes in producer batches of 1000, on one topic of a real Pulsar. All ways
 run in one session of Spark on this machine, one after the other and in turns, and the medians
 count. What is read is thrown away (`noop`). The consumer loop receives and acknowledges one by one
-with the native transport. And how long after ``start()`` the first row of a stream comes, beside
-Spark's own source `rate`.
+with the native transport. Two tasks need cores that one leaves idle: how many it does is told, all
+processes of the machine counted, the broker and Spark's JVM too. And how long after ``start()`` the
+first row of a stream comes, beside Spark's own source `rate` and a source in Python that asks
+nobody.
 
     python -m integration.benchmarks.spark_source --url URL [--rounds 3] [--messages 1000000]
 """
@@ -21,8 +23,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+import psutil
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSource, InputPartition, SimpleDataSourceStreamReader
 from pyspark.sql.types import StructType
 
 import pulsar_encore as encore
@@ -58,6 +61,33 @@ class TupleSource(PulsarDataSource):
     def reader(self, schema: StructType) -> Tuples:
         made = super().reader(schema)
         return Tuples(made._options, made._schema, made._plan_of_values)
+
+
+class OneRowReader(SimpleDataSourceStreamReader):
+    """The least that Python can do: a row for each offset."""
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"at": 0}
+
+    def read(self, start: dict[str, int]) -> tuple[Iterator[tuple[int]], dict[str, int]]:
+        return iter([(start["at"],)]), {"at": start["at"] + 1}
+
+    def readBetweenOffsets(self, start: dict[str, int], end: dict[str, int]) -> Iterator[Any]:
+        return iter([(at,) for at in range(start["at"], end["at"])])
+
+
+class OneRow(DataSource):
+    """A stream of Python's without a broker."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "one-row"
+
+    def schema(self) -> str:
+        return "at bigint"
+
+    def simpleStreamReader(self, schema: StructType) -> OneRowReader:
+        return OneRowReader()
 
 
 async def fill(url: str, topic: str, messages: int) -> None:
@@ -136,6 +166,7 @@ def compare(spark: SparkSession, folder: Path, url: str, count: int, rounds: int
     """Print the table."""
     spark.dataSource.register(PulsarDataSource)
     spark.dataSource.register(TupleSource)
+    spark.dataSource.register(OneRow)
     topic = f"persistent://public/default/spark-{uuid.uuid4().hex[:8]}"
     asyncio.run(fill(url, topic, count))
     slim = {"includeMetadata": "none"}
@@ -152,12 +183,15 @@ def compare(spark: SparkSession, folder: Path, url: str, count: int, rounds: int
     for run in ways.values():
         run()  # warm
     seconds: dict[str, list[float]] = {name: [] for name in ways}
+    busy: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, run in ways.items():
+            psutil.cpu_percent()
             seconds[name].append(run())
+            busy[name].append(psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1))
     middle = {name: median(each) for name, each in seconds.items()}
     for name, each in middle.items():
-        print(f"{name:28} {count / each:>12,.0f} rows/s")
+        print(f"{name:28} {count / each:>12,.0f} rows/s, {median(busy[name]):.1f} cores busy")
     one = middle["record batches, one task"]
     print(f"one task, of tuples          {middle['tuples, one task'] / one:>12.2f} (bar 3)")
     print(f"one task, of a consumer loop {middle['consumer loop'] / one:>12.2f} (bar 1)")
@@ -177,10 +211,18 @@ def compare(spark: SparkSession, folder: Path, url: str, count: int, rounds: int
     def rate() -> Any:
         return spark.readStream.format("rate").option("rowsPerSecond", "100").load()
 
-    first = {"pulsar": stream, "rate": rate}
-    for name, make in first.items():
-        times = [first_row(make(), folder) for _ in range(rounds + 1)][1:]
-        print(f"first row of a stream, {name:6} {median(times):>10.2f} s")
+    def one_row() -> Any:
+        return spark.readStream.format("one-row").load()
+
+    first = {"pulsar": stream, "a Python source": one_row, "rate": rate}
+    times: dict[str, list[float]] = {name: [] for name in first}
+    for at in range(rounds + 1):
+        for name, make in first.items():
+            taken = first_row(make(), folder)
+            if at:  # the first is warm-up
+                times[name].append(taken)
+    for name, each in times.items():
+        print(f"first row of a stream, {name:15} {median(each):>6.2f} s")
 
 
 if __name__ == "__main__":
