@@ -55,7 +55,7 @@ def _stock(figures: Mapping[str, Figures]) -> str:
 
 def _ours(figures: Mapping[str, Figures], label: str) -> str:
     if label != "native":
-        return "not measured: on Spark take native"
+        return "not measured"
     ours = {name: value or 0.0 for name, value in figures[label].items()}
     count = ours["count"]
     once = ours["rows"] == ours["distinct"] == count and ours["greatest"] == count - 1
