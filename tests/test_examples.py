@@ -5,6 +5,7 @@ An example without an expectation here fails, and so does an expectation without
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import re
 import subprocess
@@ -21,6 +22,9 @@ from pulsar_encore import testing
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 MOST_LINES = 60
 LONGEST_S = 40
+
+#: Notebooks, in cells: they need Java, so that `integration/spark` runs them.
+ON_SPARK = {"spark_orders.py"}
 
 #: File -> pattern of the whole output; times are matched to the tenth they cannot be below.
 EXPECTED = {
@@ -64,7 +68,22 @@ EXPECTED = {
 
 
 def test_every_example_is_expected_and_every_expectation_an_example() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == set(EXPECTED)
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {*EXPECTED, *ON_SPARK}
+    assert {path.name for path in EXAMPLES.glob("spark_*.py")} == ON_SPARK
+
+
+@pytest.mark.parametrize("name", sorted(ON_SPARK))
+def test_a_notebook_has_cells_with_titles(name: str) -> None:
+    """Each is code that compiles by itself, and the first imports what the others use."""
+    source = (EXAMPLES / name).read_text()
+    introduction, *cells = re.split(r"^# %% (?=\S)", source, flags=re.MULTILINE)
+    assert ast.get_docstring(ast.parse(introduction))
+    assert len(cells) > 5
+    for number, cell in enumerate(cells):
+        found = list(ast.walk(ast.parse(f"# {cell}")))
+        assert any(isinstance(each, ast.stmt) for each in found)
+        imports = any(isinstance(each, (ast.Import, ast.ImportFrom)) for each in found)
+        assert imports is (number == 0), cell
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))

@@ -21,6 +21,7 @@ import pulsar_encore
 from pulsar_encore import schema, testing
 
 PROGRAMS = Path(__file__).parent / "programs"
+NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "examples").glob("spark_*.py"))
 PACKAGE = Path(pulsar_encore.__file__).parent
 LONGEST_S = 240
 
@@ -57,8 +58,8 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reported(settings: Path) -> set[tuple[str, int]]:
-    """(file, line) of each error that mypy --strict finds in the programs."""
-    programs = sorted(str(path) for path in PROGRAMS.glob("*.py"))
+    """(file, line) of each error that mypy --strict finds in the programs and the notebooks."""
+    programs = sorted(str(path) for path in (*PROGRAMS.glob("*.py"), *NOTEBOOKS))
     ran = python(
         *("-m", "mypy", "--strict", "--config-file", str(settings)),
         *("--cache-dir", str(settings.parent / "cache"), *programs),
@@ -76,6 +77,13 @@ def marked(name: str) -> Iterator[tuple[str, int]]:
 @pytest.mark.timeout(LONGEST_S)
 def test_a_users_program_passes_strict(reported: set[tuple[str, int]]) -> None:
     assert [line for name, line in sorted(reported) if name == "service.py"] == []
+
+
+@pytest.mark.timeout(LONGEST_S)
+def test_a_notebook_passes_strict(reported: set[tuple[str, int]]) -> None:
+    names = {path.name for path in NOTEBOOKS}
+    assert names
+    assert [(name, line) for name, line in sorted(reported) if name in names] == []
 
 
 @pytest.mark.timeout(LONGEST_S)

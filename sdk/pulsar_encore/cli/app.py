@@ -35,7 +35,9 @@ app.command("pulsar_encore.cli.spark:app", name="spark", help="Jobs on PySpark: 
 def demo(
     *, url: Annotated[str | None, Parameter(group=CLUSTER)] = None, login: Login = NOBODY
 ) -> int:
-    """Run the stock client and this SDK side by side and print one table; under a minute.
+    """Run the stock client and this SDK side by side and print one table; one or two minutes.
+
+    Where PySpark and Java are, one of the rows is a stream on Spark.
 
     Args:
         url: A broker to run against, such as pulsar://localhost:6650 (it publishes there, so

@@ -21,7 +21,8 @@ from typing import Any, Final
 from ...errors import EncoreError
 from ...transport.choosing import VARIABLE
 from ..login import Login, access
-from .workload import LOGIN, Figures
+from ..spark import source_options
+from .workload import LOGIN, LOGIN_OPTIONS, Figures
 
 _MODULE: Final = "pulsar_encore.cli.demo.measuring"
 
@@ -104,8 +105,11 @@ def main(arguments: list[str]) -> int:
     """The child: one measurement, its figures as JSON on the last line of stdout."""
     side, name, url, topic, rest = arguments
     parameters = json.loads(rest)
-    if login := parameters.pop("login", None):
-        LOGIN.update(access(url, Login(**login)).keywords)
+    if given := parameters.pop("login", None):
+        login = Login(**given)
+        to = access(url, login)
+        LOGIN.update(to.keywords)
+        LOGIN_OPTIONS.update(source_options(to, login))
     result = getattr(_side(side), name)(url, topic, **parameters)
     figures = asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
     sys.stdout.write(f"\n{json.dumps(figures)}\n")

@@ -25,6 +25,7 @@ from ..login import Login, access
 from ..probe import probe
 from . import (
     continuous_nacks,
+    killed_stream,
     pending_memory,
     poison_message,
     throughput,
@@ -42,6 +43,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     poison_message.SCENARIO,
     pending_memory.SCENARIO,
     throughput.SCENARIO,
+    killed_stream.SCENARIO,
 )
 
 
@@ -70,7 +72,7 @@ def run_demo(
     Args:
         url: The broker; None starts the development broker for the run.
         login: Where that broker asks for one.
-        scenarios: The rows.
+        scenarios: The rows, as far as this machine has what they need.
         console: Where to print.
 
     Returns:
@@ -81,6 +83,8 @@ def run_demo(
     """
     console = console or wide_console()
     clock = Stopwatch()
+    lacks = {each.title: each.missing() for each in scenarios}
+    scenarios = [each for each in scenarios if lacks[each.title] is None]
     with ExitStack() as stack:
         where = url or stack.enter_context(broker_process())
         kind = "the broker you named" if url else "a development broker in another process"
@@ -91,6 +95,9 @@ def run_demo(
     missing = [row for row in rows if row.missing]
     for row in missing:
         console.print(f"Not measured ({', '.join(row.missing)}): {row.title}", style="bold red")
+    for title, what in lacks.items():
+        if what is not None:
+            console.print(Text(f"Left out: {title} It needs {what}."))
     console.print(f"Every figure above was measured in this run, which took {clock():.0f} s.")
     return 1 if missing else 0
 

@@ -51,6 +51,7 @@ class Scenario:
         ours: This package's, by the label of a measurement: one cell for each transport.
         alone: Nothing else may run beside it, because it is a matter of speed.
         seconds: About how long it takes, for the progress bar.
+        missing: What it needs and this machine lacks, in words; then there is no such row.
     """
 
     title: str
@@ -60,6 +61,7 @@ class Scenario:
     ours: Callable[[Mapping[str, Figures], str], str]
     alone: bool = False
     seconds: float = 10.0
+    missing: Callable[[], str | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,10 @@ PAYLOAD: Final = b"x" * 100
 ENTRIES_PER_LEDGER: Final = 50_000
 #: What both clients are made with besides the URL: the login of the run that this process is of.
 LOGIN: Final[dict[str, Any]] = {}
+#: The same login as options of the Spark source.
+LOGIN_OPTIONS: Final[dict[str, str]] = {}
+#: Digits that a numbered message begins with.
+NUMBER_DIGITS: Final = 8
 
 
 def resident_mb() -> float:

@@ -1,0 +1,83 @@
+"""A stream from Pulsar into Parquet whose Spark driver is killed: is each message there once?"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from .scenario import Outcomes, Run, Scenario, attempt
+from .spark_here import missing
+from .workload import Figures
+
+COUNT: Final = 1_000_000
+BATCHES: Final = 5
+_WITHIN_S: Final = 180.0
+_GONE_S: Final = 10.0
+
+
+async def stream(run: Run, *, count: int, batches: int) -> Outcomes:
+    """Measure it, in a folder that is gone afterwards, also when it is interrupted."""
+    folder = tempfile.mkdtemp(prefix="encore-demo-")
+    try:
+        work = run(
+            *("spark", "killed_stream"),
+            within_s=_WITHIN_S,
+            transport="native",
+            folder=folder,
+            count=count,
+            batches=batches,
+        )
+        return {"native": await attempt(work)}
+    finally:
+        await asyncio.to_thread(_remove, Path(folder))
+
+
+def _remove(folder: Path) -> None:
+    """Again until it stays away: a JVM that was just killed may write a moment longer."""
+    deadline = time.monotonic() + _GONE_S
+    while folder.exists() and time.monotonic() < deadline:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.1)
+
+
+async def _measure(run: Run) -> Outcomes:
+    return await stream(run, count=COUNT, batches=BATCHES)
+
+
+def _stock(figures: Mapping[str, Figures]) -> str:
+    return "no Spark source in Python"
+
+
+def _ours(figures: Mapping[str, Figures], label: str) -> str:
+    if label != "native":
+        return "not measured"
+    ours = {name: value or 0.0 for name, value in figures[label].items()}
+    count = ours["count"]
+    once = ours["rows"] == ours["distinct"] == count and ours["greatest"] == count - 1
+    found = f"{ours['rows']:,.0f} rows, {ours['distinct']:,.0f} distinct"
+    text = f"each once: {found}" if once else f"NOT each once: {found} of {count:,.0f}"
+    text += (
+        f" (killed when {ours['committed']:,.0f} were in); "
+        f"first commit {ours['first_s']:.1f} s after the restart"
+    )
+    return f"{text}, then {ours['per_s']:,.0f}/s" if ours["per_s"] else text
+
+
+SCENARIO = Scenario(
+    title=(
+        f"Spark streams {COUNT:,} messages into Parquet; its driver is killed (SIGKILL) midway and "
+        "started again: is each there once?"
+    ),
+    labels=("native",),
+    measure=_measure,
+    stock=_stock,
+    ours=_ours,
+    alone=True,
+    seconds=55,
+    missing=missing,
+)

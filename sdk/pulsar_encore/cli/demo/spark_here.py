@@ -1,0 +1,58 @@
+"""Whether Spark can run here: PySpark with pyarrow, and Java."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+JAVA: Final = 17
+PYSPARK: Final = (4, 2)
+ASK_S: Final = 10.0
+_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')  # 8 called itself 1.8
+_INSTALL: Final = 'pip install "pulsar-encore[spark]"'
+
+
+def missing() -> str | None:
+    """What it needs, in words; None when all is here."""
+    if os.name != "posix":
+        return "a system with process groups (Linux, macOS)"
+    return _python() or _java()
+
+
+def _python() -> str | None:
+    try:
+        version = importlib.import_module("pyspark").__version__
+        importlib.import_module("pulsar_encore.spark")
+        importlib.import_module("pyarrow")
+    except ImportError as error:
+        library = (error.name or "pyspark").partition(".")[0]
+        return f"{library}, which is not here: {_INSTALL}"
+    numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
+    if numbers < PYSPARK:
+        least = ".".join(map(str, PYSPARK))
+        return f"PySpark {least} or later, and {version} is installed: {_INSTALL}"
+    return None
+
+
+def _java() -> str | None:
+    """Asks the Java that Spark's scripts would take."""
+    wanted = f"Java {JAVA} or later"
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None:
+        return f"{wanted}: set JAVA_HOME, or put java on the PATH"
+    try:
+        asked = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, errors="replace", timeout=ASK_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return f"{wanted}, and {java} does not run"
+    found = _VERSION.search(asked.stderr + asked.stdout)
+    if asked.returncode != 0 or found is None:
+        return f"{wanted}, and {java} does not say what it is"
+    return None if int(found[1]) >= JAVA else f"{wanted}, and {java} is Java {found[1]}"

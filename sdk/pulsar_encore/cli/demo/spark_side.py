@@ -1,0 +1,220 @@
+"""The Spark source's measurement: a stream into Parquet, killed in the middle and started again.
+
+Runs in a process of its own, and Spark's driver below it in another, which is the one that is
+killed. What is written by then is read from the log of Spark's Parquet sink, which decides what
+belongs to the result: files beside it are of batches that were under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import pyarrow
+import pyarrow.parquet
+from pyarrow import compute
+
+from ... import Client, InitialPosition
+from .measuring import MeasurementError
+from .workload import LOGIN, LOGIN_OPTIONS, NUMBER_DIGITS, PAYLOAD, Figures, Stopwatch
+
+_MODULE: Final = "pulsar_encore.cli.demo.spark_driver"
+_BATCH: Final = 1000
+_AT_ONCE: Final = 10 * _BATCH
+_LOOK_S: Final = 0.05
+#: What would send the job to another Spark or cluster than the one that comes with PySpark.
+_ELSEWHERE: Final = (
+    "HADOOP_CONF_DIR",
+    "PYSPARK_DRIVER_PYTHON",
+    "PYSPARK_GATEWAY_PORT",
+    "PYSPARK_GATEWAY_SECRET",
+    "PYSPARK_SUBMIT_ARGS",
+    "SPARK_CONF_DIR",
+    "SPARK_HOME",
+    "SPARK_LOCAL_DIRS",
+    "SPARK_MASTER",
+    "SPARK_REMOTE",
+    "YARN_CONF_DIR",
+)
+
+
+async def killed_stream(url: str, topic: str, *, folder: str, count: int, batches: int) -> Figures:
+    """Stream `count` messages into Parquet; kill the driver midway, and start it again.
+
+    Messages are sent while the first driver starts. It is killed when some batches are in the
+    Parquet and the file of another one is being written.
+
+    Args:
+        folder: For all that is written.
+        count: Messages, numbered.
+        batches: About how many micro-batches they make.
+
+    Returns:
+        `count`; `committed` rows when the driver was killed; `first_s` from the second start to its
+        first commit, `per_s` rows behind that; and of the whole Parquet `rows`, `distinct` numbers,
+        the `least` and the `greatest`.
+
+    Raises:
+        MeasurementError: A driver failed, or was not killed midway.
+    """
+    here = Path(folder)
+    result = Result(here / "rows")
+    options = {
+        **LOGIN_OPTIONS,
+        "service.url": url,
+        "topic": topic,
+        "startingOffsets": "earliest",
+        "subscription": "spark",
+        "maxEntriesPerTrigger": str(max(1, count // _BATCH // batches)),
+        "minPartitions": "2",  # one for each core
+    }
+    async with Client(url, **LOGIN) as client:
+        # Keeps what is acked, which a query that begins again reads again.
+        keep = await client.subscribe(topic, "keep", initial_position=InitialPosition.Earliest)
+        await keep.close()
+        async with _driver(here, options, all_stored=False) as ending:
+            sending = asyncio.ensure_future(_send(client, topic, count))
+            try:
+                while not (result.under_way() and result.rows() * 4 >= count):
+                    for each in (ending, sending):
+                        if each.done():
+                            each.result()
+                    await asyncio.wait([ending], timeout=_LOOK_S)
+            except BaseException:
+                sending.cancel()
+                raise
+        await sending
+    committed = result.rows()
+    if not 0 < committed < count:
+        raise MeasurementError(f"killed when {committed:,} of {count:,} rows were committed")
+    restarted = await _again(here, options, result, count)
+    return {"count": count, "committed": committed, **restarted, **result.numbers()}
+
+
+async def _again(here: Path, options: Mapping[str, str], result: Result, count: int) -> Figures:
+    committed = result.rows()
+    clock = Stopwatch()
+    async with _driver(here, options, all_stored=True) as ending:
+        while (first := result.rows()) == committed and not ending.done():
+            await asyncio.wait([ending], timeout=_LOOK_S)
+        first_s = clock()
+        while result.rows() < count and not ending.done():
+            await asyncio.wait([ending], timeout=_LOOK_S)
+        rest_s = clock() - first_s
+        await ending  # all that was stored, which may be more
+    return {"first_s": first_s, "per_s": (count - first) / rest_s if first < count else None}
+
+
+class Result:
+    """The rows that belong to a folder of Parquet, by the log of Spark's sink."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._rows: dict[str, int] = {}
+
+    def rows(self) -> int:
+        """So many are committed."""
+        for name in self._committed() - self._rows.keys():
+            self._rows[name] = pyarrow.parquet.read_metadata(self._folder / name).num_rows
+        return sum(self._rows.values())
+
+    def under_way(self) -> bool:
+        """Whether there are files that are not committed."""
+        files = {each.name for each in self._folder.glob("*.parquet")}
+        return bool(files - self._committed())
+
+    def numbers(self) -> Figures:
+        """What the committed rows are."""
+        files = [self._folder / name for name in sorted(self._committed())]
+        values = pyarrow.concat_tables(
+            pyarrow.parquet.read_table(each, columns=["value"]) for each in files
+        )["value"]
+        digits = compute.binary_slice(values, 0, NUMBER_DIGITS)
+        numbers = digits.cast(pyarrow.string()).cast(pyarrow.int64())
+        ends = compute.min_max(numbers).as_py()
+        return {
+            "rows": len(numbers),
+            "distinct": compute.count_distinct(numbers).as_py(),
+            "least": ends["min"],
+            "greatest": ends["max"],
+        }
+
+    def _committed(self) -> set[str]:
+        logs = (self._folder / "_spark_metadata").glob("[0-9]*")
+        lines = (line for each in logs for line in each.read_text().splitlines()[1:])
+        return {json.loads(line)["path"].rpartition("/")[2] for line in lines}
+
+
+@asynccontextmanager
+async def _driver(
+    here: Path, options: Mapping[str, str], *, all_stored: bool
+) -> AsyncIterator[asyncio.Future[None]]:
+    """Start a driver; gives the end of its stream, and kills it with its JVM at the end."""
+    with (here / "log").open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", _MODULE),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+            env=_environment(here),
+            start_new_session=True,  # a group, which is killed at once
+        )
+    assert process.stdin is not None
+    arguments = {"folder": str(here), "options": options, "all_stored": all_stored}
+    process.stdin.write(f"{json.dumps(arguments)}\n".encode())
+    ending = asyncio.ensure_future(_end(process))
+    try:
+        yield ending
+    finally:
+        ending.cancel()
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    assert process.stdout is not None
+    line = await process.stdout.readline()
+    if not line:
+        raise MeasurementError("Spark's driver ended without a word")
+    if error := json.loads(line).get("error"):
+        raise MeasurementError(error)
+
+
+def _environment(here: Path) -> dict[str, str]:
+    """Of the driver, whose workers are to run this interpreter and find this package."""
+    mine = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
+    package = Path(__file__).resolve().parents[3]
+    paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **mine,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "SPARK_AUTH_SOCKET_TIMEOUT": "120",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "TMPDIR": str(here),
+    }
+
+
+async def _send(client: Client, topic: str, count: int) -> None:
+    """Numbered messages, in batches."""
+    padding = PAYLOAD[NUMBER_DIGITS:]
+    async with client.create_producer(
+        topic,
+        batching_enabled=True,
+        batching_max_messages=_BATCH,
+        batching_max_allowed_size_in_bytes=1 << 20,
+        batching_max_publish_delay_ms=1000,
+        max_pending_messages=2 * _AT_ONCE,
+    ) as producer:
+        for start in range(0, count, _AT_ONCE):
+            for number in range(start, min(count, start + _AT_ONCE)):
+                producer.send_async(b"%0*d" % (NUMBER_DIGITS, number) + padding, None)
+            await producer.flush()
