@@ -261,10 +261,11 @@ async def test_all_sides_are_measured_for_real() -> None:
     came = dict(zip(SIDES, results[:3], strict=True))
     weights = dict(zip(SIDES, results[3:], strict=True))
     for label in ("encore", "native"):
-        assert came[label]["short_s"] == pytest.approx(0.5, abs=0.2)
-        assert came[label]["long_s"] == pytest.approx(1.1, abs=0.25)
+        assert came[label]["short_s"] >= delays["short_s"]
+        assert came[label]["long_s"] >= delays["long_s"]
         assert weights["stock"]["mb"] > 3 * max(weights[label]["mb"], 1.0)
-    assert came["stock"]["long_s"] < 0.9  # the defect shown: the longer delay is not to be had
+    # The defect shown: the longer delay is not to be had.
+    assert came["stock"]["long_s"] - came["stock"]["short_s"] < 0.3
     assert row_of(two_delays.SCENARIO, came).missing == ()
     assert row_of(pending_memory.SCENARIO, weights).stock.endswith("bytes each)")
 
