@@ -342,22 +342,28 @@ class Fetch:
         wanted, last = self._wanted, self._cutter.last.place
         known = (*wanted.ledgers, wanted.end.place)
         passed = {ledger for ledger, entry in known if last < (ledger, entry) and ledger < place[0]}
-        if not passed or self._connection.admin_url is None:
+        if not passed:
             return
-
-        async def ask() -> set[int]:
-            admin = Admin(self._connection)
-            try:
-                return {each.id for each in (await admin.ledgers(wanted.topic)).ledgers}
-            finally:
-                admin.close()
-
-        gone = passed - self._runtime.call(ask(), f"ledgers of {wanted.topic}", _OPEN_S)
+        if self._connection.admin_url is None:
+            # Behind an entry that is there a new cursor is at that; else in the next ledger.
+            new = self._first is None and last[1] >= 0
+            gone = passed if new and self._acked(_OPEN_S)[0] > wanted.end.ledger else set()
+        else:
+            gone = passed - self._runtime.call(
+                self._ledgers(), f"ledgers of {wanted.topic}", _OPEN_S
+            )
         if gone:
             self._lost(
                 f"{wanted}: ledger {min(gone)} is gone, and was not read to its end: retention or "
                 "a backlog quota deleted it, or the topic was deleted and made again"
             )
+
+    async def _ledgers(self) -> set[int]:
+        admin = Admin(self._connection)
+        try:
+            return {each.id for each in (await admin.ledgers(self._wanted.topic)).ledgers}
+        finally:
+            admin.close()
 
     def _ends(self, timeout_s: float) -> bool:
         """Whether nothing of the range is to come; asked when nothing came for a while.
