@@ -74,7 +74,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     # Spark, bottom-up
     ("spark/errors.py", "spark/parsing.py", "spark/positions.py", "spark/planning.py"),
     ("spark/connecting.py", "spark/columns.py"),
-    ("spark/runtime.py", "spark/options.py"),
+    ("spark/runtime.py", "spark/options.py", "spark/admin.py"),
     ("spark/reading/",),
     ("spark/driver/",),
     ("spark/sink/",),

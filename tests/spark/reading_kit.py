@@ -71,12 +71,18 @@ class Stream:
 
 
 def publish(
-    url: str, *messages: Any, topic: str = TOPIC, batch: int = 0, **options: Any
+    url: str,
+    *messages: Any,
+    topic: str = TOPIC,
+    batch: int = 0,
+    token: str | None = None,
+    **options: Any,
 ) -> list[encore.MessageId]:
     """Send messages: bytes, or keywords of `Producer.send` with `content`."""
 
     async def send() -> list[encore.MessageId]:
-        async with encore.Client(url) as client:
+        login = None if token is None else encore.AuthenticationToken(token)
+        async with encore.Client(url, authentication=login) as client:
             producer = await client.create_producer(
                 topic,
                 batching_enabled=batch > 0,

@@ -28,8 +28,8 @@ from pyspark.sql.types import BinaryType, StringType
 
 from ..errors import ConfigurationError, EncoreError, TransportError
 from ..transport.native.lookup.web import path_of
+from .admin import Admin, TopicLedgers
 from .columns import VALUE
-from .driver.admin import Admin, TopicLedgers
 from .options import ReadOptions, read_options
 from .planning import Span
 from .positions import Position, read_offset

@@ -19,10 +19,10 @@ from ...ids import MessageId
 from ...options import ConsumerType, Subscription
 from ...topic_names import base_name
 from ...transport.base import ConsumerLink
+from ..admin import Admin
 from ..options import ReadOptions
 from ..planning import Ledger
 from ..positions import EARLIEST, Position
-from .admin import Admin
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 

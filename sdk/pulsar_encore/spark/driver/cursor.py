@@ -18,10 +18,10 @@ from ...errors import ConfigurationError, EncoreError, TransportError
 from ...exceptions import ConsumerBusy, TopicNotFound
 from ...options import ConsumerType, InitialPosition, Subscription
 from ...transport.base import AckPlan, ConsumerLink
+from ..admin import Admin
 from ..options import ReadOptions
 from ..positions import EARLIEST, Position
 from ..reading.ranges import Pile
-from .admin import Admin
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 

@@ -29,7 +29,12 @@ def ranges_of(
         entries, options.min_partitions or 1, _most_entries(spans, options)
     ).items():
         for start, end in split(spans[topic], parts, by_ledger=options.split == "ledger"):
-            ranges.append(ReadRange(topic, numbers.get(topic, -1), start, end))
+            passed = tuple(
+                (each.id, each.entries - 1)
+                for each in spans[topic].ledgers
+                if start.ledger <= each.id <= end.ledger and each.closed and each.entries
+            )
+            ranges.append(ReadRange(topic, numbers.get(topic, -1), start, end, passed))
     return ranges
 
 

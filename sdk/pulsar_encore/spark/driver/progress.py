@@ -52,6 +52,8 @@ class Progress:
         self._last: Positions = {}
         self._asked_s = float("-inf")
         self._frozen: Positions | None = None
+        #: What was stored of each topic, as it was last known; nothing where nobody was asked.
+        self.stored: dict[str, tuple[Ledger, ...]] = {}
         self._waits_s: float | None = None  # since when there is less than a batch waits for
         self._warned: set[str] = set()
 
@@ -189,9 +191,11 @@ class Progress:
         return spans
 
     async def _ledgers(self, topics: Mapping[str, Position]) -> dict[str, tuple[Ledger, ...]]:
-        return await patiently(
+        found = await patiently(
             lambda: self.cluster.ledgers(topics), self._options, "ask for ledgers"
         )
+        self.stored |= found
+        return found
 
     def _take(self, spans: Mapping[str, Span]) -> Positions:
         limits = self._options.limits

@@ -136,7 +136,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if position.order > begin.get(topic, EARLIEST).order
             }
             cuts = options.min_partitions is not None or options.max_records is not None
-            ledgers = await progress.ledgers(moved) if cuts and moved else {}
+            ledgers = await progress.ledgers(moved) if cuts and moved else progress.stored
             per_entry = progress.cluster.per_entry
             spans = {
                 topic: Span(

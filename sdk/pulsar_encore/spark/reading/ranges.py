@@ -3,7 +3,7 @@
 Owns `ReadRange`, which the driver plans and a task gets, and `fetch`. A subscription that is not
 durable is made for it, on the process's event loop; its deliveries are handed over to the task's
 thread in piles, and what a task does not take stays at the broker. It ends at the range's end,
-whatever that entry is, or where the broker has nothing more.
+whatever that entry is: of one that a broker shows to nobody, the subscription's cursor tells.
 
 What cannot be had is never left out silently: it is `DataLossError`, or with
 ``failOnDataLoss=false`` a line in the log.
@@ -26,7 +26,8 @@ from ...client import transport_of
 from ...errors import TransportError
 from ...ids import MessageId
 from ...options import ConsumerType, Subscription
-from ...transport.base import ConsumerLink, Deliveries, Delivery, Unread, singly
+from ...transport.base import AckPlan, ConsumerLink, Deliveries, Delivery, Unread, singly
+from ..admin import Admin
 from ..connecting import Connection
 from ..errors import DataLossError, StalledError
 from ..options import Reading
@@ -36,12 +37,16 @@ from .cutting import Cut, Cutter
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
-_QUIET_S: Final = 1.0  # silence after which the broker is asked whether there is more
+_QUIET_S: Final = 0.5  # silence after which the broker is asked whether there is more
+_SHORTLY_S: Final = 0.05  # the same at first, where nothing but the end is to come
 _OPEN_S: Final = 120.0
 
 
 Came = Delivery | tuple[int, int, Unread]
 """A delivery, or an entry that is none."""
+
+Place = tuple[int, int]
+"""Ledger and entry."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +58,14 @@ class ReadRange(InputPartition):
         partition: Its number, or -1.
         start: The last message before it.
         end: Its last message.
+        ledgers: Closed ones that it goes over, and the last entry of each; those that are known.
     """
 
     topic: str
     partition: int
     start: Position
     end: Position
+    ledgers: tuple[tuple[int, int], ...] = ()
 
     def __str__(self) -> str:
         return f"{self.topic} behind {self.start} up to {self.end}"
@@ -171,12 +178,19 @@ class Fetch:
         fail_on_loss: bool,
     ) -> None:
         self._runtime = runtime
+        self._connection = connection
         self._wanted = wanted
         self._reading = reading
         self._fail_on_loss = fail_on_loss
         self._transport = transport_of(runtime.client(connection))
         native = self._transport.capabilities.name == "native"
         self._cutter = Cutter(wanted.start, wanted.end, whole=native)
+        # Of a compacted topic nobody knows which entries are to come; nor does the other engine.
+        self._counts = native and not reading.compacted
+        self._first: Place | None = None  # of what came since it was opened
+        self._hole: tuple[Place, Place] | None = None  # the one that was looked into
+        self._last_look: Position | None = None  # from where it was looked for the end
+        self._unanswered: TransportError | None = None
         self._lookback = 0  # entries before the start that are read for their pieces
         self._link: ConsumerLink | None = None
         self._pile = Pile(runtime.loop)
@@ -210,6 +224,7 @@ class Fetch:
             force_topic_creation=False,
         )
         self._pile = pile = Pile(self._runtime.loop)
+        self._first = None
 
         async def begin_reading() -> ConsumerLink:
             link = await self._transport.subscribe(subscription)
@@ -231,23 +246,36 @@ class Fetch:
 
     def _piles(self) -> Iterator[list[Cut]]:
         cutter = self._cutter
+        patience_s = self._reading.poll_timeout_ms / 1000
         silent_since = time.monotonic()
+        pause_s = min(_QUIET_S, patience_s)
         while not cutter.done:
-            came, error = self._pile.take(_QUIET_S)
+            came, error = self._pile.take(pause_s)
             if came:
                 silent_since = time.monotonic()
+                pause_s = min(_QUIET_S, patience_s)
                 cuts = self._cut(came)
                 if cuts:
                     yield cuts
-            elif error is not None:
+                continue
+            if error is not None:
                 raise error
-            elif not self._has_more():
+            left_s = silent_since + patience_s - time.monotonic()
+            looked = self._last_look
+            if self._ends(max(_SHORTLY_S, left_s)):
                 return
-            elif time.monotonic() - silent_since > self._reading.poll_timeout_ms / 1000:
-                raise StalledError(
-                    f"{self._wanted}: nothing came for {self._reading.poll_timeout_ms} ms "
-                    f"(pollTimeoutMs) behind {cutter.last}, and the broker says that there is more"
-                )
+            if left_s <= 0:
+                raise self._stalled() from self._unanswered
+            pause_s = min(2 * pause_s, _QUIET_S) if self._last_look == looked else _SHORTLY_S
+
+    def _stalled(self) -> StalledError:
+        why = "the broker says that there is more"
+        if self._unanswered is not None:
+            why = f"the broker cannot be asked whether there is more: {self._unanswered}"
+        return StalledError(
+            f"{self._wanted}: nothing came for {self._reading.poll_timeout_ms} ms "
+            f"(pollTimeoutMs) behind {self._cutter.last}, and {why}"
+        )
 
     def _cut(self, came: list[Came]) -> list[Cut]:
         """What of it is the range's; less where it is read again from further back."""
@@ -258,6 +286,12 @@ class Fetch:
                 if self._looks_back(*each):
                     return cuts
                 continue
+            last = cutter.last
+            follows = each.entry == last.entry + 1 and each.ledger == last.ledger
+            if not follows and self._looks_into((each.ledger, each.entry)):
+                return cuts
+            if self._first is None:
+                self._first = (each.ledger, each.entry)
             count += len(each.messages)
             source = each.source
             cut = cutter.take(each)
@@ -271,21 +305,145 @@ class Fetch:
         if count and link is not None:
             self._runtime.loop.call_soon_threadsafe(link.consumed, source, count)
 
-    def _has_more(self) -> bool:
-        link = self._link
-        assert link is not None
-        try:
-            return self._runtime.call(
-                link.has_message_available(), f"end of {self._wanted.topic}", _OPEN_S
+    # What does not come
+
+    def _looks_into(self, place: Place) -> bool:
+        """Whether what is missing before an entry is read again, which has begun then.
+
+        Brokers show markers and what transactions took back to nobody. But where messages expire
+        they move the cursors of readers too, past what was not sent yet. Nothing is acked here, so
+        a cursor that is not before all that came was moved. Where nothing came yet it cannot be
+        told, and it is read once more.
+        """
+        cutter = self._cutter
+        hole = (cutter.last.place, place)
+        if not self._counts or cutter.done or place <= cutter.last.place:
+            return False
+        if hole == self._hole:
+            self._check_ledgers(place)
+            return False
+        if self._first is None:
+            if cutter.last == EARLIEST and not place[1]:
+                return False  # the first entry of the first ledger
+        elif self._acked(_OPEN_S) < self._first:
+            self._check_ledgers(place)
+            return False
+        self._hole = hole
+        self._open_again()
+        return True
+
+    def _check_ledgers(self, place: Place) -> None:
+        """That ledgers which are passed before an entry, and were not read to their end, are there.
+
+        Raises:
+            DataLossError: One is not, and `failOnDataLoss` is true.
+            TransportError: The web service could not be asked.
+        """
+        wanted, last = self._wanted, self._cutter.last.place
+        known = (*wanted.ledgers, wanted.end.place)
+        passed = {ledger for ledger, entry in known if last < (ledger, entry) and ledger < place[0]}
+        if not passed:
+            return
+        if self._connection.admin_url is None:
+            # Behind an entry that is there a new cursor is at that; else in the next ledger.
+            new = self._first is None and last[1] >= 0
+            gone = passed if new and self._acked(_OPEN_S)[0] > wanted.end.ledger else set()
+        else:
+            gone = passed - self._runtime.call(
+                self._ledgers(), f"ledgers of {wanted.topic}", _OPEN_S
             )
+        if gone:
+            self._lost(
+                f"{wanted}: ledger {min(gone)} is gone, and was not read to its end: retention or "
+                "a backlog quota deleted it, or the topic was deleted and made again"
+            )
+
+    async def _ledgers(self) -> set[int]:
+        admin = Admin(self._connection)
+        try:
+            return {each.id for each in (await admin.ledgers(self._wanted.topic)).ledgers}
+        finally:
+            admin.close()
+
+    def _ends(self, timeout_s: float) -> bool:
+        """Whether nothing of the range is to come; asked when nothing came for a while.
+
+        Read anew from behind what came, with that acked, the cursor goes over what is shown to
+        nobody, and over nothing else. So it tells of the end of a range that is such an entry.
+        """
+        self._unanswered = None
+        try:
+            if self._link is None:  # it could not be opened again
+                self._open()
+            if not self._counts:
+                return not self._has_more(timeout_s)
+            stored = self._last_stored(timeout_s)
+            if self._last_look != self._cutter.last:
+                self._last_look = self._cutter.last
+                self._open_again()
+                self._ack_last(timeout_s)
+                return False
+            end = self._wanted.end.place
+            reached = self._acked(timeout_s) >= end
+            if stored < end and not (reached and stored[0] >= 0):
+                self._lost(
+                    f"{self._wanted}: the topic ends at {stored[0]}:{stored[1]} now: it was "
+                    "deleted and made again, or its last messages were"
+                )
+                return True
+            return reached
         except TransportError as error:
             if not error.retryable:
                 raise
-            return True  # it reconnects meanwhile; the poll timeout ends that
+            self._unanswered = error  # it reconnects meanwhile; the poll timeout ends that
+            return False
+
+    def _open_again(self) -> None:
+        self.close()
+        self._lookback = 0
+        self._open()
+
+    def _ack_last(self, timeout_s: float) -> None:
+        last = self._cutter.last
+        entry = last.entry - (last.batch_index >= 0)
+        link = self._link
+        if entry < 0 or link is None:
+            return
+
+        async def ack() -> None:
+            receipt = link.ack(AckPlan(0, (last.ledger, entry, 0, -1), [], []))
+            if receipt is not None:
+                await receipt
+
+        self._runtime.call(ack(), f"ack on {self._wanted.topic}", timeout_s)
+
+    def _acked(self, timeout_s: float) -> Place:
+        """Where the subscription's cursor is."""
+        link = self._link
+        assert link is not None
+        doing = f"place of a cursor on {self._wanted.topic}"
+        acked = self._runtime.call(link.acked_position(), doing, timeout_s)
+        assert acked is not None, "this engine tells"
+        return acked.ledger_id(), acked.entry_id()
+
+    def _last_stored(self, timeout_s: float) -> Place:
+        link = self._link
+        assert link is not None
+        doing = f"end of {self._wanted.topic}"
+        last = self._runtime.call(link.last_message_id(), doing, timeout_s)
+        return last.ledger_id(), last.entry_id()
+
+    def _has_more(self, timeout_s: float) -> bool:
+        link = self._link
+        assert link is not None
+        doing = f"end of {self._wanted.topic}"
+        return self._runtime.call(link.has_message_available(), doing, timeout_s)
 
     def _looks_back(self, ledger: int, entry: int, why: Unread) -> bool:
         """What an entry means that is no message; True when it is read again from further back."""
         place = (ledger, entry)
+        if self._first is None:
+            self._first = place
         if place <= self._wanted.start.place or self._cutter.done:
             return False
         if why is Unread.TORN and self._goes_back(place):

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from ...errors import ConfigurationError, TransportError
-from ...options import ClientOptions
-from ...transport.native.connection.pool import Pool
-from ...transport.native.lookup.web import Web, path_of
-from ...transport.native.options import of_options
-from ..connecting import Connection
-from ..planning import Ledger
-from ..positions import Position
+from ..errors import ConfigurationError, TransportError
+from ..options import ClientOptions
+from ..transport.native.connection.pool import Pool
+from ..transport.native.lookup.web import Web, path_of
+from ..transport.native.options import of_options
+from .connecting import Connection
+from .planning import Ledger
+from .positions import Position
 
 _MOST_LEDGERS: Final = 1_000_000
 

@@ -1,0 +1,375 @@
+"""What goes wrong between the plan of a read and its last row, on the development broker."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from failing_kit import MADE, expire, hidden, pass_time, slow_read
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from reading_kit import TOPIC, Stream, numbered, publish, read_batch, read_ranges, source
+
+import pulsar_encore as encore
+from pulsar_encore.devbroker import BrokerSettings, BrokerThread
+from pulsar_encore.devbroker.rules.credentials import Credential
+from pulsar_encore.exceptions import AuthenticationError
+from pulsar_encore.spark import DataLossError, StalledError
+from pulsar_encore.spark.positions import EARLIEST, Position
+from pulsar_encore.spark.reading.ranges import ReadRange
+
+HURRIED = {
+    "pulsar__client__operationTimeoutMs": 1000,
+    "pulsar__client__connectionTimeoutMs": 300,
+    "fetchOffset__numRetries": 1,
+    "fetchOffset__retryIntervalMs": 10,
+    "pollTimeoutMs": 1000,
+}
+
+
+@pytest.fixture
+def broker() -> Iterator[BrokerThread]:
+    with BrokerThread(BrokerSettings(keep_acked=True)) as started:
+        yield started
+
+
+@pytest.fixture
+def url(broker: BrokerThread) -> str:
+    return broker.url
+
+
+def values(rows: list[dict[str, Any]]) -> list[bytes]:
+    return [row["value"] for row in rows]
+
+
+def planned(url: str, **options: Any) -> tuple[Any, list[Any]]:
+    """A reader and its ranges."""
+    made = source(url, **options)
+    reader = made.reader(made.schema())
+    return reader, reader.partitions()
+
+
+# Entries that a broker shows to nobody
+
+
+@pytest.mark.parametrize(
+    "unseen", [{9}, {7, 8, 9}, {0, 4, 9}, set(range(10)), set(range(1, 10)), {0}, {3, 4}]
+)
+def test_a_range_that_ends_in_markers_ends_there(
+    url: str, monkeypatch: pytest.MonkeyPatch, unseen: set[int]
+) -> None:
+    hidden(monkeypatch, unseen)
+    publish(url, *numbered(10))
+    rows = read_batch(url, pollTimeoutMs=5000, minPartitions=2)
+    assert values(rows) == [b"%05d" % each for each in range(10) if each not in unseen]
+
+
+def test_a_range_that_begins_in_a_batch_and_ends_in_markers(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden(monkeypatch, {1, 2})
+    sent = publish(url, *numbered(4), batch=4)
+    publish(url, b"marker", b"marker")
+    start = f'{{"t": "{sent[0].ledger_id()}:{sent[0].entry_id()}:2"}}'
+    assert values(read_batch(url, startingOffsets=start, pollTimeoutMs=5000)) == numbered(2, 2)
+
+
+# What goes while it is read
+
+
+@pytest.mark.parametrize("upto", [150, 290, 300])
+def test_messages_that_expire_while_they_are_read_are_read(broker: BrokerThread, upto: int) -> None:
+    """A time-to-live moves the cursors of readers too, past what was not sent yet."""
+    publish(broker.url, *numbered(300))
+    with slow_read(broker.url) as reading:
+        first = next(reading)
+        expire(broker, upto)
+        rest = [row for batch in reading for row in batch]
+    assert values([*first, *rest]) == numbered(300)
+
+
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_topic_made_anew_between_plan_and_read_is_data_loss(
+    broker: BrokerThread, after: int
+) -> None:
+    url = broker.url
+    publish(url, *numbered(10))
+    start = Position(*_place(url, 3))
+    for options, fails in (({}, True), ({"failOnDataLoss": "false"}, False)):
+        reader, [whole] = planned(url, **options)
+        behind = ReadRange(whole.topic, whole.partition, start, whole.end)
+        broker.delete_topic(TOPIC)
+        publish(url, *numbered(after, 100))
+        if fails:
+            with pytest.raises(DataLossError, match="deleted and made again"):
+                read_ranges(reader, [behind])
+        else:
+            assert read_ranges(reader, [behind]) == []
+        broker.delete_topic(TOPIC)
+        publish(url, *numbered(10))
+        start = Position(*_place(url, 3))
+
+
+def _place(url: str, at: int) -> tuple[int, int]:
+    row = read_batch(url, includeMetadata="full")[at]
+    return row["__ledgerId"], row["__entryId"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_topic_deleted_while_it_is_read_is_an_error_and_no_shorter_batch(
+    broker: BrokerThread, again: bool
+) -> None:
+    publish(broker.url, *numbered(300))
+    with slow_read(broker.url, **HURRIED) as reading:
+        next(reading)
+        broker.delete_topic(TOPIC)
+        if again:
+            publish(broker.url, *numbered(300))
+        with pytest.raises((DataLossError, encore.PulsarException)) as told:
+            list(reading)
+    assert TOPIC in str(told.value)
+
+
+def test_an_unload_while_it_is_read_costs_nothing(broker: BrokerThread) -> None:
+    publish(broker.url, *numbered(300), batch=3)
+    with slow_read(broker.url) as reading:
+        rows = next(reading)
+        for batch in reading:
+            rows += batch
+            if len(rows) % 30 == 0:
+                broker.unload(TOPIC)
+    assert values(rows) == numbered(300)
+
+
+# A broker that is down
+
+
+def test_down_while_it_is_read_it_is_one_sentence_in_the_configured_time(
+    broker: BrokerThread,
+) -> None:
+    publish(broker.url, *numbered(300))
+    with slow_read(broker.url, **HURRIED) as reading:
+        next(reading)
+        broker.outage()
+        began = time.monotonic()
+        with pytest.raises((StalledError, encore.TransportError)) as told:
+            list(reading)
+        assert time.monotonic() - began < 5
+    assert TOPIC in str(told.value)
+    assert "the broker says that there is more" not in str(told.value), "it says nothing"
+    broker.resume()
+    assert values(read_batch(broker.url, **HURRIED)) == numbered(300)
+
+
+def test_down_for_a_moment_while_it_is_read_costs_nothing(broker: BrokerThread) -> None:
+    publish(broker.url, *numbered(300))
+    with slow_read(broker.url) as reading:
+        rows = next(reading)
+        broker.outage(0.3)
+        rows += [row for batch in reading for row in batch]
+    assert values(rows) == numbered(300)
+
+
+def test_down_between_batches_it_is_said_and_the_query_can_go_on(broker: BrokerThread) -> None:
+    publish(broker.url, *numbered(10))
+    query = Stream(
+        broker.url, startingOffsets="earliest", subscription="s", latestOffsetPollMs=0, **HURRIED
+    ).run()
+    broker.outage()
+    began = time.monotonic()
+    with pytest.raises(encore.TransportError):
+        query.step()
+    assert time.monotonic() - began < 8, "two attempts of a second each, and an ack"
+    broker.resume()
+    publish(broker.url, *numbered(10, 10))
+    assert query.run().values() == numbered(20)
+    query.reader.stop()
+
+
+def test_down_for_a_moment_between_batches_is_not_told(broker: BrokerThread) -> None:
+    publish(broker.url, *numbered(10))
+    query = Stream(broker.url, startingOffsets="earliest", latestOffsetPollMs=0)
+    broker.outage(0.3)
+    assert query.run().values() == numbered(10)
+
+
+# Logins
+
+
+def secured(**expires_s: float | None) -> BrokerThread:
+    accepted = tuple(
+        Credential(data=name, role="reader", expires_s=after) for name, after in expires_s.items()
+    )
+    return BrokerThread(
+        BrokerSettings(credentials=accepted, auth_refresh_check_s=0.05, keep_acked=True)
+    )
+
+
+def token_of(text: str) -> dict[str, str]:
+    return {
+        "pulsar__client__authPluginClassName": "AuthenticationToken",
+        "pulsar__client__authParams": text,
+        **{name: str(value) for name, value in HURRIED.items()},
+    }
+
+
+@pytest.mark.parametrize("when", ["between plan and read", "while it is read"])
+@pytest.mark.parametrize("renewed", [True, False])
+def test_a_token_that_expires(tmp_path: Path, when: str, renewed: bool) -> None:
+    """From a file it is asked for again; one that is said is an error that names it."""
+    file = tmp_path / "token"
+    file.write_text("early")
+    with secured(early=60.0, late=None) as broker:
+        publish(broker.url, *numbered(300), token="late")
+        options = token_of(f"file://{file}" if renewed else "token:early")
+
+        def expire_now() -> None:
+            file.write_text("late")
+            pass_time(broker, 61)
+
+        with slow_read(broker.url, **options) as reading:
+            rows: list[dict[str, Any]] = []
+            try:
+                if when == "while it is read":
+                    rows += next(reading)
+                expire_now()
+                rows += [row for batch in reading for row in batch]
+            except encore.EncoreError as error:
+                assert not renewed, error
+                assert isinstance(error, AuthenticationError), error
+                return
+        assert renewed, "a token that expired is no good"
+        assert values(rows) == numbered(300)
+
+
+# Many of them
+
+
+def test_a_thousand_partitions_cost_a_few_requests_each(broker: BrokerThread) -> None:
+    url = broker.url
+    broker.create_partitioned_topic("many", 1000)
+    for number in range(0, 1000, 100):
+        publish(url, *numbered(30), topic=f"{TOPIC[:-1]}many-partition-{number}")
+    broker.forget_commands()
+    _, ranges = planned(url, topic="many")
+    assert len(ranges) == 10, "a task for each partition that has something to be read"
+    asked = Counter(each.type for each in broker.recorded(direction="in"))
+    assert asked["CONNECT"] <= 2
+    for name in ("LOOKUP", "SUBSCRIBE", "GET_LAST_MESSAGE_ID", "CLOSE_CONSUMER"):
+        assert asked[name] <= 1000, name
+    assert asked.total() <= 4100
+
+    broker.forget_commands()
+    threads = threading.active_count()
+    query = Stream(
+        url, topic="many", startingOffsets="earliest", maxEntriesPerTrigger=100, subscription="s"
+    )
+    assert query.run().sizes == [100, 100, 100]
+    assert Counter(row["__topic"] for row in query.rows).most_common()[-1][1] == 30
+    # Water-filled: after the first batch each of the ten has had its tenth.
+    assert set(Counter(row["__topic"] for row in query.rows[:100]).values()) == {10}
+    asked = Counter(each.type for each in broker.recorded(direction="in"))
+    assert asked["CONNECT"] <= 2
+    assert asked["SUBSCRIBE"] <= 2 * 1000 + 3 * 10, "one to ask by, one that holds, the tasks'"
+    assert threading.active_count() <= threads + 2
+    broker.forget_commands()
+    query.reader._progress()._asked_s = float("-inf")
+    assert query.step() == 0
+    asked = Counter(each.type for each in broker.recorded(direction="in"))
+    assert set(asked) <= {"GET_LAST_MESSAGE_ID", "ACK", "PING", "PONG"}
+    assert asked["GET_LAST_MESSAGE_ID"] == 1000, "one for each, however often Spark asks"
+    query.reader.stop()
+
+
+def test_two_attempts_of_one_task_read_the_same_at_once(url: str) -> None:
+    """As speculation has it: neither is in the other's way."""
+    publish(url, *numbered(3000), batch=10)
+    reader, [whole] = planned(url, pulsar__reader__receiverQueueSize=20)
+    found: list[list[bytes]] = []
+
+    def attempt() -> None:
+        found.append(values(read_ranges(reader, [whole])))
+
+    attempts = [threading.Thread(target=attempt) for _ in range(2)]
+    for each in attempts:
+        each.start()
+    for each in attempts:
+        each.join(60)
+    assert found == [numbered(3000), numbered(3000)]
+
+
+# Topics that change
+
+
+def test_partitions_added_while_a_query_runs(broker: BrokerThread) -> None:
+    url = broker.url
+    broker.create_partitioned_topic("parted", 2)
+    options = {"topic": "parted", "startingOffsets": "earliest", "subscription": "s"}
+    query = Stream(url, partitionDiscoveryIntervalMs=0, latestOffsetPollMs=0, **options)
+    publish(url, *numbered(6), topic="parted")
+    assert sorted(query.run().values()) == numbered(6)
+    broker.create_partitioned_topic("parted", 5)
+    publish(url, *numbered(10, 6), topic="parted")
+    assert sorted(query.run().values()) == numbered(16)
+    assert {row["__topic"][-1] for row in query.rows} == set("01234")
+    query.reader.stop()
+
+
+def test_partitions_added_during_available_now_are_for_the_next_run(broker: BrokerThread) -> None:
+    url = broker.url
+    broker.create_partitioned_topic("parted", 2)
+    publish(url, *numbered(6), topic="parted")
+    options: dict[str, Any] = {
+        "topic": "parted",
+        "startingOffsets": "earliest",
+        "partitionDiscoveryIntervalMs": 0,
+        "latestOffsetPollMs": 0,
+        "maxEntriesPerTrigger": 2,
+    }
+    query = Stream(url, **options)
+    query.reader.prepareForTriggerAvailableNow()
+    query.step()
+    broker.create_partitioned_topic("parted", 4)
+    publish(url, *numbered(8, 6), topic="parted")
+    assert sorted(query.run().values()) == numbered(6)
+    again = Stream(url, query.offset, **options)
+    again.reader.prepareForTriggerAvailableNow()
+    assert sorted(again.run().values()) == numbered(8, 6)
+
+
+def test_a_range_whose_end_is_before_its_start_is_empty(url: str) -> None:
+    """Spark asks twice where a query begins when its first batch crashes."""
+    publish(url, *numbered(5))
+    query = Stream(url)
+    end = query.offset
+    publish(url, *numbered(5, 5))
+    begin = Stream(url).offset
+    assert query.reader.partitions(begin, end) == []
+    reader, [whole] = planned(url)
+    turned = ReadRange(whole.topic, whole.partition, whole.end, EARLIEST)
+    assert read_ranges(reader, [turned]) == []
+
+
+def test_an_empty_topic_is_no_batch_until_something_comes(url: str) -> None:
+    publish(url)
+    query = Stream(url, startingOffsets="earliest", latestOffsetPollMs=0)
+    assert query.reader.latestOffset(query.offset, ReadAllAvailable()) == query.offset
+    assert query.reader.partitions(query.offset, query.offset) == []
+    publish(url, *numbered(3))
+    assert query.run().values() == numbered(3)
+
+
+def test_a_client_that_cannot_be_pickled_is_made_where_it_is_used(url: str) -> None:
+    """`clientFactory` is a name: what it makes, locks and all, stays in its process."""
+    publish(url, *numbered(3))
+    rows = read_batch(url, clientFactory="failing_kit:client_with_a_lock")
+    assert values(rows) == numbered(3)
+    with pytest.raises(TypeError, match="pickle"):
+        pickle.dumps(MADE)
+    with pytest.raises(encore.ConfigurationError, match=r"must return a pulsar_encore\.Client"):
+        read_batch(url, clientFactory="failing_kit:no_client")
