@@ -11,8 +11,8 @@ from pulsar_encore.transport.base import (
     ConsumerLink,
     Deliveries,
     Delivery,
+    NoDelivery,
     Transport,
-    Unread,
     singly,
 )
 
@@ -76,8 +76,8 @@ class Recording:
     def on_new_source(self, source: int) -> None:
         self.events.append("new source")
 
-    def on_unread(self, source: int, entries: Sequence[tuple[int, int, Unread]]) -> None:
-        self.unread += [(ledger, entry, why.name) for ledger, entry, why in entries]
+    def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
+        self.unread += [(ledger, entry, why.name) for ledger, entry, why, _ in entries]
         self._more.set()
 
     def on_failed(self, error: Exception) -> None:

@@ -278,6 +278,12 @@ def test_letters_are_read_from_the_beginning() -> None:
         read_letters(session, [DEAD], {**CLUSTER, "View": "plain"})
 
 
+def test_letters_are_read_without_what_is_for_their_copies() -> None:
+    session: Any = Session()
+    read_letters(session, [DEAD], {**CLUSTER, "pulsar.producer.encryptionKeys": "k"})
+    assert "pulsar.producer.encryptionKeys" not in session.read.given
+
+
 class Rows:
     def __init__(self) -> None:
         self.write = Reader()
@@ -301,6 +307,24 @@ def test_letters_go_home_through_the_sink() -> None:
         "replayId": "r1",
     }
     assert (rows.write.kind, rows.dropped) == ("saved", ["__key"])
+
+
+def test_what_was_secret_does_not_go_home_in_clear() -> None:
+    with_key = {**CLUSTER, "pulsar.reader.cryptoPrivateKeyPath": "/keys/private.pem"}
+    chosen = Plan(replay=GroupSelection(real_topics=["b"]), dry_run=True, text_keys=True)
+    with pytest.raises(ConfigurationError, match="would be sent home in clear"):
+        send_home(with_key, chosen)
+    send_home(with_key, Plan())  # a look
+    rows: Any = Rows()
+    producing = {
+        "pulsar.producer.encryptionKeys": "k",
+        "pulsar.producer.cryptoPublicKeyPath": "/keys/public.pem",
+    }
+    send_home({**with_key, **producing}, chosen)(rows, "r1")
+    assert rows.write.given.items() >= producing.items()
+    assert not any("reader" in each for each in rows.write.given)
+    with pytest.raises(ConfigurationError, match="CONSUME cannot be sent home"):
+        send_home({**CLUSTER, "pulsar.reader.cryptoFailureAction": "consume"}, chosen)
 
 
 def test_the_sink_is_told_what_the_plan_says() -> None:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Container, Sequence
 from typing import TypeVar
 
-from .transport.base import ConsumerLink, Deliveries, Delivery, Unread, singly
+from .transport.base import ConsumerLink, Deliveries, Delivery, NoDelivery, singly
 
 _T = TypeVar("_T")
 
@@ -143,7 +143,7 @@ class ReadQueue:
     def on_new_source(self, source: int) -> None:
         """Its messages come as the others' do."""
 
-    def on_unread(self, source: int, entries: Sequence[tuple[int, int, Unread]]) -> None:
+    def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         """The log says of each what is wrong with it, if anything is."""
 
     def on_failed(self, error: Exception) -> None:

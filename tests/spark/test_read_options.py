@@ -96,6 +96,18 @@ def test_options_go_to_tasks_and_back_and_show_no_secret() -> None:
         ({"pulsar.client.authParams": "token:x"}, "needs pulsar.client.authPluginClassName"),
         ({"pulsar.client.authPluginClassName": "Kerberos"}, "is not known here"),
         ({"includeMetadata": " "}, "must not be blank"),
+        ({"pulsar.reader.cryptoFailureAction": "IGNORE"}, "FAIL, DISCARD or CONSUME, got 'IGNORE'"),
+        (
+            {"pulsar.reader.cryptoFailureAction": "CONSUME", "valueFormat": "string"},
+            "goes with valueFormat=raw and not with string",
+        ),
+        ({"pulsar.reader.cryptoKeyReader": "vault"}, "cryptoKeyReader must be module:function"),
+        (
+            {"pulsar.reader.cryptoKeyReader": "a:b", "pulsar.reader.cryptoPrivateKeyPath": "/a"},
+            "give pulsar.reader.cryptoPrivateKeyPath or pulsar.reader.cryptoKeyReader, not both",
+        ),
+        ({"pulsar.reader.cryptoPrivateKey": "/a"}, "did you mean 'pulsar.reader.cryptoPrivateKey"),
+        ({"pulsar.producer.encryptionKeys": "k"}, "no option 'pulsar.producer.encryptionKeys'"),
         ({"predefinedSubscription": "a", "subscription": "b"}, "subscription was given twice"),
     ],
 )
@@ -106,6 +118,26 @@ def test_what_is_wrong_is_said_in_a_sentence(given: dict[str, str], said: str) -
         read.connection.open()
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["-----BEGIN PRIVATE KEY-----\nsesame\n-----END", "data:;base64,sesame", "x\nsesame"],
+)
+def test_a_key_in_place_of_its_path_is_refused_and_not_shown(given: str) -> None:
+    with pytest.raises(ConfigurationError, match="takes the path of a PEM file") as error:
+        options(pulsar__reader__cryptoPrivateKeyPath=given)
+    assert "sesame" not in str(error.value)
+
+
+def test_a_long_line_that_is_no_file_is_not_shown() -> None:
+    key = "sesame" * 50
+    read = options(pulsar__reader__cryptoPrivateKeyPath=key)
+    assert "sesame" not in repr(read)
+    assert read.reading.keys is not None
+    with pytest.raises(ConfigurationError, match="cannot read that file") as error:
+        read.reading.keys.check()
+    assert "sesame" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["maxEntriesPerTrigger", "cursorCommit", "latestOffsetPollMs"])

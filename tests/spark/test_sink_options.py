@@ -126,6 +126,19 @@ def test_a_replay_has_an_id_of_its_own_unless_one_is_given() -> None:
             },
             "chunking_enabled needs batching_enabled=False",
         ),
+        (
+            {"service.url": URL, "pulsar.producer.encryptionKeys": "k"},
+            "encryptionKeys needs their public key",
+        ),
+        (
+            {"service.url": URL, "pulsar.producer.cryptoPublicKeyPath": "/a"},
+            "without one nothing would be encrypted",
+        ),
+        (
+            {"service.url": URL, "pulsar.producer.cryptoFailureAction": "SEND"},
+            "never sent in clear",
+        ),
+        ({"service.url": URL, "pulsar.reader.cryptoPrivateKeyPath": "/a"}, "is an option of read"),
         ({"service.url": URL, "topic": "a/b"}, "topic must be a name"),
         ({"service.url": URL, "pulsar.client.bogus": "1"}, "no option pulsar.client.bogus"),
     ],

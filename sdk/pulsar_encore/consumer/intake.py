@@ -13,7 +13,7 @@ from ..core.entry import Entry
 from ..core.rewind import Admission, Rewind
 from ..core.source_state import SourceState
 from ..timer import now_ms
-from ..transport.base import ConsumerLink, Deliveries, Delivery, Run, Unread
+from ..transport.base import ConsumerLink, Deliveries, Delivery, NoDelivery, Run
 from .announcer import Announcer
 from .forwarding.arrivals import Arrivals
 from .receiving.queue import ReceiveQueue
@@ -176,7 +176,7 @@ class Intake:
     def on_new_source(self, source: int) -> None:
         self._announcer.new_source(source)
 
-    def on_unread(self, source: int, entries: Sequence[tuple[int, int, Unread]]) -> None:
+    def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         """Told of subscriptions that are not durable."""
 
     def on_failed(self, error: Exception) -> None:

@@ -7,9 +7,7 @@ the classes of authentication; whoever needs more names a function that makes th
 
 from __future__ import annotations
 
-import importlib
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,9 +20,7 @@ from ..authentication import (
 )
 from ..client import Client
 from ..errors import ConfigurationError
-from .parsing import Parser, at_least, flag, nearest, words
-
-_HOOK: Final = re.compile(r"[\w.]+:\w+")
+from .parsing import Parser, at_least, flag, function_name, load_function, nearest, words
 
 
 def _ms_as_s(value: str, name: str) -> int:
@@ -83,8 +79,8 @@ class Connection:
                     f"there is no option pulsar.client.{name}{nearest(name, _SPELLED)}; there are "
                     f"{', '.join(_SPELLED)}"
                 )
-        if self.factory is not None and not _HOOK.fullmatch(self.factory):
-            raise ConfigurationError(f"clientFactory must be module:function, got {self.factory!r}")
+        if self.factory is not None:
+            function_name(self.factory, "clientFactory")
         self.keywords()  # what is wrong is said at once, and not in a task
 
     def keywords(self) -> dict[str, Any]:
@@ -112,25 +108,13 @@ class Connection:
         """
         if self.factory is None:
             return Client(self.service_url, **self.keywords())
-        made = _hook(self.factory)(self.service_url, **self.keywords())
+        made = load_function(self.factory, "clientFactory")(self.service_url, **self.keywords())
         if not isinstance(made, Client):
             raise ConfigurationError(
                 f"clientFactory {self.factory} must return a pulsar_encore.Client, it returned "
                 f"{type(made).__name__}"
             )
         return made
-
-
-def _hook(name: str) -> Callable[..., Any]:
-    module, _, function = name.partition(":")
-    try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(
-            f"clientFactory {name} cannot be imported ({error}): install it where the job's "
-            "processes run, as with spark.submit.pyFiles"
-        ) from error
-    return found
 
 
 def _authentication(plugin: str | None, params: str | None) -> Any:

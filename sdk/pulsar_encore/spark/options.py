@@ -13,14 +13,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import ConfigurationError
+from ..options import ConsumerCryptoFailureAction
 from ..options.checks import topic_name
 from ..topic_names import full_name
 from .connecting import Connection
+from .keys import Keys, key_path, keys_of
 from .parsing import (
     Parser,
     at_least,
     duration_ms,
     flag,
+    function_name,
     json_object,
     names,
     nearest,
@@ -125,6 +128,8 @@ class Reading:
         chunk_lookback: Entries before a range that may hold the first pieces of a message in it.
         batch_rows: Rows of one record batch at most.
         role_prefix: Of the names of the subscriptions that tasks read with.
+        keys: Of encrypted messages; None where none are to be read.
+        crypto_failure: What becomes of a message that cannot be decrypted.
     """
 
     queue: int = 10_000
@@ -133,6 +138,8 @@ class Reading:
     chunk_lookback: int = 50
     batch_rows: int = 8192
     role_prefix: str = "spark-encore"
+    keys: Keys | None = None
+    crypto_failure: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -238,6 +245,9 @@ _TABLE: Final[Mapping[str, Parser[Any]]] = {
     "pulsar.reader.receiverQueueSize": at_least(1, 1_000_000),
     "pulsar.reader.readCompacted": flag,
     "pulsar.reader.subscriptionRolePrefix": words,
+    "pulsar.reader.cryptoPrivateKeyPath": key_path,
+    "pulsar.reader.cryptoKeyReader": function_name,
+    "pulsar.reader.cryptoFailureAction": one_of("FAIL", "DISCARD", "CONSUME"),
     "maxRecordsPerBatch": at_least(1, 1_000_000),
 }
 _FIRST: Final = {  # lower-cased: (usual name, parser)
@@ -315,17 +325,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         start_missing=get("startingOffsetsByTimestampStrategy", "error"),
         limits=limits,
         shape=_shape(said),
-        reading=Reading(
-            queue=get("pulsar.reader.receiverQueueSize", Reading().queue),
-            compacted=get("pulsar.reader.readCompacted", False),
-            poll_timeout_ms=get("pollTimeoutMs", Reading().poll_timeout_ms),
-            chunk_lookback=get("chunkLookbackEntries", Reading().chunk_lookback),
-            batch_rows=get("maxRecordsPerBatch", Reading().batch_rows),
-            role_prefix=get(
-                "subscriptionPrefix",
-                get("pulsar.reader.subscriptionRolePrefix", Reading().role_prefix),
-            ),
-        ),
+        reading=_reading(said),
         cursor=Cursor(
             subscription=subscription,
             commit=get("cursorCommit", "eager"),
@@ -482,6 +482,33 @@ def _time(value: Any, name: str) -> int:
     if number < 0:
         raise ConfigurationError(f"{name} must be in ms since the epoch, got {value!r}")
     return number
+
+
+def _reading(said: Mapping[str, Any]) -> Reading:
+    get, usual = said.get, Reading()
+    failure = ConsumerCryptoFailureAction[get("pulsar.reader.cryptoFailureAction", "FAIL")]
+    value_format = get("valueFormat", "raw")
+    if failure is ConsumerCryptoFailureAction.CONSUME and value_format != "raw":
+        raise ConfigurationError(
+            "pulsar.reader.cryptoFailureAction=CONSUME hands on bytes that are still encrypted, "
+            f"which goes with valueFormat=raw and not with {value_format}"
+        )
+    return Reading(
+        queue=get("pulsar.reader.receiverQueueSize", usual.queue),
+        compacted=get("pulsar.reader.readCompacted", False),
+        poll_timeout_ms=get("pollTimeoutMs", usual.poll_timeout_ms),
+        chunk_lookback=get("chunkLookbackEntries", usual.chunk_lookback),
+        batch_rows=get("maxRecordsPerBatch", usual.batch_rows),
+        role_prefix=get(
+            "subscriptionPrefix", get("pulsar.reader.subscriptionRolePrefix", usual.role_prefix)
+        ),
+        keys=keys_of(
+            get("pulsar.reader.cryptoPrivateKeyPath"),
+            get("pulsar.reader.cryptoKeyReader"),
+            private=True,
+        ),
+        crypto_failure=failure,
+    )
 
 
 def _shape(said: Mapping[str, Any]) -> Shape:

@@ -1,10 +1,11 @@
 """Texts of Spark's options as values, with errors that name the option.
 
-Owns the parsers, and `nearest`, the word that was probably meant.
+Owns the parsers, `nearest`, the word that was probably meant, and `load_function`.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -19,6 +20,7 @@ Parser = Callable[[str, str], T]
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_FUNCTION: Final = re.compile(r"[\w.]+:\w+")
 _BYTES: Final = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
 
 
@@ -34,6 +36,35 @@ def words(value: str, name: str) -> str:
     if not value.strip():
         raise ConfigurationError(f"{name} must not be blank")
     return value.strip()
+
+
+def function_name(value: str, name: str) -> str:
+    """The name of a function, module:function."""
+    text = value.strip()
+    if not _FUNCTION.fullmatch(text):
+        raise ConfigurationError(f"{name} must be module:function, got {value!r}")
+    return text
+
+
+def load_function(function: str, option: str) -> Callable[..., Any]:
+    """The function of a `function_name`.
+
+    Args:
+        function: Its name.
+        option: That named it, for errors.
+
+    Raises:
+        ConfigurationError: It is not there.
+    """
+    module, _, name = function.partition(":")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(
+            f"{option} {function} cannot be imported ({error}): install it where the job's "
+            "processes run, as with spark.submit.pyFiles"
+        ) from error
+    return found
 
 
 def flag(value: str, name: str) -> bool:

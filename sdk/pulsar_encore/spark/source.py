@@ -58,11 +58,11 @@ class PulsarDataSource(DataSource):
         return self._offered(self._read(streaming=None))
 
     def reader(self, schema: StructType) -> PulsarBatchReader:
-        options = self._read(streaming=False)
+        options = self._planned(streaming=False)
         return PulsarBatchReader(options, self._asked(schema, options), self._plan(options))
 
     def streamReader(self, schema: StructType) -> PulsarStreamReader:
-        options = self._read(streaming=True)
+        options = self._planned(streaming=True)
         return PulsarStreamReader(options, self._asked(schema, options), self._plan(options))
 
     def _offered(self, options: ReadOptions) -> StructType:
@@ -92,6 +92,13 @@ class PulsarDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         return stream_writer(dict(self.options), schema, overwrite)
+
+    def _planned(self, *, streaming: bool) -> ReadOptions:
+        """The options, with keys that are there."""
+        options = self._read(streaming=streaming)
+        if options.reading.keys is not None:
+            options.reading.keys.check()
+        return options
 
     def _read(self, *, streaming: bool | None) -> ReadOptions:
         return read_options(dict(self.options), streaming=streaming)

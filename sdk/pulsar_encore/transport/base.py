@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from ..ids import MessageId
@@ -154,6 +154,21 @@ class Unread(Enum):
     SEALED = "an encrypted entry that is not handed on"
 
 
+class NoDelivery(NamedTuple):
+    """An entry of a subscription that is not durable, and is no delivery.
+
+    Attributes:
+        ledger, entry: Where it is.
+        why: It is none.
+        error: What is wrong with it, where that is known.
+    """
+
+    ledger: int
+    entry: int
+    why: Unread
+    error: Exception | None = None
+
+
 @dataclass(slots=True)
 class AckPlan:
     """What one flush sends for one source.
@@ -226,8 +241,8 @@ class Sink(Protocol):
     def on_new_source(self, source: int) -> None:
         """A partition or topic that came into being is read too; before anything else of it."""
 
-    def on_unread(self, source: int, entries: Sequence[tuple[int, int, Unread]]) -> None:
-        """Entries that are no deliveries, as (ledger, entry, why); all before them was delivered.
+    def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
+        """Entries that are no deliveries; all before them was delivered.
 
         Of a subscription that is not durable, by engines that see entries: so a reader of a range
         knows its end, and what is missing in it.

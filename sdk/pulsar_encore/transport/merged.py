@@ -19,9 +19,9 @@ from .base import (
     ConsumerLink,
     Deliveries,
     Delivery,
+    NoDelivery,
     Run,
     Sink,
-    Unread,
 )
 
 _MOST_LEDGERS: Final = 10_000  # 50,000 entries each; the longest unused is forgotten first
@@ -95,7 +95,7 @@ class _PartSink:
     def on_new_source(self, source: int) -> None:
         self._sink.on_new_source(source * self._parts + self._part)
 
-    def on_unread(self, source: int, entries: Sequence[tuple[int, int, Unread]]) -> None:
+    def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         self._sink.on_unread(source * self._parts + self._part, entries)
 
     def on_failed(self, error: Exception) -> None:

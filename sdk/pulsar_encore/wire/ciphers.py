@@ -18,9 +18,19 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.x963kdf import X963KDF
 
-__all__ = ["AESGCM", "InvalidTag", "KeyMaterialError", "RecipientKey", "load", "unwrap", "wrap"]
+__all__ = [
+    "AESGCM",
+    "InvalidTag",
+    "KeyMaterialError",
+    "RecipientKey",
+    "load",
+    "load_private",
+    "unwrap",
+    "wrap",
+]
 
 RecipientKey: TypeAlias = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
+PrivateKey: TypeAlias = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 
 _MAC_KEY: Final = 16  # bytes
 _MAC: Final = 20
@@ -61,24 +71,34 @@ def wrap(key: RecipientKey, data_key: bytes) -> bytes:
         raise KeyMaterialError(f"RSA key of {bits} bits is too short; use 2048 or more") from error
 
 
+def load_private(pem: bytes) -> PrivateKey:
+    """Read a recipient's private key.
+
+    Raises:
+        KeyMaterialError: Not PEM, with a pass phrase, or neither RSA nor EC.
+    """
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise KeyMaterialError(f"no readable private key in PEM: {error}") from error
+    if isinstance(key, (rsa.RSAPrivateKey, ec.EllipticCurvePrivateKey)):
+        return key
+    raise KeyMaterialError(f"{type(key).__name__} can't unwrap keys; use RSA or EC")
+
+
 def unwrap(pem: bytes, wrapped: bytes) -> bytes:
     """Recover a data key with a recipient's private key.
 
     Raises:
         KeyMaterialError: Not a private key in PEM, of another kind, or not the recipient's.
     """
-    try:
-        key = serialization.load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise KeyMaterialError(f"no readable private key in PEM: {error}") from error
+    key = load_private(pem)
     try:
         if isinstance(key, rsa.RSAPrivateKey):
             return key.decrypt(wrapped, _oaep())
-        if isinstance(key, ec.EllipticCurvePrivateKey):
-            return _ecies_unwrap(key, wrapped)
+        return _ecies_unwrap(key, wrapped)
     except ValueError as error:
         raise KeyMaterialError("wrapped for another key, or altered") from error
-    raise KeyMaterialError(f"{type(key).__name__} can't unwrap keys; use RSA or EC")
 
 
 def _oaep() -> padding.OAEP:

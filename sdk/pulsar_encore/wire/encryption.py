@@ -206,6 +206,24 @@ class DataKeys:
         raise DecryptionError("; ".join(causes) or "the entry names no keys")
 
 
+def check_key(pem: bytes, *, private: bool) -> None:
+    """That a key can be used here.
+
+    Args:
+        pem: What is said to be one.
+        private: A private key, else a public one.
+
+    Raises:
+        ConfigurationError: It is none, or of a kind that is not; its content is not shown.
+        NotSupportedError: `cryptography` is not installed.
+    """
+    ciphers = _ciphers()
+    try:
+        (ciphers.load_private if private else ciphers.load)(pem)
+    except ciphers.KeyMaterialError as error:
+        raise ConfigurationError(str(error)) from error
+
+
 def is_encrypted(metadata: pb.MessageMetadata) -> bool:
     """Whether the payload behind this metadata is encrypted."""
     return len(metadata.encryption_keys) > 0

@@ -16,7 +16,7 @@ from ...client import Client, transport_of
 from ...errors import ConfigurationError, NotSupportedError, TransportError
 from ...exceptions import TopicNotFound
 from ...ids import MessageId
-from ...options import ConsumerType, Subscription
+from ...options import ConsumerCryptoFailureAction, ConsumerType, Subscription
 from ...topic_names import base_name
 from ...transport.base import ConsumerLink
 from ..admin import Admin
@@ -141,7 +141,11 @@ class Cluster:
             return await (await self._probe(topic)).last_message_id()
         except NotSupportedError:  # by the stock library's readers; they can read it
             reader = await self._client.create_reader(
-                topic, MessageId.latest, start_message_id_inclusive=True, receiver_queue_size=1
+                topic,
+                MessageId.latest,
+                start_message_id_inclusive=True,
+                receiver_queue_size=1,
+                crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
             )
         try:
             if not await reader.has_message_available():
@@ -182,6 +186,8 @@ class Cluster:
             MessageId.earliest,
             receiver_queue_size=1,
             subscription_role_prefix=self._options.reading.role_prefix,
+            # Ids and times are never encrypted: what plans a read needs no keys.
+            crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
         )
         try:
             await reader.seek(time_ms)

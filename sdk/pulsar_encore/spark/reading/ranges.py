@@ -6,7 +6,8 @@ thread in piles, and what a task does not take stays at the broker. It ends at t
 whatever that entry is: of one that a broker shows to nobody, the subscription's cursor tells.
 
 What cannot be had is never left out silently: it is `DataLossError`, or with
-``failOnDataLoss=false`` a line in the log.
+``failOnDataLoss=false`` a line in the log. What cannot be decrypted is there, and no loss: it is
+`CryptoError`, unless the options say to leave it out or to hand it on.
 """
 
 from __future__ import annotations
@@ -24,9 +25,18 @@ from pyspark.sql.datasource import InputPartition
 
 from ...client import transport_of
 from ...errors import TransportError
+from ...exceptions import CryptoError
 from ...ids import MessageId
-from ...options import ConsumerType, Subscription
-from ...transport.base import AckPlan, ConsumerLink, Deliveries, Delivery, Unread, singly
+from ...options import ConsumerCryptoFailureAction, ConsumerType, Subscription
+from ...transport.base import (
+    AckPlan,
+    ConsumerLink,
+    Deliveries,
+    Delivery,
+    NoDelivery,
+    Unread,
+    singly,
+)
 from ..admin import Admin
 from ..connecting import Connection
 from ..errors import DataLossError, StalledError
@@ -42,7 +52,7 @@ _SHORTLY_S: Final = 0.05  # the same at first, where nothing but the end is to c
 _OPEN_S: Final = 120.0
 
 
-Came = Delivery | tuple[int, int, Unread]
+Came = Delivery | NoDelivery
 """A delivery, or an entry that is none."""
 
 Place = tuple[int, int]
@@ -88,7 +98,7 @@ class Pile:
         self._error: Exception | None = None
         # On the event loop alone, until the end of its turn.
         self._deliveries: list[Delivery] = []
-        self._unread: list[tuple[int, int, Unread]] = []
+        self._unread: list[NoDelivery] = []
         self._publishing = False
 
     def take(self, timeout_s: float) -> tuple[list[Came], Exception | None]:
@@ -103,7 +113,7 @@ class Pile:
         self._deliveries.extend(singly(deliveries))
         self._publish_soon()
 
-    def on_unread(self, source: int, entries: Sequence[tuple[int, int, Unread]]) -> None:
+    def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         self._unread.extend(entries)
         self._publish_soon()
 
@@ -118,7 +128,7 @@ class Pile:
         unread, self._unread = self._unread, []
         came: list[Came] = [*deliveries, *unread]
         if deliveries and unread:
-            came.sort(key=_place_of)
+            came.sort(key=lambda each: (each.ledger, each.entry))
         with self._lock:
             self._came += came
             self._lock.notify()
@@ -153,10 +163,6 @@ class Pile:
         """There is one."""
 
 
-def _place_of(came: Came) -> tuple[int, int]:
-    return (came.ledger, came.entry) if isinstance(came, Delivery) else came[:2]
-
-
 class Fetch:
     """The messages of a range, in order and each once, in piles.
 
@@ -189,8 +195,15 @@ class Fetch:
         self._counts = native and not reading.compacted
         self._first: Place | None = None  # of what came since it was opened
         self._hole: tuple[Place, Place] | None = None  # the one that was looked into
+        self._unmoved = False  # the cursor, as far as what is being cut came
         self._last_look: Position | None = None  # from where it was looked for the end
         self._unanswered: TransportError | None = None
+        keys = reading.keys
+        self._keys = None if keys is None else keys.reader(self._transport.capabilities.name)
+        # The library leaves out what it cannot decrypt, and does not say so: it hands it on, and
+        # what becomes of it is settled here.
+        self._tells_sealed = native
+        self._sealed = 0
         self._lookback = 0  # entries before the start that are read for their pieces
         self._link: ConsumerLink | None = None
         self._pile = Pile(runtime.loop)
@@ -203,6 +216,13 @@ class Fetch:
             yield from self._piles()
         finally:
             self.close()
+            if self._sealed:
+                log.warning(
+                    "%s: %d entries could not be decrypted and are left out, as "
+                    "pulsar.reader.cryptoFailureAction=DISCARD says",
+                    self._wanted,
+                    self._sealed,
+                )
 
     def close(self) -> None:
         """Give the subscription back; again does nothing."""
@@ -222,6 +242,12 @@ class Fetch:
             read_compacted=self._reading.compacted,
             max_pending_chunked_message=0,
             force_topic_creation=False,
+            crypto_key_reader=self._keys,
+            crypto_failure_action=(
+                self._reading.crypto_failure
+                if self._tells_sealed
+                else ConsumerCryptoFailureAction.CONSUME
+            ),
         )
         self._pile = pile = Pile(self._runtime.loop)
         self._first = None
@@ -281,9 +307,10 @@ class Fetch:
         """What of it is the range's; less where it is read again from further back."""
         cutter, count, source = self._cutter, 0, -1
         cuts: list[Cut] = []
+        self._unmoved = False
         for each in came:
             if not isinstance(each, Delivery):
-                if self._looks_back(*each):
+                if self._looks_back(each):
                     return cuts
                 continue
             last = cutter.last
@@ -294,6 +321,9 @@ class Fetch:
                 self._first = (each.ledger, each.entry)
             count += len(each.messages)
             source = each.source
+            if not self._tells_sealed and self._refuses(each):
+                self._looks_back(NoDelivery(each.ledger, each.entry, Unread.SEALED))
+                continue
             cut = cutter.take(each)
             if cut is not None:
                 cuts.append(cut)
@@ -312,8 +342,9 @@ class Fetch:
 
         Brokers show markers and what transactions took back to nobody. But where messages expire
         they move the cursors of readers too, past what was not sent yet. Nothing is acked here, so
-        a cursor that is not before all that came was moved. Where nothing came yet it cannot be
-        told, and it is read once more.
+        a cursor that is not before all that came was moved; one that is now was not when any of
+        this came, so one question does for all of it. Where nothing came yet it cannot be told, and
+        it is read once more.
         """
         cutter = self._cutter
         hole = (cutter.last.place, place)
@@ -325,7 +356,8 @@ class Fetch:
         if self._first is None:
             if cutter.last == EARLIEST and not place[1]:
                 return False  # the first entry of the first ledger
-        elif self._acked(_OPEN_S) < self._first:
+        elif self._unmoved or self._acked(_OPEN_S) < self._first:
+            self._unmoved = True
             self._check_ledgers(place)
             return False
         self._hole = hole
@@ -439,16 +471,19 @@ class Fetch:
         doing = f"end of {self._wanted.topic}"
         return self._runtime.call(link.has_message_available(), doing, timeout_s)
 
-    def _looks_back(self, ledger: int, entry: int, why: Unread) -> bool:
+    def _looks_back(self, passed: NoDelivery) -> bool:
         """What an entry means that is no message; True when it is read again from further back."""
-        place = (ledger, entry)
+        ledger, entry, why, _ = passed
+        place, start = (ledger, entry), self._wanted.start
         if self._first is None:
             self._first = place
-        if place <= self._wanted.start.place or self._cutter.done:
+        if self._cutter.done or Position(*place).order <= start.order:
             return False
         if why is Unread.TORN and self._goes_back(place):
             return True
-        if why in (Unread.BROKEN, Unread.SEALED, Unread.TORN):
+        if why is Unread.SEALED:
+            self._not_decrypted(passed)
+        elif why in (Unread.BROKEN, Unread.TORN):
             self._lost(f"{ledger}:{entry} of {self._wanted.topic} is {why.value}")
         self._cutter.passed(ledger, entry)
         return False
@@ -469,6 +504,30 @@ class Fetch:
         self.close()
         self._open()
         return True
+
+    def _refuses(self, delivery: Delivery) -> bool:
+        """Whether it is handed on encrypted, and that is not what was asked for."""
+        if self._reading.crypto_failure is ConsumerCryptoFailureAction.CONSUME:
+            return False
+        context = delivery.messages[0].encryption_context()
+        return context is not None and context.is_decryption_failed()
+
+    def _not_decrypted(self, passed: NoDelivery) -> None:
+        place = (passed.ledger, passed.entry)
+        if self._reading.crypto_failure is ConsumerCryptoFailureAction.DISCARD:
+            if place > self._cutter.last.place:  # after a reconnect it comes again
+                self._sealed += 1
+            return
+        given = self._reading.keys is not None
+        why = passed.error or (
+            "no key that was given fits, as the client's log says" if given else "there is no key"
+        )
+        raise CryptoError(
+            f"{passed.ledger}:{passed.entry} of {self._wanted.topic} is encrypted, and cannot be "
+            f"decrypted here: {why}. Set pulsar.reader.cryptoPrivateKeyPath (or cryptoKeyReader) "
+            "to the private key; or pulsar.reader.cryptoFailureAction=DISCARD to leave such "
+            "messages out, CONSUME to read their bytes as they are"
+        )
 
     def _lost(self, text: str) -> None:
         if self._fail_on_loss:

@@ -18,8 +18,20 @@ from ...options.checks import topic_name
 from ...options.letters import DEFAULT_MAX_RECONSUME
 from ...topic_names import full_name
 from ..connecting import Connection
+from ..keys import Keys, key_path, keys_of
 from ..options import CLIENT, READER, connection_of
-from ..parsing import Parser, at_least, duration_ms, flag, names, nearest, one_of, size, words
+from ..parsing import (
+    Parser,
+    at_least,
+    duration_ms,
+    flag,
+    function_name,
+    names,
+    nearest,
+    one_of,
+    size,
+    words,
+)
 from .delays import RetryDelays, retry_delays
 
 PRODUCE, RECONSUME, DEAD_LETTER, REPLAY = "produce", "reconsume_later", "dead_letter", "replay"
@@ -75,6 +87,7 @@ class Publishing:
         send_timeout_ms: Longest wait for a message to be stored, and for a producer's name.
         name: Of the producers, a prefix; None lets the brokers choose.
         sequenced: Sequence ids tell brokers that deduplicate which rows they have.
+        keys: Whom all messages are encrypted for; None for clear text.
         producer: More keywords of `ProducerOptions`, in a fixed order.
     """
 
@@ -82,6 +95,7 @@ class Publishing:
     send_timeout_ms: int = 30_000
     name: str | None = None
     sequenced: bool = False
+    keys: Keys | None = None
     producer: tuple[tuple[str, Any], ...] = ()
 
 
@@ -137,6 +151,14 @@ def _waits(value: str, name: str) -> bool:
     return True
 
 
+def _fails(value: str, name: str) -> str:
+    if one_of("FAIL", "SEND")(value, name) == "SEND":
+        raise ConfigurationError(
+            f"{name} cannot be SEND: what is to be encrypted is never sent in clear"
+        )
+    return "FAIL"
+
+
 def _topic(value: str, name: str) -> str:
     return full_name(topic_name(value.strip(), name))
 
@@ -176,6 +198,10 @@ _TABLE: Final[Mapping[str, Parser[Any]]] = {
     "pulsar.producer.batchingType, pulsar.producer.batcherBuilder": _batching_type,
     "pulsar.producer.chunkingEnabled": flag,
     "pulsar.producer.messageRoutingMode": _routing,
+    "pulsar.producer.encryptionKeys, pulsar.producer.encryptionKey": names,
+    "pulsar.producer.cryptoPublicKeyPath": key_path,
+    "pulsar.producer.cryptoKeyReader": function_name,
+    "pulsar.producer.cryptoFailureAction": _fails,
 }
 _FIRST: Final = {  # lower-cased: (usual name, parser)
     each.strip().lower(): (written.split(",")[0], parse)
@@ -395,5 +421,27 @@ def _publishing(said: Mapping[str, Any], *, streaming: bool) -> Publishing:
         send_timeout_ms=timeout_ms,
         name=name,
         sequenced=sequenced,
+        keys=_keys(said),
         producer=tuple(sorted(keywords.items())),
     )
+
+
+def _keys(said: Mapping[str, Any]) -> Keys | None:
+    recipients = said.get("pulsar.producer.encryptionKeys", ())
+    keys = keys_of(
+        said.get("pulsar.producer.cryptoPublicKeyPath"),
+        said.get("pulsar.producer.cryptoKeyReader"),
+        private=False,
+        names=recipients,
+    )
+    if recipients and keys is None:
+        raise ConfigurationError(
+            "pulsar.producer.encryptionKeys needs their public key: set "
+            "pulsar.producer.cryptoPublicKeyPath or pulsar.producer.cryptoKeyReader"
+        )
+    if keys is not None and not recipients:
+        raise ConfigurationError(
+            "pulsar.producer.encryptionKeys is missing: the names that readers know the keys by; "
+            "without one nothing would be encrypted"
+        )
+    return keys

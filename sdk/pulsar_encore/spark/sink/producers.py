@@ -170,11 +170,16 @@ class Producers:
             keywords["message_router"] = steady_router(single=single)
             keywords["message_routing_mode"] = PartitionsRoutingMode.CustomPartition
         binary_keys = self._transport.capabilities.binary_keys
+        keys, crypto, form = publishing.keys, None, way.form
+        if keys is not None:  # a file, or wherever a function has them
+            crypto = await asyncio.to_thread(keys.reader, self._transport.capabilities.name)
         if kind.copies:
+            if keys is not None:
+                form = form._replace(secrets=keys.names)
             return await producer_options(
-                way.form,
+                form,
                 self._transport.schema_of,
-                None,
+                crypto,
                 byte_keys=binary_keys,
                 initial_subscription_name=way.first_subscription,
                 **keywords,
@@ -186,6 +191,8 @@ class Producers:
                     "pulsar.client.transport, or encode in the job"
                 )
             keywords["schema"] = _avro(kind.avro)
+        if keys is not None:
+            keywords |= {"encryption_key": keys.names, "crypto_key_reader": crypto}
         return ProducerOptions(**keywords)
 
 

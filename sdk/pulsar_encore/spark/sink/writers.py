@@ -102,6 +102,8 @@ def _checked(
     given: Mapping[str, str], schema: StructType, *, streaming: bool
 ) -> tuple[SinkOptions, Layout]:
     options = sink_options(given, streaming=streaming)
+    if options.publishing.keys is not None:
+        options.publishing.keys.check()
     layout = layout_of(schema, options)
     check_keys(schema, layout, options)
     if options.value_format != "raw":

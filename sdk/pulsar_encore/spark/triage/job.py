@@ -45,7 +45,15 @@ _STARTS: Final = frozenset(
     """startingoffsets startingtime startingtimestamp startingoffsetsbytimestamp""".split()
 )
 _OF_THE_CLUSTER: Final = frozenset({"service.url", "serviceurl", "clientfactory"})
-_OF_THE_CLIENT: Final = ("pulsar.client.", "pulsar.producer.")
+_OF_THE_PRODUCER: Final = "pulsar.producer."
+_OF_THE_CLIENT: Final = ("pulsar.client.", _OF_THE_PRODUCER)
+_READ_WITH_KEYS: Final = frozenset(
+    {"pulsar.reader.cryptoprivatekeypath", "pulsar.reader.cryptokeyreader"}
+)
+_WRITTEN_WITH_KEYS: Final = frozenset(
+    {"pulsar.producer.encryptionkeys", "pulsar.producer.encryptionkey"}
+)
+_CRYPTO_FAILURE: Final = "pulsar.reader.cryptofailureaction"
 
 
 class LetterSource(PulsarDataSource):
@@ -156,7 +164,8 @@ def read_letters(
     Args:
         spark: The session.
         topics: Full names (`dead_topics`).
-        options: Of the source: at least `service.url`. Not those that say what is read.
+        options: Of the source: at least `service.url`. Not those that say what is read; those of
+            producers are for `send_home`.
         cursor: With `streaming`, the durable subscription that follows the checkpoint; None for
             none.
         streaming: A stream, for `triage_letters` with a checkpoint.
@@ -181,7 +190,12 @@ def read_letters(
     if streaming and cursor is not None:
         own["subscription"] = cursor
     reader: Any = spark.readStream if streaming else spark.read
-    letters: DataFrame = reader.format(FORMAT).options(**{**options, **own}).load()
+    mine = {
+        name: value
+        for name, value in options.items()
+        if not name.lower().startswith(_OF_THE_PRODUCER)
+    }
+    letters: DataFrame = reader.format(FORMAT).options(**{**mine, **own}).load()
     return letters
 
 
@@ -191,7 +205,13 @@ def send_home(options: Mapping[str, str], plan: Plan) -> Send:
     Args:
         options: Of the source; the sink takes those of the cluster and of clients.
         plan: With a replay, where anything is to be sent.
+
+    Raises:
+        ConfigurationError: What is read with keys would be sent home in clear, or what is sealed as
+            if it were not.
     """
+    if plan.replay is not None:
+        _check_secrets({name.lower(): value for name, value in options.items()})
     mine = {
         name: value
         for name, value in options.items()
@@ -210,6 +230,20 @@ def send_home(options: Mapping[str, str], plan: Plan) -> Send:
         writer.option("replayId", replay_id).save()
 
     return send
+
+
+def _check_secrets(options: Mapping[str, str]) -> None:
+    """A row does not say that its letter was encrypted: whoever reads with keys says what for."""
+    if _READ_WITH_KEYS & options.keys() and not _WRITTEN_WITH_KEYS & options.keys():
+        raise ConfigurationError(
+            "letters that are read with a private key would be sent home in clear: set "
+            "pulsar.producer.encryptionKeys and pulsar.producer.cryptoPublicKeyPath"
+        )
+    if options.get(_CRYPTO_FAILURE, "").strip().upper() == "CONSUME":
+        raise ConfigurationError(
+            "letters read with pulsar.reader.cryptoFailureAction=CONSUME cannot be sent home: what "
+            "would decrypt their bytes is not with them"
+        )
 
 
 def triage(

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Container, Sequence
 
-from ..base import ConsumerLink, Deliveries, Delivery, Sink, Unread, singly
+from ..base import ConsumerLink, Deliveries, Delivery, NoDelivery, Sink, singly
 from .messages import SchemaVersions
 from .writers import Version
 
@@ -112,7 +112,7 @@ class Gate:
     def on_new_source(self, source: int) -> None:
         self._sink.on_new_source(source)
 
-    def on_unread(self, source: int, entries: Sequence[tuple[int, int, Unread]]) -> None:
+    def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         self._sink.on_unread(source, entries)
 
     def on_failed(self, error: Exception) -> None:

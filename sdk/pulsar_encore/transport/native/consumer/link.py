@@ -20,7 +20,7 @@ from ....loops import running_loop
 from ....options import Subscription
 from ....process import in_background
 from ....topic_names import base_name, full_name
-from ...base import AckPlan, Capabilities, Deliveries, Sink, Unread
+from ...base import AckPlan, Capabilities, Deliveries, NoDelivery, Sink
 from ..lookup.lookup import Lookup
 from ..lookup.watching import Watched
 from .decryption import Decryption
@@ -433,7 +433,7 @@ class NativeConsumer:
         if self._sink is not None:
             self._sink.on_failed(error)
 
-    def unread(self, source: int, entries: Sequence[tuple[int, int, Unread]]) -> None:
+    def unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         if self._sink is not None:
             self._sink.on_unread(source, entries)
 

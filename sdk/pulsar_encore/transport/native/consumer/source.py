@@ -22,7 +22,7 @@ from ....wire import commands as wire_commands
 from ....wire import pulsar_pb2 as pb
 from ....wire.chunks import Fate, Joined
 from ....wire.entries import EntryError, text
-from ...base import AckPlan, Deliveries, Delivery, Run, Unread
+from ...base import AckPlan, Deliveries, Delivery, NoDelivery, Run, Unread
 from ..connection.attachment import Attachment
 from ..connection.fast_path import Template
 from ..connection.session import Session
@@ -63,7 +63,7 @@ class Outlet(Protocol):
     def failed(self, source: int, error: Exception) -> None: ...
     def ended(self, source: int) -> None: ...
     def active(self, source: int, active: bool) -> None: ...
-    def unread(self, source: int, entries: Sequence[tuple[int, int, Unread]]) -> None: ...
+    def unread(self, source: int, entries: Sequence[NoDelivery]) -> None: ...
 
 
 class Source:
@@ -124,7 +124,7 @@ class Source:
         self._epoch = 0
         self._flowing = False  # the sink listens
         self._arrived: list[Delivery | Run] = []
-        self._unread: list[tuple[int, int, Unread]] = []  # where there is a place
+        self._unread: list[NoDelivery] = []  # where there is a place
         self._damaged: set[tuple[int, int]] = set()  # entries that came broken, once
         self._is_damaged = False  # one came during a seek
         self._plain = self._plain_bytes = 0  # messages among those, and the size of their entries
@@ -413,7 +413,7 @@ class Source:
             if self._place is None:
                 self._ack_unread(session, (ledger, entry), error.validation_error)
             else:
-                self._pass(ledger, entry, Unread.BROKEN)
+                self._pass(ledger, entry, Unread.BROKEN, error)
                 self._hand_over()  # what comes next begins behind it
                 self._place.passed(*place, broken=True)
         if self._seeking:
@@ -421,10 +421,10 @@ class Source:
         else:
             self._attach_anew()
 
-    def _pass(self, ledger: int, entry: int, why: Unread) -> None:
+    def _pass(self, ledger: int, entry: int, why: Unread, error: Exception | None = None) -> None:
         """An entry that is not delivered; whoever has acks need not know."""
         if self._place is not None:
-            self._unread.append((ledger, entry, why))
+            self._unread.append(NoDelivery(ledger, entry, why, error))
 
     def _attach_anew(self) -> None:
         """Leave the broker that it is attached to, and come back."""
@@ -455,7 +455,7 @@ class Source:
         text = "%s: entry %d:%d is %s: %s"
         log.error(text, self.topic, ledger, entry, opened.action.value, opened.error)
         self.permits.arrived(_charged(opened, ack_set), 0, size)
-        self._pass(ledger, entry, Unread.SEALED)
+        self._pass(ledger, entry, Unread.SEALED, opened.error)
         if opened.action is Undecrypted.DISCARDED and self._session is not None:
             self._ack_unread(self._session, (ledger, entry), pb.CommandAck.DecryptionError)
 
@@ -476,7 +476,7 @@ class Source:
             self.permits.arrived(1, 0, size)
             log.error("%s: chunked message %d:%d is broken: %s", self.topic, ledger, entry, error)
             self._ack(list(joined.places))
-            self._pass(ledger, entry, Unread.BROKEN)
+            self._pass(ledger, entry, Unread.BROKEN, error)
             return
         if isinstance(opened, Opened):  # no client writes batches in chunks
             self.permits.arrived(1, 0, size)

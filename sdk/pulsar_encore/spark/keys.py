@@ -1,0 +1,143 @@
+"""Where the keys of encrypted topics are, as a job carries them: paths and names, never a key.
+
+Owns `Keys`. Each process of a job finds its keys itself: a task reads the file, or calls the
+function that was named, on the machine where it runs. No key is in an option, a plan, a log or an
+error, and what looks like one where a path belongs is refused without being shown.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..encryption import CryptoKeyReader
+from ..errors import ConfigurationError, NotSupportedError
+from ..wire.encryption import check_key
+from .parsing import load_function
+
+_MOST_SHOWN: Final = 120  # the shortest private key as one line of base64 is longer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Keys:
+    """Of one read or write.
+
+    Attributes:
+        private: Of a read; the public ones of a write else.
+        path: A PEM file that has the key for every name, on every machine; or None.
+        factory: "module:function" that makes a `CryptoKeyReader` instead; or None.
+        names: Whom a producer encrypts for; none of a reader, whose messages name their keys.
+    """
+
+    private: bool
+    path: str | None = field(default=None, repr=False)
+    factory: str | None = None
+    names: tuple[str, ...] = ()
+
+    @property
+    def path_option(self) -> str:
+        """The name of the option that has the path."""
+        if self.private:
+            return "pulsar.reader.cryptoPrivateKeyPath"
+        return "pulsar.producer.cryptoPublicKeyPath"
+
+    @property
+    def factory_option(self) -> str:
+        """The name of the one that has the factory."""
+        return f"pulsar.{'reader' if self.private else 'producer'}.cryptoKeyReader"
+
+    def check(self) -> None:
+        """That the file is there and has a key; for the driver, before anything is planned.
+
+        Raises:
+            ConfigurationError: It is not, or has none; its content is not shown.
+        """
+        if self.path is None:
+            return
+        try:
+            check_key(self._content(), private=self.private)
+        except NotSupportedError:
+            return  # `cryptography` is not installed here; a task that needs it says so
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{self.path_option}: {error}") from None
+
+    def reader(self, transport: str) -> CryptoKeyReader:
+        """What a transport asks for keys, in the process that reads or writes.
+
+        Args:
+            transport: Its name.
+
+        Raises:
+            ConfigurationError: There is no such file here; or the factory is not there, or makes
+                something else.
+            NotSupportedError: It finds keys in Python, and the transport's library does not ask.
+        """
+        if self.path is not None:
+            self._content()  # said here, with the option's name, and not by entry
+            return CryptoKeyReader(self.path, self.path)
+        assert self.factory is not None  # one of them is there
+        option = self.factory_option
+        made = load_function(self.factory, option)()
+        if not isinstance(made, CryptoKeyReader):
+            raise ConfigurationError(
+                f"{option} {self.factory} must return a pulsar_encore.CryptoKeyReader, it returned "
+                f"{type(made).__name__}"
+            )
+        kind = type(made)
+        own = (kind.private_key, kind.public_key) != (
+            CryptoKeyReader.private_key,
+            CryptoKeyReader.public_key,
+        )
+        if transport == "stock" and own:
+            raise NotSupportedError(
+                f"{option} {self.factory} finds keys by methods of its own, which the stock "
+                "transport does not ask: leave out pulsar.client.transport"
+            )
+        return made
+
+    def _content(self) -> bytes:
+        assert self.path is not None
+        try:
+            with open(self.path, "rb") as file:
+                return file.read()
+        except (OSError, ValueError) as error:
+            shown = repr(self.path) if len(self.path) <= _MOST_SHOWN else "that file"
+            why = error.strerror if isinstance(error, OSError) else "no path"
+            raise ConfigurationError(
+                f"{self.path_option}: cannot read {shown} on {socket.gethostname()}: {why}. The "
+                "file must be there on the driver and on every worker"
+            ) from None
+
+
+def key_path(value: str, name: str) -> str:
+    """The path of a file with a key (a `parsing.Parser`); a key itself is refused, and not shown.
+
+    Raises:
+        ConfigurationError: It is blank, or no path.
+    """
+    path = value.strip()
+    if not path:
+        raise ConfigurationError(f"{name} must not be blank")
+    if "-----" in path or "\n" in path or path.startswith("data:"):
+        raise ConfigurationError(
+            f"{name} takes the path of a PEM file; what was given looks like a key, and is not "
+            "shown here: options may be seen by others"
+        )
+    return path
+
+
+def keys_of(
+    path: str | None, factory: str | None, *, private: bool, names: tuple[str, ...] = ()
+) -> Keys | None:
+    """What the options of a read or a write say; None where they say nothing.
+
+    Raises:
+        ConfigurationError: They say it twice.
+    """
+    if path is None and factory is None:
+        return None
+    keys = Keys(private=private, path=path, factory=factory, names=names)
+    if path is not None and factory is not None:
+        raise ConfigurationError(f"give {keys.path_option} or {keys.factory_option}, not both")
+    return keys
