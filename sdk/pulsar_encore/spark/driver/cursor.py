@@ -57,6 +57,7 @@ class Cursors:
         self._links: dict[str, ConsumerLink] = {}
         self._acked: dict[str, Position] = {}
         self._was_there: set[str] = set()  # topics that had it before
+        self._found: dict[str, Position] = {}  # where it was when it was taken
         #: Acks that failed since the last one that did not.
         self.errors: int = 0
 
@@ -79,7 +80,9 @@ class Cursors:
         acked = await self._links[topic].acked_position()
         if acked is None:
             return None
-        return _position_of(acked)
+        found = _position_of(acked)
+        self._found.setdefault(topic, found)
+        return found
 
     async def _hold(self, topic: str, begin: Position | None) -> ConsumerLink:
         subscription = Subscription(
@@ -138,8 +141,11 @@ class Cursors:
         if acked is None:
             return False
         position = _position_of(acked)
-        at_next = topic in self._was_there and position == Position(first, -1)
-        return at_next or position.order <= start.order
+        if position.order <= start.order:
+            return True
+        # One that was made behind what was read has kept nothing.
+        kept = topic in self._was_there or self._found[topic].order <= start.order
+        return kept and position == Position(first, -1)
 
     async def commit(self, positions: Mapping[str, Position]) -> None:
         """Ack up to what the checkpoint holds; what fails is logged and counted."""
