@@ -16,6 +16,7 @@ from typing import Final
 from ...client import Client, transport_of
 from ...errors import ConfigurationError, EncoreError, TransportError
 from ...exceptions import ConsumerBusy, TopicNotFound
+from ...ids import MessageId
 from ...options import ConsumerType, InitialPosition, Subscription
 from ...transport.base import AckPlan, ConsumerLink
 from ..admin import Admin
@@ -55,6 +56,7 @@ class Cursors:
         self._name: str = options.cursor.subscription
         self._links: dict[str, ConsumerLink] = {}
         self._acked: dict[str, Position] = {}
+        self._was_there: set[str] = set()  # topics that had it before
         self._found: dict[str, Position] = {}  # where it was when it was taken
         #: Acks that failed since the last one that did not.
         self.errors: int = 0
@@ -78,9 +80,7 @@ class Cursors:
         acked = await self._links[topic].acked_position()
         if acked is None:
             return None
-        found = EARLIEST
-        if acked.ledger_id() >= 0:
-            found = Position(acked.ledger_id(), acked.entry_id())
+        found = _position_of(acked)
         self._found.setdefault(topic, found)
         return found
 
@@ -93,8 +93,10 @@ class Cursors:
             initial_position=InitialPosition.Latest if begin is None else InitialPosition.Earliest,
             force_topic_creation=False,
         )
-        if self._admin is not None and not self._options.cursor.create:
-            if self._name not in (await self._admin.ledgers(topic)).subscriptions:
+        if self._admin is not None:
+            if self._name in (await self._admin.ledgers(topic)).subscriptions:
+                self._was_there.add(topic)
+            elif not self._options.cursor.create:
                 raise ConfigurationError(
                     f"{topic} has no subscription {self._name!r}: check the name, or set "
                     "subscriptionCreate=true"
@@ -119,14 +121,31 @@ class Cursors:
         """Topics whose subscription is held."""
         return self._links
 
-    def keeps(self, topic: str, start: Position) -> bool:
-        """Whether brokers have kept all behind `start`, because the subscription was not further.
+    async def keeps(self, topic: str, start: Position, first: int) -> bool:
+        """Whether brokers have kept all behind `start`, whose ledger is gone.
 
-        Its place when it was taken says so: a time-to-live or a quota that deletes what is not
-        acked moves it.
+        They have where the subscription is no further. A time-to-live or a quota that deletes what
+        is not acked moves it; so does the end of a ledger that was acked to it, to the beginning of
+        the next. An expiry that ends there too, while no query runs, cannot be told from that.
+
+        Args:
+            topic: Full name, of the partition if any.
+            start: What was read last.
+            first: The first ledger that is stored.
+
+        Raises:
+            TransportError: The brokers could not be asked.
         """
-        found = self._found.get(topic)
-        return found is not None and found.order <= start.order
+        link = self._links.get(topic)
+        acked = None if link is None else await link.acked_position()
+        if acked is None:
+            return False
+        position = _position_of(acked)
+        if position.order <= start.order:
+            return True
+        # One that was made behind what was read has kept nothing.
+        kept = topic in self._was_there or self._found[topic].order <= start.order
+        return kept and position == Position(first, -1)
 
     async def commit(self, positions: Mapping[str, Position]) -> None:
         """Ack up to what the checkpoint holds; what fails is logged and counted."""
@@ -171,3 +190,9 @@ class Cursors:
                 except (TransportError, TopicNotFound) as error:
                     log.warning("%s: the subscription %s stays: %s", topic, self._name, error)
             await link.close()
+
+
+def _position_of(acked: MessageId) -> Position:
+    if acked.ledger_id() < 0:
+        return EARLIEST
+    return Position(acked.ledger_id(), acked.entry_id())

@@ -169,7 +169,9 @@ class Progress:
         ledgers: dict[str, tuple[Ledger, ...]] = {}
         if moved and (counted or self._options.fail_on_data_loss):
             ledgers = await self._ledgers(moved)
-            self._check_ledgers({topic: begin.get(topic, EARLIEST) for topic in moved}, ledgers)
+            await self._check_ledgers(
+                {topic: begin.get(topic, EARLIEST) for topic in moved}, ledgers
+            )
         spans = {
             topic: Span(
                 begin.get(topic, EARLIEST),
@@ -219,7 +221,7 @@ class Progress:
     # What is gone
 
     def _check_ends(self, begin: Positions, last: Positions) -> None:
-        """A topic that ends begin what was read of it was deleted, and made again."""
+        """A topic that ends before what was read of it was deleted, and made again."""
         for topic, start in begin.items():
             position = last.get(topic)
             if position is not None and position != EARLIEST and position.place < start.place:
@@ -228,7 +230,9 @@ class Progress:
                     "made again, or its last messages were lost"
                 )
 
-    def _check_ledgers(self, begin: Positions, ledgers: Mapping[str, tuple[Ledger, ...]]) -> None:
+    async def _check_ledgers(
+        self, begin: Positions, ledgers: Mapping[str, tuple[Ledger, ...]]
+    ) -> None:
         """A ledger that is gone and was not read to its end took messages with it."""
         admin = self.cluster.admin
         for topic, stored in ledgers.items():
@@ -240,12 +244,20 @@ class Progress:
             entries = None if admin is None else admin.entries_of(start.ledger)
             if entries is not None and start.batch_index < 0 and start.entry >= entries - 1:
                 continue
-            if self._cursors is not None and self._cursors.keeps(topic, start):
+            if entries is None and await self._kept(topic, start, stored[0].id):
                 continue
             self._lost(
                 f"{topic}: messages behind {start} are gone, the first that is stored is in ledger "
-                f"{stored[0].id}: retention or a backlog quota deleted them begin they were read"
+                f"{stored[0].id}: retention or a backlog quota deleted them before they were read"
             )
+
+    async def _kept(self, topic: str, start: Position, first: int) -> bool:
+        cursors = self._cursors
+        if cursors is None:
+            return False
+        return await patiently(
+            lambda: cursors.keeps(topic, start, first), self._options, "ask for the subscription"
+        )
 
     def _lost(self, text: str) -> None:
         if self._options.fail_on_data_loss:

@@ -355,7 +355,8 @@ class Fetch:
             return False
         if self._first is None:
             if cutter.last == EARLIEST and not place[1]:
-                return False  # the first entry of the first ledger
+                self._check_ledgers(place)  # it is the first entry of the first that is there
+                return False
         elif self._unmoved or self._acked(_OPEN_S) < self._first:
             self._unmoved = True
             self._check_ledgers(place)

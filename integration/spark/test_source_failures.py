@@ -1,0 +1,349 @@
+"""What goes wrong at a real broker while the source reads: it is exact, or an error with a name."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+import pulsar_encore as encore
+from pulsar_encore.spark import DataLossError, StalledError
+from pulsar_encore.spark.positions import Position
+from pulsar_encore.spark.reading.ranges import ReadRange
+from pulsar_encore.wire import pb
+
+from ..admin import Admin
+from ..conftest import OwnPulsar
+from ..contract.bare import Bare
+from ..pulsar_server import Server
+from .kit import body, publish
+from .readers import Query, planned, read, rows_of, slow_read
+from .test_source import until
+
+MARKER = 10  # a snapshot of a replicated subscription: brokers show it to nobody
+
+
+def bodies(*numbers: int) -> list[bytes]:
+    return [body(number) for number in range(*numbers)]
+
+
+def values(rows: list[dict[str, Any]]) -> list[Any]:
+    return [row["value"] for row in rows]
+
+
+def store(server: Server, topic: str, kinds: str) -> list[tuple[int, int]]:
+    """An entry for each letter: "x" is a message, "m" a marker."""
+
+    async def run() -> list[tuple[int, int]]:
+        async with Bare(server.service_url) as bare:
+            made = await bare.produce(topic)
+            places = []
+            for number, kind in enumerate(kinds):
+                metadata = pb.MessageMetadata(
+                    producer_name=made.producer_success.producer_name,
+                    sequence_id=number,
+                    publish_time=int(time.time() * 1000),
+                )
+                if kind == "m":
+                    metadata.marker_type = MARKER
+                places.append(await bare.store(metadata, body(number)))
+            return places
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("kinds", ["xxxmmm", "mmm", "mxmmx", "xm"])
+def test_markers_wherever_they_are(pulsar: Server, topic: str, kinds: str) -> None:
+    """Only a broker with markers at the end of a topic says that there is more for ever."""
+    store(pulsar, topic, kinds)
+    wanted = [body(number) for number, kind in enumerate(kinds) if kind == "x"]
+    assert values(read(pulsar, topic, pollTimeoutMs=8000)) == wanted
+    assert values(read(pulsar, topic, pollTimeoutMs=8000, minPartitions=3)) == wanted
+    query = Query(pulsar, topic, startingOffsets="earliest", subscription="s", pollTimeoutMs=8000)
+    assert query.run() == wanted
+    query.stop()
+
+
+def test_markers_at_the_end_of_a_ledger_that_was_closed(
+    pulsar: Server, admin: Admin, topic: str
+) -> None:
+    places = store(pulsar, topic, "xxmm")
+    reader, [whole] = planned(pulsar, topic, pollTimeoutMs=8000)
+    admin.create_subscription(topic, "keep")
+    admin.unload(topic)
+    assert values(rows_of(reader, [whole])) == bodies(2)
+    assert whole.end.place == places[-1]
+    publish(pulsar, topic, [7])
+    assert values(rows_of(reader, [whole])) == bodies(2)
+
+
+def expire(admin: Admin, topic: str, subscription: str = "") -> None:
+    """As a time-to-live does every few minutes: what is older than a second, of all cursors."""
+    path = topic.replace("persistent://", "/persistent/")
+    which = f"subscription/{subscription}" if subscription else "all_subscription"
+    admin.call("POST", f"{path}/{which}/expireMessages/1")
+
+
+def test_messages_that_expire_while_they_are_read_are_read(
+    pulsar: Server, admin: Admin, topic: str
+) -> None:
+    publish(pulsar, topic, range(300))
+    admin.create_subscription(topic, "keep")
+    with slow_read(pulsar, topic) as reading:
+        found = next(reading)
+        time.sleep(2)
+        expire(admin, topic)
+        # Each goes past what was stored then, that of the reader too.
+        until(
+            lambda: all(
+                each["markDeletePosition"].endswith(":299")
+                for each in admin.internal_stats(topic)["cursors"].values()
+            ),
+            "all expired",
+        )
+        found += [value for batch in reading for value in batch]
+    assert found == bodies(300)
+
+
+def trimmed(pulsar: Server, admin: Admin, topic: str, *, expiring: bool) -> None:
+    """Close the ledger, and have it deleted; messages 10 to 20 are in it if they expire."""
+    if expiring:
+        publish(pulsar, topic, range(10, 20))
+    admin.unload(topic)
+    publish(pulsar, topic, range(20, 25))
+    if expiring:
+        time.sleep(2)
+        expire(admin, topic, "s")
+        until(
+            lambda: admin.subscription_stats(topic, "s")["msgBacklog"] == 0,
+            "the subscription moved",
+        )
+        publish(pulsar, topic, range(25, 30))
+    admin.trim(topic)
+    until(lambda: len(admin.internal_stats(topic)["ledgers"]) == 1, "the first ledger trimmed")
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+@pytest.mark.parametrize("expiring", [True, False])
+def test_a_subscription_whose_first_ledger_is_gone(
+    pulsar: Server, admin: Admin, topic: str, expiring: bool, restarted: bool
+) -> None:
+    """Read to its end it is no loss; with messages that expired it is, also of a running query."""
+    publish(pulsar, topic, range(10))
+    options: dict[str, Any] = {"startingOffsets": "earliest", "subscription": "s"}
+    query = Query(pulsar, topic, **options)
+    assert query.run() == bodies(10)
+    assert query.run() == []  # what was read is acked
+    if restarted:
+        query.stop()
+    trimmed(pulsar, admin, topic, expiring=expiring)
+    if restarted:
+        query = Query(pulsar, topic, query.offset, **options)
+    if expiring:
+        with pytest.raises(DataLossError, match=r"messages behind .* are gone"):
+            query.run()
+    else:
+        assert query.run() == bodies(20, 25)
+    query.stop()
+
+
+def test_what_expired_and_is_still_stored_is_read(pulsar: Server, admin: Admin, topic: str) -> None:
+    """The checkpoint says what is read, not the subscription."""
+    publish(pulsar, topic, range(10))
+    options: dict[str, Any] = {"startingOffsets": "earliest", "subscription": "s"}
+    query = Query(pulsar, topic, **options)
+    assert query.run() == bodies(10)
+    query.stop()
+    publish(pulsar, topic, range(10, 20))
+    time.sleep(2)
+    expire(admin, topic, "s")
+    until(lambda: admin.subscription_stats(topic, "s")["msgBacklog"] == 0, "the subscription moved")
+    query = Query(pulsar, topic, query.offset, **options)
+    assert query.run() == bodies(10, 20)
+    query.stop()
+
+
+def test_ledgers_that_go_between_plan_and_read_are_data_loss(
+    pulsar: Server, admin: Admin, topic: str
+) -> None:
+    publish(pulsar, topic, range(10))
+    admin.create_subscription(topic, "keep")
+    admin.unload(topic)
+    publish(pulsar, topic, range(10, 20))
+    reader, [whole] = planned(pulsar, topic)
+    allowing, _ = planned(pulsar, topic, failOnDataLoss="false")
+    assert values(rows_of(reader, [whole])) == bodies(20)
+    admin.skip_all(topic, "keep")
+    admin.trim(topic)
+    until(lambda: len(admin.internal_stats(topic)["ledgers"]) == 1, "the first ledger trimmed")
+    with pytest.raises(DataLossError, match=r"ledger \d+ is gone"):
+        rows_of(reader, [whole])
+    assert values(rows_of(allowing, [whole])) == bodies(10, 20)
+
+
+@pytest.mark.parametrize("web", [True, False])
+def test_a_topic_made_anew_between_plan_and_read_is_data_loss(
+    pulsar: Server, admin: Admin, topic: str, web: bool
+) -> None:
+    sent = publish(pulsar, topic, range(10))
+    reader, [whole] = planned(pulsar, topic, admin_url=web)
+    behind = Position(sent[3].ledger_id(), sent[3].entry_id())
+    admin.delete_topic(topic)
+    publish(pulsar, topic, range(50, 60))
+    with pytest.raises(DataLossError, match="deleted and made again"):
+        rows_of(reader, [ReadRange(topic, -1, behind, whole.end)])
+
+
+def test_a_topic_that_is_unloaded_while_it_is_read(
+    pulsar: Server, admin: Admin, topic: str
+) -> None:
+    publish(pulsar, topic, range(400), batch=5)
+    with slow_read(pulsar, topic) as reading:
+        found = next(reading)
+        for number, batch in enumerate(reading):
+            found += batch
+            if number in (0, 5, 12):
+                admin.unload(topic)
+    assert found == bodies(400)
+
+
+def compacted(pulsar: Server, admin: Admin, topic: str) -> None:
+    """Twenty keys five times, and the last two deleted; compacted."""
+
+    async def send() -> None:
+        async with encore.Client(pulsar.service_url) as client:
+            producer = await client.create_producer(topic, batching_enabled=False)
+            rounds = [(key, b"%d-%d" % (key, n)) for n in range(5) for key in range(20)]
+            for key, value in [*rounds, (18, None), (19, None)]:
+                await producer.send(value, partition_key=f"k{key}")
+
+    asyncio.run(send())
+    admin.create_subscription(topic, "keep")
+    path = topic.replace("persistent://", "/persistent/") + "/compaction"
+    admin.call("PUT", path)
+    until(lambda: admin.call("GET", path)["status"] == "SUCCESS", "compacted")
+    until(lambda: admin.internal_stats(topic)["compactedLedger"]["entries"] > 0, "its ledger")
+
+
+def test_a_compacted_topic(pulsar: Server, admin: Admin, topic: str) -> None:
+    """All of it, or the last of each key; limits count what is stored, and not what is left."""
+    compacted(pulsar, admin, topic)
+    last = [b"%d-4" % key for key in range(18)]
+    for options in ({}, {"minPartitions": 3}):
+        whole = values(read(pulsar, topic, pollTimeoutMs=8000, **options))
+        assert len(whole) == 102
+        assert whole[-3:] == [b"19-4", None, None]
+        kept = read(
+            pulsar, topic, pollTimeoutMs=8000, pulsar__reader__readCompacted="true", **options
+        )
+        assert values(kept) == last
+    for option, sizes in (("false", [30, 30, 30, 12]), ("true", [0, 0, 10, 8])):
+        query = Query(
+            pulsar,
+            topic,
+            startingOffsets="earliest",
+            maxEntriesPerTrigger=30,
+            pollTimeoutMs=8000,
+            pulsar__reader__readCompacted=option,
+        )
+        assert len(query.run()) == sum(sizes)
+        assert query.sizes == sizes
+
+
+class Memory:
+    """How much this process has grown at most, in bytes; a context manager."""
+
+    def __enter__(self) -> Memory:
+        self._process = psutil.Process()
+        self._before = self._process.memory_info().rss
+        self.most = 0
+        return self
+
+    def look(self) -> None:
+        self.most = max(self.most, self._process.memory_info().rss - self._before)
+
+    def __exit__(self, *_: object) -> None:
+        self.look()
+
+
+def send_large(server: Server, topic: str, sizes: Iterator[int]) -> None:
+    async def send() -> None:
+        async with encore.Client(server.service_url) as client:
+            producer = await client.create_producer(
+                topic, batching_enabled=False, chunking_enabled=True
+            )
+            for number, size in enumerate(sizes):
+                await producer.send(bytes([number]) * size)
+
+    asyncio.run(send())
+
+
+@pytest.mark.parametrize(("size", "count"), [(5_000_000, 40), (12_000_000, 16)])
+def test_messages_as_large_as_can_be_and_larger(
+    pulsar: Server, topic: str, size: int, count: int
+) -> None:
+    """Near the broker's 5 MiB, and in pieces of that; a task holds a part of them at a time."""
+    send_large(pulsar, topic, (size for _ in range(count)))
+    reader, ranges = planned(pulsar, topic, minPartitions=2)
+    found: list[tuple[int, int, int]] = []
+    with Memory() as memory:
+        for each in ranges:
+            for batch in reader.read(each):
+                for value in batch.column("value"):
+                    data = value.as_py()
+                    found.append((data[0], data[-1], len(data)))
+                memory.look()
+    assert found == [(number, number, size) for number in range(count)]
+    assert memory.most < 0.75 * size * count, f"{memory.most / 1e6:.0f} MB"
+
+
+def test_a_broker_that_is_down_and_comes_back(own_pulsar: OwnPulsar, topic: str) -> None:
+    """At the start, between batches and while a range is read: an error with a name, in time."""
+    broker = own_pulsar()
+    broker.start()
+    server = Server(broker.service_url, broker.admin_url, "own")
+    hurried = {
+        "pulsar__client__operationTimeoutMs": 2000,
+        "pulsar__client__connectionTimeoutMs": 1000,
+        "fetchOffset__numRetries": 1,
+        "fetchOffset__retryIntervalMs": 100,
+        "pollTimeoutMs": 3000,
+    }
+    publish(server, topic, range(300))
+    query = Query(server, topic, startingOffsets="earliest", subscription="s", **hurried)
+    assert query.run() == bodies(300)
+    with slow_read(server, topic, **hurried) as reading:
+        next(reading)
+        broker.stop()
+        began = time.monotonic()
+        with pytest.raises((StalledError, encore.TransportError)) as told:
+            list(reading)
+        assert time.monotonic() - began < 12
+        assert topic in str(told.value)
+    with pytest.raises(encore.TransportError):
+        query.run()
+    with pytest.raises(encore.TransportError) as refused:
+        read(server, topic, **hurried)
+    assert str(broker.service_url).rpartition(":")[2] in str(refused.value)
+    broker.start()
+    publish(server, topic, range(300, 310))
+    assert query.run() == bodies(300, 310)
+    assert values(read(server, topic, **hurried)) == bodies(310)
+    query.stop()
+
+
+def test_ends_by_id_in_a_compacted_away_place(pulsar: Server, admin: Admin, topic: str) -> None:
+    compacted(pulsar, admin, topic)
+    ledger = admin.internal_stats(topic)["ledgers"][0]["ledgerId"]
+    ends = {
+        "startingOffsets": json.dumps({topic: f"{ledger}:3"}),
+        "endingOffsets": json.dumps({topic: f"{ledger}:90"}),
+    }
+    assert len(read(pulsar, topic, **ends)) == 88
+    kept = read(pulsar, topic, pulsar__reader__readCompacted="true", **ends)
+    assert values(kept) == [b"%d-4" % key for key in range(11)]
