@@ -316,6 +316,9 @@ class Fetch:
         place, start = (ledger, entry), self._wanted.start
         if self._cutter.done or Position(*place).order <= start.order:
             return False
+        if place > self._wanted.end.place:
+            self._cutter.passed(ledger, entry)
+            return False
         if why is Unread.TORN and self._goes_back(place):
             return True
         if why is Unread.SEALED:
