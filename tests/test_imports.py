@@ -73,7 +73,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("__init__.py",),
     # Spark, bottom-up
     ("spark/errors.py", "spark/parsing.py", "spark/positions.py", "spark/planning.py"),
-    ("spark/connecting.py", "spark/columns.py", "spark/keys.py"),
+    ("spark/connecting.py", "spark/columns.py", "spark/keys.py", "spark/narrowing.py"),
     ("spark/runtime.py", "spark/options.py", "spark/admin.py"),
     ("spark/reading/",),
     ("spark/driver/",),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 from reading_kit import TOPIC, Stream, numbered, publish, read_batch, read_ranges, source
@@ -172,6 +173,9 @@ def test_an_empty_topic_is_no_rows_and_a_missing_one_is_said(broker: BrokerThrea
     url = broker.url
     publish(url)
     assert read_batch(url) == []
+    made = source(url)
+    # What PySpark makes of a batch without ranges.
+    assert read_ranges(made.reader(made.schema()), [InputPartition(None)]) == []
     with pytest.raises(encore.ConfigurationError, match=r"there is no topic .*/nowhere"):
         read_batch(url, topic="nowhere")
     assert read_batch(url, topic="nowhere", waitingForNonExistedTopic="true") == []

@@ -139,6 +139,7 @@ def test_a_replay_has_an_id_of_its_own_unless_one_is_given() -> None:
             "never sent in clear",
         ),
         ({"service.url": URL, "pulsar.reader.cryptoPrivateKeyPath": "/a"}, "is an option of read"),
+        ({"service.url": URL, "flushIntervalRows": "10"}, "maxPendingMessages says how many rows"),
         ({"service.url": URL, "topic": "a/b"}, "topic must be a name"),
         ({"service.url": URL, "pulsar.client.bogus": "1"}, "no option pulsar.client.bogus"),
     ],

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from .positions import Position
+from .positions import LAST_ENTRY, Position
 
 
 class Ledger(NamedTuple):
@@ -75,6 +75,8 @@ class Span:
         if self.empty:
             return []
         start, end = self.start, self.end
+        if end.entry == LAST_ENTRY:
+            return None
         # A position in a batch leaves the rest of its entry to be read.
         first = start.entry + (start.batch_index < 0)
         if start.ledger == end.ledger:

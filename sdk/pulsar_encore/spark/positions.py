@@ -61,6 +61,9 @@ EARLIEST: Final = Position(-1, -1, -1)
 LATEST: Final = Position(_MOST, _MOST, -1)
 """Behind the last message there is; never part of an offset."""
 
+LAST_ENTRY: Final = _MOST
+"""Of a ledger, whichever that is."""
+
 Offsets = Mapping[str, Position]
 """A position for each topic or partition, by full name."""
 

@@ -1,6 +1,8 @@
 """A batch: planned once, from what is stored then.
 
-Owns `PulsarBatchReader`, which PySpark calls: `partitions` in the driver, `read` in tasks.
+Owns `PulsarBatchReader`, which PySpark calls: `partitions` in the driver, `read` in tasks; and
+`NarrowedBatchReader`, which it also tells the filters of the query. PySpark refuses one that can
+take filters where `spark.sql.python.filterPushdown.enabled` is false, as it is by itself.
 """
 
 from __future__ import annotations
@@ -8,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from ..narrowing import Narrowing, narrowing_of
 from ..options import ReadOptions
 from ..planning import Span
 from ..positions import EARLIEST, Position, later
@@ -36,6 +39,7 @@ class PulsarBatchReader(DataSourceReader):
         self._options = options
         self._schema = schema
         self._plan_of_values = plan
+        self._narrowing = Narrowing()
 
     def partitions(self) -> list[InputPartition]:
         """The ranges of the tasks.
@@ -61,6 +65,8 @@ class PulsarBatchReader(DataSourceReader):
         numbers = await cluster.topics()
         check_topics(options.start, "startingOffsets", numbers)
         check_topics(options.end, "endingOffsets", numbers)
+        narrowing = self._narrowing
+        numbers = {topic: each for topic, each in numbers.items() if narrowing.keeps(topic, each)}
         last = await cluster.last(numbers)
         begin: dict[str, Position] = {}
         end: dict[str, Position] = {}
@@ -72,18 +78,25 @@ class PulsarBatchReader(DataSourceReader):
                 begin[topic] = await countable(cluster, topic, begin[topic])
             end[topic] = await end_of(cluster, options, topic, position)
         ledgers = await cluster.ledgers(begin)
-        spans = {
-            topic: Span(
-                start,
-                later(start, end[topic]),
-                ledgers.get(topic, ()),
-                cluster.per_entry.get(topic, 1.0),
-            )
-            for topic, start in begin.items()
-        }
+        spans: dict[str, Span] = {}
+        for topic, start in begin.items():
+            of_topic = ledgers.get(topic, ())
+            first, stop = narrowing.span(start, later(start, end[topic]), of_topic)
+            per_entry = cluster.per_entry.get(topic, 1.0)
+            spans[topic] = Span(first, later(first, stop), of_topic, per_entry)
         return ranges_of(spans, numbers, options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range; see `reading.task.read_range`."""
-        assert isinstance(partition, ReadRange)
+        if not isinstance(partition, ReadRange):  # what PySpark makes of no ranges at all
+            return iter(())
         return read_range(self._options, self._schema, self._plan_of_values, partition)
+
+
+class NarrowedBatchReader(PulsarBatchReader):
+    """Reads less than all of that, where the filters of the query say so."""
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
+        """Take the filters of a query, all of which hold; gives them back, for Spark to apply."""
+        self._narrowing = narrowing_of(filters, self._options.shape.prefix)
+        return filters

@@ -480,6 +480,9 @@ class Fetch:
             self._first = place
         if self._cutter.done or Position(*place).order <= start.order:
             return False
+        if place > self._wanted.end.place:
+            self._cutter.passed(ledger, entry)
+            return False
         if why is Unread.TORN and self._goes_back(place):
             return True
         if why is Unread.SEALED:

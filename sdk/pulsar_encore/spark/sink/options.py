@@ -295,6 +295,13 @@ _READING: Final = frozenset(
         "maxRecordsPerBatch",
     )
 )
+# Names that others have for something, and what does it here.
+_HINTS: Final[Mapping[str, str]] = {
+    "flushintervalrows": (
+        "maxPendingMessages says how many rows may be sent and not yet stored, and a task waits "
+        "for all of them at its end"
+    ),
+}
 # What save(), toTable() and start() add.
 _SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 
@@ -351,6 +358,8 @@ def _parsed(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
             continue
         if lowered in _READING or lowered.startswith(READER):
             raise ConfigurationError(f"{name} is an option of reading, and this is a write")
+        if lowered in _HINTS:
+            raise ConfigurationError(f"there is no option {name!r}: {_HINTS[lowered]}")
         if lowered not in _FIRST:
             raise ConfigurationError(
                 f"there is no option {name!r}{nearest(name, _SPELLED)} of the pulsar sink"
