@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -92,7 +92,7 @@ def holds(one: Filter, row: Stored) -> bool | None:
 
 def filters_of(column: str, value: st.SearchStrategy[Any], text: bool) -> st.SearchStrategy[Filter]:
     name = st.just((f"__{column}",))
-    maybe = st.one_of(value, st.none())
+    maybe = st.one_of(*[value] * 5, st.none())
     kinds: list[st.SearchStrategy[Filter]] = [
         st.builds(kind, name, maybe)
         for kind in (
@@ -112,16 +112,16 @@ def filters_of(column: str, value: st.SearchStrategy[Any], text: bool) -> st.Sea
             for kind in (StringContains, StringStartsWith, StringEndsWith)
         ]
     found = st.one_of(kinds)
-    return st.one_of(found, st.builds(Not, found))
+    return st.one_of(*[found] * 3, st.builds(Not, found))
 
 
 NAMES = st.sampled_from((*TOPICS, "persistent", "a", "-partition-", "1", "zz"))
-SMALL = st.integers(-2, 9)
+SMALL = st.integers(-1, 8)
 ALL = st.one_of(
+    *[filters_of("ledgerId", SMALL, False)] * 3,
+    *[filters_of("entryId", SMALL, False)] * 2,
     filters_of("topic", NAMES, True),
     filters_of("partition", SMALL, False),
-    filters_of("ledgerId", SMALL, False),
-    filters_of("entryId", SMALL, False),
     filters_of("batchIndex", SMALL, False),
     filters_of("publishTime", SMALL, False),
 )
@@ -133,7 +133,7 @@ def topics(draw: st.DrawFn) -> dict[str, tuple[Ledger, ...]]:
     return {
         topic: tuple(
             Ledger(number, draw(st.integers(0, 4)), 0, closed=True)
-            for number in sorted(draw(st.sets(st.integers(0, 7), max_size=4)))
+            for number in sorted(draw(st.sets(st.integers(0, 7), min_size=2, max_size=6)))
         )
         for topic in TOPICS
     }
@@ -150,9 +150,10 @@ def messages(topic: str, ledgers: tuple[Ledger, ...], times: int) -> list[Stored
     ]
 
 
+@settings(max_examples=400)
 @given(
     stored=topics(),
-    filters=st.lists(ALL, max_size=4),
+    filters=st.lists(ALL, min_size=1, max_size=3),
     known=st.booleans(),
     parts=st.integers(1, 3),
     times=st.integers(),

@@ -113,8 +113,8 @@ def _has_filters() -> bool:
     """Whether PySpark is about to hand over filters, as where a session has that enabled.
 
     There is nothing else to tell it by: no configuration comes here, and of a reader that takes
-    filters PySpark makes an error where they are disabled. Called in another way than 4.3 does it, a
-    reader gets none, which is right, and slower.
+    filters PySpark makes an error where they are disabled. Called in another way than 4.3 does
+    it, a reader gets none, which is right, and slower.
     """
     frame = inspect.currentframe()
     while frame is not None:
