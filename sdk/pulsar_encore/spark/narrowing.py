@@ -2,7 +2,7 @@
 
 Owns `Narrowing`. It only leaves out what no filter could let through, and Spark filters what is
 read all the same, so a filter that is not understood costs nothing but time. Known are those of the
-topic, the partition, the ledger and, in one ledger, the entry.
+topic, the partition, the ledger and, beside one of the ledger, the entry.
 
 Publish times are not: producers set them by their own clocks, so they are in no order within a
 topic, and a broker's search by time, which takes them to be, may skip what a filter wants.
@@ -61,11 +61,6 @@ class Bounds:
         highs = [each for each in (self.high, high) if each is not None]
         return Bounds(max(lows, default=None), min(highs, default=None))
 
-    @property
-    def only(self) -> int | None:
-        """The one number that is in it; None where there are none or several."""
-        return self.low if self.low == self.high else None
-
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
@@ -73,7 +68,8 @@ class Narrowing:
 
     Attributes:
         topic, partition: Filters of what all messages of a topic or partition have in common.
-        ledgers, entries: Where messages are; entries count where there is one ledger only.
+        ledgers: Where messages are.
+        entries: Likewise, in each ledger: of a span, those of its first and its last say something.
     """
 
     topic: tuple[Filter, ...] = ()
@@ -101,8 +97,7 @@ class Narrowing:
             start, end: Of what would be read: behind this, up to that.
             ledgers: Of the topic, in order; those that are known.
         """
-        low, high, only = self.ledgers.low, self.ledgers.high, self.ledgers.only
-        entries = Bounds() if only is None else self.entries
+        low, high, entries = self.ledgers.low, self.ledgers.high, self.entries
         if low is not None:
             first = max(0, entries.low or 0)
             start = later(start, Position(low, first - 1))
