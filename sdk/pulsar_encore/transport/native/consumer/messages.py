@@ -272,8 +272,8 @@ class BatchMessages(Sequence[BatchMessage]):
     __slots__ = ("batch", "starts")
 
     def __init__(self, batch: Batch, starts: Sequence[int]) -> None:
-        self.batch = batch
-        self.starts = starts
+        self.batch: Batch = batch
+        self.starts: Sequence[int] = starts
 
     def __len__(self) -> int:
         return len(self.starts)
