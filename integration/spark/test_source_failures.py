@@ -18,9 +18,8 @@ from pulsar_encore.spark.reading.ranges import ReadRange
 from pulsar_encore.wire import pb
 
 from ..admin import Admin
-from ..conftest import OwnPulsar
 from ..contract.bare import Bare
-from ..pulsar_server import Server
+from ..pulsar_server import Broker, Server, own_broker
 from .kit import body, publish
 from .readers import Query, planned, read, rows_of, slow_read
 from .test_source import until
@@ -302,11 +301,17 @@ def test_messages_as_large_as_can_be_and_larger(
     assert memory.most < 0.75 * size * count, f"{memory.most / 1e6:.0f} MB"
 
 
-def test_a_broker_that_is_down_and_comes_back(own_pulsar: OwnPulsar, topic: str) -> None:
+@pytest.fixture
+def own() -> Iterator[Broker]:
+    """A broker of this test, to kill; of one kind, as it takes long to start."""
+    with own_broker("standalone") as broker:
+        yield broker
+
+
+def test_a_broker_that_is_down_and_comes_back(own: Broker, topic: str) -> None:
     """At the start, between batches and while a range is read: an error with a name, in time."""
-    broker = own_pulsar()
-    broker.start()
-    server = Server(broker.service_url, broker.admin_url, "own")
+    broker = own
+    server = Server(service_url=broker.service_url, admin_url=broker.admin_url, origin="standalone")
     hurried = {
         "pulsar__client__operationTimeoutMs": 2000,
         "pulsar__client__connectionTimeoutMs": 1000,
@@ -315,11 +320,12 @@ def test_a_broker_that_is_down_and_comes_back(own_pulsar: OwnPulsar, topic: str)
         "pollTimeoutMs": 3000,
     }
     publish(server, topic, range(300))
+    Admin(server.admin_url).create_subscription(topic, "keep")
     query = Query(server, topic, startingOffsets="earliest", subscription="s", **hurried)
     assert query.run() == bodies(300)
     with slow_read(server, topic, **hurried) as reading:
         next(reading)
-        broker.stop()
+        broker.kill()
         began = time.monotonic()
         with pytest.raises((StalledError, encore.TransportError)) as told:
             list(reading)
@@ -330,8 +336,10 @@ def test_a_broker_that_is_down_and_comes_back(own_pulsar: OwnPulsar, topic: str)
     with pytest.raises(encore.TransportError) as refused:
         read(server, topic, **hurried)
     assert str(broker.service_url).rpartition(":")[2] in str(refused.value)
+    query.stop()
     broker.start()
     publish(server, topic, range(300, 310))
+    query = Query(server, topic, query.offset, subscription="s", **hurried)
     assert query.run() == bodies(300, 310)
     assert values(read(server, topic, **hurried)) == bodies(310)
     query.stop()

@@ -191,6 +191,21 @@ def test_down_between_batches_it_is_said_and_the_query_can_go_on(broker: BrokerT
     query.reader.stop()
 
 
+def test_back_after_a_while_it_is_found_at_the_next_look(broker: BrokerThread) -> None:
+    """And not when the backoff of a connection that was lost long ago has passed."""
+    publish(broker.url, *numbered(10))
+    once = {**HURRIED, "fetchOffset__numRetries": 0, "latestOffsetPollMs": 0}
+    query = Stream(broker.url, startingOffsets="earliest", **once).run()
+    broker.outage()
+    for _ in range(3):
+        with pytest.raises(encore.TransportError):
+            query.step()
+        time.sleep(0.04)
+    broker.resume()
+    publish(broker.url, *numbered(10, 10))
+    assert query.run().values() == numbered(20)
+
+
 def test_down_for_a_moment_between_batches_is_not_told(broker: BrokerThread) -> None:
     publish(broker.url, *numbered(10))
     query = Stream(broker.url, startingOffsets="earliest", latestOffsetPollMs=0)

@@ -129,6 +129,10 @@ class Cluster:
             if self._may_be_missing:
                 return None
             raise _missing(topic) from error
+        except TransportError as error:
+            if error.retryable:
+                await self.forget(topic)  # its backoff is longer than ours; a new one asks at once
+            raise
         if last.entry_id() < 0:
             return EARLIEST
         size = max(1, last.batch_size or last.batch_index() + 1)

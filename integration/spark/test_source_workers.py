@@ -1,0 +1,101 @@
+"""What only Spark itself can do to a read: kill its workers, or own the source's name."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pulsar_encore.spark import register
+
+from ..admin import Admin
+from ..pulsar_server import Server
+from .kit import body, more_than_once, publish, reading, values
+from .test_source import until
+
+MESSAGES = 60_000
+
+
+def workers() -> list[psutil.Process]:
+    """Python processes that run tasks: below the daemon that forks them."""
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        try:
+            parent = each.parent()
+            if parent is not None and "pyspark.daemon" in " ".join(parent.cmdline()):
+                found.append(each)
+        except psutil.Error:
+            continue
+    return found
+
+
+def failed_tasks(spark: SparkSession, group: str) -> int:
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(each) for each in tracker.getJobIdsForGroup(group)]
+    stages = [tracker.getStageInfo(each) for job in jobs if job for each in job.stageIds]
+    return sum(stage.numFailedTasks for stage in stages if stage)
+
+
+def test_workers_killed_while_they_read_a_batch(
+    spark: SparkSession, pulsar: Server, admin: Admin, topic: str, folder: Path
+) -> None:
+    publish(pulsar, topic, range(MESSAGES), batch=100)
+    admin.create_subscription(topic, "keep")
+    frame = reading(
+        spark.read,
+        pulsar,
+        topic,
+        minPartitions=2,
+        maxRecordsPerBatch=50,
+        pulsar__reader__receiverQueueSize=50,
+    ).load()
+    errors: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            spark.sparkContext.setJobGroup(topic, "a batch")
+            frame.write.parquet(str(folder / "rows"))
+        except BaseException as error:
+            errors.append(error)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+
+    def reads() -> bool:
+        names = admin.stats(topic)["subscriptions"]
+        return any(name != "keep" and "-probe-" not in name for name in names)
+
+    until(reads, "a task that reads")
+    assert writing.is_alive()
+    killed = workers()
+    for each in killed:
+        each.kill()
+    writing.join(120)
+    assert not writing.is_alive()
+    assert errors == []
+    assert killed, "somebody read"
+    assert failed_tasks(spark, topic) > 0, "and its task was done again"
+    found = values(spark.read.parquet(str(folder / "rows")))
+    assert more_than_once(found) == {}
+    assert sorted(found) == [body(each) for each in range(MESSAGES)]
+
+
+def test_another_name_where_a_jvm_source_has_ours(
+    spark: SparkSession, pulsar: Server, topic: str
+) -> None:
+    """Spark refuses a name that the class path has; the source takes any other."""
+    publish(pulsar, topic, range(5))
+    with pytest.raises(PySparkException, match="already exists"):
+        register(spark, "parquet")  # which the JVM owns, as a connector's jar "pulsar"
+    register(spark, "pulsar-encore")
+    frame = (
+        spark.read.format("pulsar-encore")
+        .option("service.url", pulsar.service_url)
+        .option("topic", topic)
+        .load()
+    )
+    assert values(frame) == [body(each) for each in range(5)]
