@@ -187,7 +187,7 @@ def told_unread(sink: Collector) -> list[tuple[int, str]]:
         (entry, why.name)
         for name, *details in sink.told
         if name == "unread"
-        for _, entry, why in details[1]
+        for _, entry, why, _ in details[1]
     ]
 
 
