@@ -161,6 +161,16 @@ def test_long_batches_of_messages_that_are_alike(
         reader().open(body[6:], 0, len(body) - 7)
 
 
+@pytest.mark.parametrize("count", [1, 30, 37, 38, 60, 600])
+@pytest.mark.parametrize("byte", [b"\xff", b"\0", b"\x18"])
+def test_a_batch_of_one_byte_over_and_over_is_an_error_by_name(count: int, byte: bytes) -> None:
+    made = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2)
+    made.num_messages_in_batch = count
+    body = encode_body(made, byte * 600)
+    with pytest.raises(EntryError):
+        reader().open(body, 0, len(body))
+
+
 @given(singles(), st.randoms(use_true_random=False))
 def test_a_damaged_entry_is_an_error_by_name_or_still_an_entry(
     messages: list[tuple[pb.SingleMessageMetadata, bytes]], rng: Random

@@ -331,9 +331,9 @@ class EntryReader:
         add = starts.append
         removed = False
         # Messages of the same size begin alike: what is equal needs no second look.
-        head, stride, streak = _NO_SIZE, 0, 0
+        head, stride, streak = b"", 0, 0
         while len(starts) < count:
-            if buffer.startswith(head, at):
+            if stride and buffer.startswith(head, at):
                 streak += 1
                 if streak < _STREAK or len(starts) + _MANY > count:
                     add(at)
