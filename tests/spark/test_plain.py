@@ -86,6 +86,13 @@ def test_a_message_that_holds_more_is_not_plain(
     assert before is not None
 
 
+@pytest.mark.parametrize("size", [b"\x85\x80\x80\x80\x10", b"\xff" * 9 + b"\x01", b"\xff" * 40])
+def test_a_number_that_reaches_beyond_the_batch_is_not_plain(size: bytes) -> None:
+    metadata = b"\x18" + size
+    message = len(metadata).to_bytes(4, "big") + metadata + b"abcde"
+    assert plain_messages(message * 60, range(0, 60 * len(message), len(message))) is None
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), max_size=30))
 def test_a_column_is_what_was_gathered(steps: list[tuple[int, int]]) -> None:
     column, once = Gathered(pa.int64()), 7

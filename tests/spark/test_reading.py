@@ -84,6 +84,15 @@ def test_what_a_message_tells_is_in_its_columns(url: str) -> None:
         assert age < datetime.timedelta(minutes=5)
 
 
+def test_times_that_spark_does_not_have_end_no_read(url: str) -> None:
+    """Of a producer that took nanoseconds for milliseconds, say."""
+    wrong = [1_700_000_000_000_000_000, 253_402_300_800_000]
+    publish(url, *({"content": b"%d" % at, "event_timestamp": at} for at in [*wrong, 5_000]))
+    told = {row["value"]: row["__eventTime"] for row in read_batch(url)}
+    epoch = datetime.datetime(1970, 1, 1, 0, 0, 5, tzinfo=datetime.UTC)
+    assert told == {b"%d" % wrong[0]: None, b"%d" % wrong[1]: None, b"5000": epoch}
+
+
 def test_a_users_schema_chooses_columns_and_their_order(url: str) -> None:
     publish(url, {"content": b"a", "partition_key": "k"})
     schema = StructType([StructField("__key", BinaryType()), StructField("value", BinaryType())])

@@ -56,14 +56,17 @@ def plain_messages(buffer: bytes, starts: Sequence[int]) -> Plain | None:
     if (data[np.minimum(at, len(data) - 1)] != _PAYLOAD_SIZE).any():
         return None
     sizes, at = _varints(data, at + 1)
+    ends = begins + sizes
+    if (sizes < 0).any() or (ends > len(data)).any():
+        return None  # a number that is longer than it need be
     if (at == begins).all():
-        return Plain(buffer, begins, begins + sizes, None)
+        return Plain(buffer, begins, ends, None)
     if (at >= begins).any() or (data[at] != _SEQUENCE).any():
         return None
     sequence_ids, at = _varints(data, at + 1)
     if (at != begins).any():
         return None
-    return Plain(buffer, begins, begins + sizes, sequence_ids)
+    return Plain(buffer, begins, ends, sequence_ids)
 
 
 def _varints(data: NDArray[np.uint8], at: Numbers) -> tuple[Numbers, Numbers]:

@@ -41,7 +41,7 @@ from ..admin import Admin
 from ..connecting import Connection
 from ..errors import DataLossError, StalledError
 from ..options import Reading
-from ..positions import EARLIEST, Position
+from ..positions import EARLIEST, LAST_ENTRY, Position
 from ..runtime import Runtime
 from .cutting import Cut, Cutter
 
@@ -373,7 +373,9 @@ class Fetch:
             TransportError: The web service could not be asked.
         """
         wanted, last = self._wanted, self._cutter.last.place
-        known = (*wanted.ledgers, wanted.end.place)
+        known = list(wanted.ledgers)
+        if wanted.end.entry != LAST_ENTRY:  # else a filter's word, for a ledger that need not be
+            known.append(wanted.end.place)
         passed = {ledger for ledger, entry in known if last < (ledger, entry) and ledger < place[0]}
         if not passed:
             return

@@ -31,6 +31,7 @@ from .payloads import Payloads
 from .values.base import Values
 
 _MANY: Final = 48  # messages of an entry, for which it pays to make their ids at once
+_LAST_US: Final = 253_402_300_799_999_999  # the end of the year 9999
 _MOST_BYTES: Final = 4 * 1024 * 1024
 _LETTER_KEYS: Final = {each.key for each in LETTER}
 
@@ -232,9 +233,16 @@ def _of_place(read: Callable[[Delivery], Any]) -> _Gather:
     return gather
 
 
+def _publish_time(message: RawMessage) -> int:
+    """In us; one that Spark has no time for is the last that it has."""
+    return min(message.publish_timestamp() * 1000, _LAST_US)
+
+
 def _event_time(message: RawMessage) -> int | None:
-    """In us."""
-    return message.event_timestamp() * 1000 or None
+    """In us; None where there is none, and where it is none that Spark has (of a producer, say,
+    that took nanoseconds)."""
+    time_us = message.event_timestamp() * 1000
+    return time_us if 0 < time_us <= _LAST_US else None
 
 
 def _schema_version(message: RawMessage) -> bytes | None:
@@ -255,13 +263,13 @@ def _sequence_id(message: Any) -> int | None:
         return None
     entry = message.entry_metadata
     found: int = own.sequence_id if own.HasField("sequence_id") else entry.sequence_id
-    return found
+    return found if found < 1 << 63 else found - (1 << 64)  # signed, as Java's
 
 
 _GATHER: Final[dict[str, _Gather]] = {
     "key": _of_each(lambda message: message.partition_key_bytes(), None),
     "messageId": _message_ids,
-    "publishTime": _of_entry(lambda message: message.publish_timestamp() * 1000),
+    "publishTime": _of_entry(_publish_time),
     "eventTime": _of_each(_event_time, None),
     "messageProperties": _of_each(lambda message: list(message.properties().items()) or (), ()),
     "partition": lambda block, partition, into: into.repeat(partition, block.count),
