@@ -8,6 +8,7 @@ take filters where `spark.sql.python.filterPushdown.enabled` is false, as it is 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -79,12 +80,18 @@ class PulsarBatchReader(DataSourceReader):
             end[topic] = await end_of(cluster, options, topic, position)
         ledgers = await cluster.ledgers(begin)
         spans: dict[str, Span] = {}
+        made_up: set[str] = set()  # topics whose end is a filter's word, and perhaps no entry
         for topic, start in begin.items():
             of_topic = ledgers.get(topic, ())
             first, stop = narrowing.span(start, later(start, end[topic]), of_topic)
+            if stop != later(start, end[topic]):
+                made_up.add(topic)
             per_entry = cluster.per_entry.get(topic, 1.0)
             spans[topic] = Span(first, later(first, stop), of_topic, per_entry)
-        return ranges_of(spans, numbers, options)
+        return [
+            replace(each, is_end_stored=each.topic not in made_up)
+            for each in ranges_of(spans, numbers, options)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range; see `reading.task.read_range`."""

@@ -41,7 +41,7 @@ from ..admin import Admin
 from ..connecting import Connection
 from ..errors import DataLossError, StalledError
 from ..options import Reading
-from ..positions import EARLIEST, LAST_ENTRY, Position
+from ..positions import EARLIEST, Position
 from ..runtime import Runtime
 from .cutting import Cut, Cutter
 
@@ -69,6 +69,7 @@ class ReadRange(InputPartition):
         start: The last message before it.
         end: Its last message.
         ledgers: Closed ones that it goes over, and the last entry of each; those that are known.
+        is_end_stored: Its end is an entry that was there, and not a number in a filter.
     """
 
     topic: str
@@ -76,6 +77,7 @@ class ReadRange(InputPartition):
     start: Position
     end: Position
     ledgers: tuple[tuple[int, int], ...] = ()
+    is_end_stored: bool = True
 
     def __str__(self) -> str:
         return f"{self.topic} behind {self.start} up to {self.end}"
@@ -374,7 +376,7 @@ class Fetch:
         """
         wanted, last = self._wanted, self._cutter.last.place
         known = list(wanted.ledgers)
-        if wanted.end.entry != LAST_ENTRY:  # else a filter's word, for a ledger that need not be
+        if wanted.is_end_stored:
             known.append(wanted.end.place)
         passed = {ledger for ledger, entry in known if last < (ledger, entry) and ledger < place[0]}
         if not passed:
