@@ -167,6 +167,7 @@ class Brokers:
         self.url = url
         self.stats: dict[str, dict[str, Any]] = {}
         self.asked: list[str] = []
+        self.away = False
 
     def options(self, **more: str) -> dict[str, str]:
         return {
@@ -198,7 +199,7 @@ def brokers() -> Iterator[Brokers]:
             name = self.path.split("/")[-2]
             found = made.stats.get(name)
             body = json.dumps(found or {"reason": "not there"}).encode()
-            self.send_response(200 if found else 404)
+            self.send_response(503 if made.away else 200 if found else 404)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -270,14 +271,25 @@ def test_a_web_service_that_is_away_is_counted_and_told(
     brokers: Brokers, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[QueryMetrics] = []
+    brokers.away = True
     listener = PulsarProgressListener(told.append, brokers.options())
     with caplog.at_level(logging.WARNING, "pulsar_encore.spark"):
         listener.onQueryProgress(progress(1, {HOME: "5:9:-1"}, **seen(3, 7.5)))
     assert (told[0].ask_errors, told[0].backlog_entries, told[0].rows) == (1, None, 3)
     assert "the backlog is not known" in caplog.text
+    brokers.away = False
     brokers.store("orders", [(5, 10, 1000)], "5:9")
     listener.onQueryProgress(progress(2, {HOME: "5:8:-1"}))
     assert (told[1].ask_errors, told[1].backlog_entries) == (1, 1)
+
+
+def test_a_topic_that_was_deleted_has_no_backlog(brokers: Brokers) -> None:
+    brokers.store("orders", [(5, 10, 1000)], "5:9")
+    listener = PulsarProgressListener(options=brokers.options(subscription="job"))
+    ends = {HOME: "5:7:-1", "persistent://public/default/deleted": "4:2:-1"}
+    listener.onQueryProgress(progress(1, ends, ends))
+    [found] = listener.queries.values()
+    assert (list(found.backlog), found.backlog_entries, found.ask_errors) == ([HOME], 2, 0)
 
 
 def test_a_ledger_that_nobody_knows_is_no_backlog_of_0(brokers: Brokers) -> None:

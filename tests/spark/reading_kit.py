@@ -18,7 +18,9 @@ TOPIC = "persistent://public/default/t"
 def source(url: str, **options: Any) -> PulsarDataSource:
     """Options with `__` for dots."""
     given = {name.replace("__", ".").lower(): str(value) for name, value in options.items()}
-    return PulsarDataSource({"service.url": url, "topic": TOPIC, **given})
+    if "topicspattern" not in given:
+        given.setdefault("topic", TOPIC)
+    return PulsarDataSource({"service.url": url, **given})
 
 
 def read_ranges(reader: Any, ranges: Sequence[Any]) -> list[dict[str, Any]]:

@@ -168,7 +168,7 @@ def test_narrowed_and_filtered_is_filtered(
     everything = [
         each for topic, ledgers in stored.items() for each in messages(topic, ledgers, times)
     ]
-    narrowing = narrowing_of(filters, "__")
+    narrowing = narrowing_of(filters, NAMES)
     read = []
     for topic, ledgers in stored.items():
         here = messages(topic, ledgers, times)
@@ -192,12 +192,13 @@ def test_narrowed_and_filtered_is_filtered(
     assert len(set(read)) == len(read)
 
 
+NAMES = {f"__{key}": key for key in ("topic", "partition", "ledgerId", "entryId", "key")}
 LEDGERS = (Ledger(3, 10, 0, True), Ledger(7, 20, 0, True), Ledger(12, 30, 0, False))
 BEGIN, END = Position(3, -1), Position(12, 29)
 
 
 def span(*filters: Filter, known: bool = True) -> tuple[Position, Position]:
-    return narrowing_of(filters, "__").span(BEGIN, END, LEDGERS if known else ())
+    return narrowing_of(filters, NAMES).span(BEGIN, END, LEDGERS if known else ())
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ def test_nothing_is_read_of_what_there_cannot_be() -> None:
 
 def test_topics_and_partitions_are_left_out() -> None:
     def kept(*filters: Filter) -> list[str]:
-        made = narrowing_of(filters, "__")
+        made = narrowing_of(filters, NAMES)
         numbers = zip(TOPICS, (-1, 0, 1), strict=True)
         return [topic for topic, number in numbers if made.keeps(topic, number)]
 
@@ -294,6 +295,15 @@ def test_filters_are_taken_where_pyspark_has_some_and_refused_nowhere(url: str) 
     rows = read_ranges(pushed, ranges)
     everything = read_ranges(plain, plain.partitions())
     assert rows == [row for row in everything if row["__partition"] == 1] != []
+
+
+def test_a_field_of_the_value_named_like_a_column_that_is_not_read(url: str) -> None:
+    publish(url, *[b'{"__partition": 7}'] * 3, topic="parted")
+    made = source(url, topic="parted", valueFormat="json", valueSchema="__partition INT")
+    options = made._planned(streaming=False)
+    reader = NarrowedBatchReader(options, made.schema(), made._plan(options))
+    reader.pushFilters([EqualTo(("__partition",), 7)])
+    assert len(read_ranges(reader, reader.partitions())) == 3
 
 
 def test_those_are_the_modules_of_this_pyspark() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +17,7 @@ from reading_kit import TOPIC, Stream, numbered, publish, read_batch, read_range
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread
 from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
+from pulsar_encore.message import RawMessage
 from pulsar_encore.spark import DataLossError
 from pulsar_encore.spark.reading.ranges import ReadRange
 
@@ -84,6 +87,28 @@ def test_what_a_message_tells_is_in_its_columns(url: str) -> None:
         assert age < datetime.timedelta(minutes=5)
 
 
+def test_what_is_behind_the_last_message_of_the_last_batch_is_nothing(url: str) -> None:
+    sent = publish(url, *numbered(10), batch=10)
+    place = f"{sent[0].ledger_id()}:{sent[0].entry_id()}"
+    for index, rest in ((8, numbered(2, 8)), (9, numbered(1, 9)), (10, [])):
+        edge = json.dumps({TOPIC: f"{place}:{index}"})
+        began = time.monotonic()
+        rows = read_batch(url, startingOffsets=edge, pollTimeoutMs=50_000)
+        assert [row["value"] for row in rows] == rest
+        query = Stream(url, startingOffsets=edge, pollTimeoutMs=50_000)
+        assert query.run().values() == rest
+        assert time.monotonic() - began < 25, "it does not wait for what cannot come"
+
+
+def test_a_value_that_is_not_asked_for_is_not_looked_at(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(url, dict(content=b"a", partition_key="k"))
+    monkeypatch.setattr(RawMessage, "data", lambda each: pytest.fail("looked at"))
+    schema = StructType([StructField("__key", BinaryType())])
+    assert read_batch(url, schema) == [{"__key": b"k"}]
+
+
 def test_times_that_spark_does_not_have_end_no_read(url: str) -> None:
     """Of a producer that took nanoseconds for milliseconds, say."""
     wrong = [1_700_000_000_000_000_000, 253_402_300_800_000]
@@ -144,10 +169,8 @@ def test_all_partitions_are_read_or_those_that_are_chosen(url: str) -> None:
 def test_a_pattern_finds_topics(url: str) -> None:
     for name in ("ab-1", "ab-2", "c-1"):
         publish(url, name.encode(), topic=name)
-    made = source(url, topicsPattern="persistent://public/default/ab-.*")
-    made.options.pop("topic")
-    reader = made.reader(made.schema())
-    assert sorted(values(read_ranges(reader, reader.partitions()))) == [b"ab-1", b"ab-2"]
+    rows = read_batch(url, topicsPattern="persistent://public/default/ab-.*")
+    assert sorted(values(rows)) == [b"ab-1", b"ab-2"]
 
 
 def test_ends_by_id_are_read_themselves_also_in_a_batch(url: str) -> None:
@@ -326,11 +349,7 @@ def test_new_partitions_and_topics_are_read_from_their_beginning(url: str) -> No
         "latestOffsetPollMs": 0,
         "startingOffsets": "earliest",
     }
-    made = source(url, **options)
-    made.options.pop("topic")
-    query = Stream.__new__(Stream)
-    query.reader = made.streamReader(made.schema())
-    query.offset, query.rows, query.sizes = query.reader.initialOffset(), [], []
+    query = Stream(url, **options)
     assert query.run().values() == numbered(3)
     publish(url, *numbered(4, 3), topic="ab-2")
     assert query.run().values() == numbered(7)
@@ -371,6 +390,27 @@ def test_available_now_ends_where_the_topic_ended(url: str) -> None:
     assert query.run().values() == numbered(20)
 
 
+@pytest.mark.parametrize("options", [{}, {"subscription": "s"}])
+def test_a_new_query_of_available_now_begins_where_it_was_told_to(
+    url: str, options: dict[str, str]
+) -> None:
+    publish(url, *numbered(5))
+    made = source(url, latestOffsetPollMs=0, **options)
+    reader = made.streamReader(made.schema())
+    reader.prepareForTriggerAvailableNow()  # PySpark asks for the beginning behind this
+    publish(url, *numbered(5, 5))
+    begin = reader.initialOffset()
+    assert begin["p"][TOPIC].split(":")[1] == "9"
+    publish(url, *numbered(5, 10))
+    assert reader.latestOffset(begin, ReadAllAvailable()) == begin
+    reader.stop()
+    # And what comes then is the next run's.
+    query = Stream(url, begin, latestOffsetPollMs=0, **options)
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.run().values() == numbered(5, 10)
+    query.reader.stop()
+
+
 def test_the_broker_is_not_asked_at_each_of_many_polls(broker: BrokerThread) -> None:
     url = broker.url
     publish(url, b"a")
@@ -392,6 +432,55 @@ def test_a_topic_made_anew_is_data_loss_unless_that_is_allowed(broker: BrokerThr
         Stream(url, checkpoint).step()
     query = Stream(url, checkpoint, failOnDataLoss="false")
     assert query.step() == 0
+
+
+def test_a_topic_deleted_before_it_was_read_is_data_loss(
+    broker: BrokerThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = broker.url
+    options = {
+        "topicsPattern": "persistent://public/default/gone-.*",
+        "startingOffsets": "earliest",
+        "partitionDiscoveryIntervalMs": 0,
+        "latestOffsetPollMs": 0,
+        "maxEntriesPerTrigger": 6,
+    }
+    going = "persistent://public/default/gone-a"
+    for topic in (going, "persistent://public/default/gone-b"):
+        publish(url, *numbered(5), topic=topic)
+
+    def query(checkpoint: dict[str, Any] | None = None, **more: Any) -> Stream:
+        return Stream(url, checkpoint, **options, **more)
+
+    strict, lenient = query(), query(failOnDataLoss="false")
+    for each in (strict, lenient):
+        assert each.step() == 6
+    broker.delete_topic(going)
+    with pytest.raises(DataLossError, match=r"gone-a was deleted, and its messages behind \d+:2"):
+        strict.step()
+    assert len(lenient.run().rows) == 8
+    assert "failOnDataLoss=false" in caplog.text
+    strict.reader.stop()
+    # Read to its end it is no loss.
+    publish(url, *numbered(5), topic=going)
+    whole = query().run()
+    broker.delete_topic(going)
+    assert whole.step() == 0
+    # Deleted while no query runs, nobody knows.
+    caplog.clear()
+    assert query(whole.offset).step() == 0
+    assert "whether it was read to its end is not known" in caplog.text
+
+
+@pytest.mark.parametrize("lookback", [0, 50])
+def test_a_topic_that_begins_with_a_message_in_pieces_is_read_whole(
+    url: str, lookback: int
+) -> None:
+    big = bytes(range(256)) * 1000
+    publish(url, big, b"last", chunking_enabled=True)
+    for edge in ({"startingOffsets": "earliest"}, {"startingTime": 0}):
+        query = Stream(url, chunkLookbackEntries=lookback, **edge)
+        assert query.run().values() == [big, b"last"]
 
 
 def test_a_chunked_message_across_the_start_of_a_range_is_read_whole(url: str) -> None:

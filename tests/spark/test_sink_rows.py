@@ -145,6 +145,7 @@ def test_a_row_without_a_topic_is_named() -> None:
         ("timestamp", "__eventTime", EPOCH - timedelta(seconds=1), "is before 1970 in row 3"),
         ("timestamp", "__deliverAt", EPOCH - timedelta(days=1), "is before 1970 in row 3"),
         ("long", "__deliverAfterMs", -1, "is negative in row 3"),
+        ("long", "__deliverAfterMs", (1 << 63) - 1, "is over 100 years in row 3"),
         ("map", "__messageProperties", [("a", None)], "the property 'a' with null"),
     ],
 )

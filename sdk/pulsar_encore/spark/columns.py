@@ -29,6 +29,8 @@ from .parsing import nearest
 
 VALUE: Final = "value"
 CORRUPT: Final = "_corrupt_record"
+LAST_US: Final = 253_402_300_799_999_999
+"""The last time that Spark has, the end of the year 9999, in us since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)

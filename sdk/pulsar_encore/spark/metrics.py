@@ -27,6 +27,7 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.types import BinaryType, StringType
 
 from ..errors import ConfigurationError, EncoreError, TransportError
+from ..exceptions import TopicNotFound
 from ..transport.native.lookup.web import path_of
 from .admin import Admin, TopicLedgers
 from .columns import VALUE
@@ -123,7 +124,7 @@ class QueryMetrics:
             the driver are compared.
         longest_lag_s: The same of the oldest message of the batch.
         backlog: By topic or partition; empty without `admin.url`, and without those that could not
-            be counted.
+            be counted or are deleted.
         backlog_entries, backlog_bytes: Of all topics; None where one could not be counted.
         commit_errors: How often, since the listener was added, the subscription of a topic was
             found behind what the checkpoint held before the batch; None without a subscription or
@@ -151,9 +152,9 @@ _COUNTED: Final = ("rows", "bytes", "redelivered", "dead_letters")
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Of the web service, for one topic."""
+    """Of the web service, for one topic; without ledgers it is not there any more."""
 
-    ledgers: TopicLedgers
+    ledgers: TopicLedgers | None
     cursor: Position | None
 
 
@@ -161,7 +162,10 @@ class _Stats(Admin):
     """The web service, which also knows how far a subscription is."""
 
     async def ask(self, topic: str, subscription: str | None) -> _Answer:
-        ledgers = await self.ledgers(topic)
+        try:
+            ledgers = await self.ledgers(topic)
+        except TopicNotFound:
+            return _Answer(None, None)
         if subscription is None or subscription not in ledgers.subscriptions:
             return _Answer(ledgers, None)
         doing = f"the subscription {subscription} of {topic}"
@@ -334,15 +338,19 @@ def _ms_of(timestamp: str) -> float:
 def _backlog(ends: Mapping[str, Position], answers: Mapping[str, _Answer]) -> dict[str, Any]:
     """What is behind the ends of a batch, as fields of `QueryMetrics`."""
     backlog: dict[str, TopicBacklog] = {}
+    gone = 0
     for topic, end in ends.items():
         stored = answers[topic].ledgers
+        if stored is None:
+            gone += 1
+            continue
         stretches = Span(end, stored.last, stored.ledgers).stretches()
         if stretches is not None:
             backlog[topic] = TopicBacklog(
                 entries=sum(each.entries for each in stretches),
                 bytes=round(sum(each.entries * each.size for each in stretches)),
             )
-    known = len(backlog) == len(ends)
+    known = len(backlog) + gone == len(ends)
     return {
         "backlog": backlog,
         "backlog_entries": sum(each.entries for each in backlog.values()) if known else None,

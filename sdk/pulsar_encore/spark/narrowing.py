@@ -109,18 +109,18 @@ class Narrowing:
         return start, end
 
 
-def narrowing_of(filters: Iterable[Filter], prefix: str) -> Narrowing:
+def narrowing_of(filters: Iterable[Filter], names: Mapping[str, str]) -> Narrowing:
     """What filters, all of which hold, leave of a read.
 
     Args:
         filters: As Spark pushes them.
-        prefix: Of the names of the columns.
+        names: The columns that are not of the value: key (such as "topic") by name.
     """
     topic: list[Filter] = []
     partition: list[Filter] = []
     ledgers, entries = Bounds(), Bounds()
     for each in filters:
-        key = _key(each, prefix)
+        key = _key(each, names)
         if key == "topic":
             topic.append(each)
         elif key == "partition":
@@ -132,14 +132,12 @@ def narrowing_of(filters: Iterable[Filter], prefix: str) -> Narrowing:
     return Narrowing(tuple(topic), tuple(partition), ledgers, entries)
 
 
-def _key(one: Filter, prefix: str) -> str | None:
-    """The column that it is of, without the prefix."""
+def _key(one: Filter, names: Mapping[str, str]) -> str | None:
+    """The column that it is of; a field of the value may be named like one that is not read."""
     if isinstance(one, Not):
-        return _key(one.child, prefix)
+        return _key(one.child, names)
     attribute: tuple[str, ...] = getattr(one, "attribute", ())
-    if len(attribute) != 1 or not attribute[0].startswith(prefix):
-        return None
-    return attribute[0].removeprefix(prefix)
+    return names.get(attribute[0]) if len(attribute) == 1 else None
 
 
 def _may_hold(one: Filter, value: str | int) -> bool:

@@ -312,6 +312,12 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
         min_rows=get("minOffsetsPerTrigger"),
         max_delay_ms=get("maxTriggerDelay", Limits().max_delay_ms),
     )
+    if limits.size and connection.admin_url is None:
+        raise ConfigurationError(
+            "maxBytesPerTrigger needs admin.url: only the web service tells how many bytes are "
+            "stored. Set it, or limit rows (maxOffsetsPerTrigger) or entries "
+            "(maxEntriesPerTrigger), which need nobody"
+        )
     if limits.rows and limits.min_rows and limits.min_rows > limits.rows:
         raise ConfigurationError(
             f"minOffsetsPerTrigger ({limits.min_rows}) is more than maxOffsetsPerTrigger "
@@ -479,7 +485,7 @@ def _time(value: Any, name: str) -> int:
         number = int(str(value).strip())
     except ValueError:
         number = -1
-    if number < 0:
+    if not 0 <= number < 1 << 63:
         raise ConfigurationError(f"{name} must be in ms since the epoch, got {value!r}")
     return number
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from ..columns import chosen
 from ..narrowing import Narrowing, narrowing_of
 from ..options import ReadOptions
 from ..planning import Span
@@ -105,5 +106,8 @@ class NarrowedBatchReader(PulsarBatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
         """Take the filters of a query, all of which hold; gives them back, for Spark to apply."""
-        self._narrowing = narrowing_of(filters, self._options.shape.prefix)
+        shape = self._options.shape
+        columns = chosen(shape.include, shape.prefix, letters=shape.view != "plain")
+        names = {shape.prefix + each.key: each.key for each in columns}
+        self._narrowing = narrowing_of(filters, names)
         return filters

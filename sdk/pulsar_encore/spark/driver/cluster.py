@@ -200,6 +200,7 @@ class Cluster:
                 [message, *_] = await reader.read_entry(timeout=_READ_S)
                 if message.publish_timestamp() >= time_ms:
                     here = message.message_id()
+                    here = here.first_chunk or here
                     return Position(here.ledger_id(), here.entry_id())
             return None
         finally:
@@ -212,7 +213,12 @@ class Cluster:
             return {}
 
         async def ask(topic: str) -> tuple[Ledger, ...]:
-            return (await admin.ledgers(topic)).ledgers
+            try:
+                return (await admin.ledgers(topic)).ledgers
+            except TopicNotFound:
+                if self._may_be_missing:
+                    return ()  # deleted since it was listed; the next look tells
+                raise
 
         return await self._each(topics, ask)
 

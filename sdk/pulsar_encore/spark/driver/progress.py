@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from ...client import Client
@@ -50,6 +50,7 @@ class Progress:
         self._numbers: dict[str, int] = {}
         self._listed_s = float("-inf")
         self._last: Positions = {}
+        self._furthest: Positions = {}  # of all that was seen of each topic
         self._asked_s = float("-inf")
         self._frozen: Positions | None = None
         #: What was stored of each topic, as it was last known; nothing where nobody was asked.
@@ -74,6 +75,9 @@ class Progress:
         await self._list()
         check_topics(self._options.start, "startingOffsets", self._numbers)
         last = await self.cluster.last(self._numbers)
+        self._note(last)
+        if self._frozen is not None:  # PySpark freezes first; one look says where both edges are
+            self._frozen = last
         begin: Positions = {}
         for topic, position in last.items():
             begin[topic] = await self._begin_of(topic, position)
@@ -124,6 +128,7 @@ class Progress:
             await self.commit(start)
         async with self._turn:
             last = await self._ends()
+            await self._hold_new(last)
             spans = await self._spans(start, last)
             ends = self._take(spans) if limited else {t: each.end for t, each in spans.items()}
             return {**start, **ends}
@@ -140,14 +145,18 @@ class Progress:
                 return await self.cluster.last(self._numbers)
 
             self._last = await patiently(ask, self._options, "ask for the end of the topics")
+            self._note(self._last)
             self._asked_s = self._clock()
-            await self._hold_new()
         return self._last
 
-    async def _hold_new(self) -> None:
+    def _note(self, last: Positions) -> None:
+        for topic, position in last.items():
+            self._furthest[topic] = later(position, self._furthest.get(topic, EARLIEST))
+
+    async def _hold_new(self, topics: Iterable[str]) -> None:
         """The subscription of topics that have come since; all of them is to be read."""
         if self._cursors is not None:
-            for topic in self._last:
+            for topic in topics:
                 if topic not in self._cursors.held:
                     await self._cursors.position(topic, EARLIEST)
 
@@ -183,12 +192,10 @@ class Progress:
         }
         if counted:
             for topic, span in spans.items():
-                if span.stretches() is None and topic not in self._warned:
-                    self._warned.add(topic)
-                    log.warning(
-                        "%s: limits do not hold across ledgers without admin.url; it is read to "
-                        "its end at once",
-                        topic,
+                if span.stretches() is None:
+                    self._warn(
+                        f"{topic}: limits do not hold across ledgers without admin.url; it is "
+                        "read to its end at once"
                     )
         return spans
 
@@ -221,14 +228,30 @@ class Progress:
     # What is gone
 
     def _check_ends(self, begin: Positions, last: Positions) -> None:
-        """A topic that ends before what was read of it was deleted, and made again."""
+        """A topic that ends before what was read of it was deleted, and perhaps made again."""
         for topic, start in begin.items():
-            position = last.get(topic)
-            if position is not None and position != EARLIEST and position.place < start.place:
+            position = last.get(topic, EARLIEST)
+            if position == EARLIEST:
+                self._check_gone(topic, start, is_there=topic in last)
+            elif position.place < start.place:
                 self._lost(
                     f"{topic} ends at {position} and was read up to {start}: it was deleted and "
                     "made again, or its last messages were lost"
                 )
+
+    def _check_gone(self, topic: str, start: Position, *, is_there: bool) -> None:
+        """Of a topic there is nothing any more: whether all of it was read."""
+        furthest = self._furthest.get(topic)
+        if furthest is None:
+            self._warn(
+                f"{topic} was deleted while this query did not run; whether it was read to its "
+                "end is not known"
+            )
+        elif furthest.order > start.order:
+            self._lost(
+                f"{topic} {'is empty' if is_there else 'was deleted'}, and its messages behind "
+                f"{start} were not read; it went up to {furthest}"
+            )
 
     async def _check_ledgers(
         self, begin: Positions, ledgers: Mapping[str, tuple[Ledger, ...]]
@@ -262,9 +285,12 @@ class Progress:
     def _lost(self, text: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{text}. Set failOnDataLoss=false to go on with what there is")
+        self._warn(f"{text}; it goes on, as failOnDataLoss=false says")
+
+    def _warn(self, text: str) -> None:
         if text not in self._warned:
             self._warned.add(text)
-            log.warning("%s; it goes on, as failOnDataLoss=false says", text)
+            log.warning("%s", text)
 
     # Ending
 

@@ -82,8 +82,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         def on_term(number: int, frame: Any) -> None:
             signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
-            self.stop()
-            os.kill(os.getpid(), signal.SIGTERM)
+            try:
+                self.stop()
+            finally:  # brokers that do not answer keep no process alive
+                os.kill(os.getpid(), signal.SIGTERM)
 
         signal.signal(signal.SIGTERM, on_term)
 

@@ -21,6 +21,7 @@ from ...letters import (
 )
 from ...letters.reading import Letter
 from ...topic_names import base_name
+from ..columns import LAST_US
 
 _MOST: dict[int, int] = {32: (1 << 31) - 1, 64: (1 << 62) // 1000}
 
@@ -40,7 +41,7 @@ def letter_values(letter: Letter[Any], topic: str) -> dict[str, Any]:
         "originMessageId": said(ORIGIN_MESSAGE_ID),
         "reconsumeTimes": _number(said(RECONSUME_TIMES), 32),
         "delayTime": delay,
-        "dueTime": None if delay is None else (letter.written_ms + delay) * 1000,
+        "dueTime": None if delay is None else _time_us(letter.written_ms + delay),
         "attempts": _number(said(ATTEMPTS), 32),
         "reason": said(REASON),
         "errorClass": letter.error_class or None,
@@ -64,7 +65,12 @@ def _number(text: str | None, bits: int) -> int | None:
 def _time(text: str | None) -> int | None:
     """Ms since the epoch as us."""
     number = _number(text, 64)
-    return None if number is None else number * 1000
+    return None if number is None else _time_us(number)
+
+
+def _time_us(time_ms: int) -> int | None:
+    """Of ms since the epoch; None where Spark has no such time."""
+    return time_ms * 1000 if time_ms * 1000 <= LAST_US else None
 
 
 def _named_after(topic: str, real_topic: str) -> str | None:

@@ -48,6 +48,7 @@ from .cutting import Cut, Cutter
 log: Final = logging.getLogger("pulsar_encore.spark")
 
 _QUIET_S: Final = 0.5  # silence after which the broker is asked whether there is more
+_LOOK_S: Final = 10.0  # a question to the broker; asked again
 _SHORTLY_S: Final = 0.05  # the same at first, where nothing but the end is to come
 _OPEN_S: Final = 120.0
 
@@ -266,11 +267,12 @@ class Fetch:
         last = self._cutter.last
         if last == EARLIEST:
             return MessageId.earliest
-        if not self._lookback:
-            return MessageId(self._wanted.partition, *last)
         if self._lookback > last.entry + 1:
             return MessageId.earliest  # they are in a ledger before, and only a broker knows which
-        return MessageId(self._wanted.partition, last.ledger, last.entry - self._lookback)
+        # An entry that was read in part comes again as a whole: that nothing of it is left is seen
+        # then, where an engine that left out its first messages would send nothing at all.
+        back = self._lookback or int(last.batch_index >= 0)
+        return MessageId(self._wanted.partition, last.ledger, last.entry - back)
 
     def _piles(self) -> Iterator[list[Cut]]:
         cutter = self._cutter
@@ -290,7 +292,8 @@ class Fetch:
                 raise error
             left_s = silent_since + patience_s - time.monotonic()
             looked = self._last_look
-            if self._ends(max(_SHORTLY_S, left_s)):
+            # No look may take all of the patience: what was sent meanwhile would lie there.
+            if self._ends(min(_LOOK_S, max(_QUIET_S, left_s))):
                 return
             if left_s <= 0:
                 raise self._stalled() from self._unanswered
@@ -416,9 +419,9 @@ class Fetch:
                 return not self._has_more(timeout_s)
             stored = self._last_stored(timeout_s)
             if self._last_look != self._cutter.last:
-                self._last_look = self._cutter.last
                 self._open_again()
                 self._ack_last(timeout_s)
+                self._last_look = self._cutter.last
                 return False
             end = self._wanted.end.place
             reached = self._acked(timeout_s) >= end

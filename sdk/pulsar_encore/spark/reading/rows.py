@@ -22,7 +22,7 @@ from ...ids import MessageId
 from ...letters.reading import Letter
 from ...message import RawMessage
 from ...transport.base import Delivery
-from ..columns import LETTER, Column
+from ..columns import LAST_US, LETTER, Column
 from .blocks import Block, blocks
 from .cutting import Cut
 from .gathered import Gathered
@@ -31,7 +31,7 @@ from .payloads import Payloads
 from .values.base import Values
 
 _MANY: Final = 48  # messages of an entry, for which it pays to make their ids at once
-_LAST_US: Final = 253_402_300_799_999_999  # the end of the year 9999
+_MOST_KEPT: Final = 4096  # messages of a batch, up to which its ids are kept for the next one
 _MOST_BYTES: Final = 4 * 1024 * 1024
 _LETTER_KEYS: Final = {each.key for each in LETTER}
 
@@ -97,7 +97,9 @@ class Rows:
             yield self.flush()
 
     def _add(self, block: Block) -> None:
-        if block.plain is not None:
+        if not self._has_values:  # not even looked at: it may be one that nobody can read
+            self._payloads.add([None] * block.count)
+        elif block.plain is not None:
             self._payloads.add_plain(block.plain)
         else:
             self._payloads.add(
@@ -170,13 +172,15 @@ def _ids(block: Block, partition: int) -> Iterator[MessageId]:
             )
 
 
-@lru_cache(maxsize=64)
 def _id_ends(batch_size: int) -> tuple[list[bytes], pa.Array]:
     """The bytes of an id that say where in a batch it is, for each of its messages."""
     start = len(MessageId(-1, 0, 0).serialize())
     ids = (MessageId(-1, 0, 0, index, batch_size=batch_size) for index in range(batch_size))
     ends = [each.serialize()[start:] for each in ids]
     return ends, pa.array(ends, pa.binary())
+
+
+_kept_id_ends = lru_cache(maxsize=64)(_id_ends)
 
 
 # A function for each column: gathers, of a block and the partition's number, a value for each
@@ -194,7 +198,8 @@ def _message_ids(block: Block, partition: int, into: Gathered) -> None:
         start = MessageId(partition, delivery.ledger, delivery.entry).serialize()
         indexes = block.indexes[at : at + count]
         at += count
-        ends, as_array = _id_ends(delivery.batch_size)
+        size = delivery.batch_size
+        ends, as_array = (_kept_id_ends if size <= _MOST_KEPT else _id_ends)(size)
         if count < _MANY:
             into.extend([start + ends[index] for index in indexes])
             continue
@@ -235,14 +240,14 @@ def _of_place(read: Callable[[Delivery], Any]) -> _Gather:
 
 def _publish_time(message: RawMessage) -> int:
     """In us; one that Spark has no time for is the last that it has."""
-    return min(message.publish_timestamp() * 1000, _LAST_US)
+    return min(message.publish_timestamp() * 1000, LAST_US)
 
 
 def _event_time(message: RawMessage) -> int | None:
     """In us; None where there is none, and where it is none that Spark has (of a producer, say,
     that took nanoseconds)."""
     time_us = message.event_timestamp() * 1000
-    return time_us if 0 < time_us <= _LAST_US else None
+    return time_us if 0 < time_us <= LAST_US else None
 
 
 def _schema_version(message: RawMessage) -> bytes | None:

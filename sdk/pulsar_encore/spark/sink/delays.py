@@ -16,7 +16,7 @@ from ..parsing import duration_ms
 
 _FORMS: Final = 'delays by attempt such as "1s,10s,1m", or "exp(min,max,multiplier,jitter)"'
 _GROWING: Final = re.compile(r"exp\((.*)\)", re.IGNORECASE)
-_MOST_MS: Final = 100 * 365 * 86_400_000  # sums with the wall clock stay within 64 bits
+MOST_MS: Final = 100 * 365 * 86_400_000  # sums with the wall clock stay within 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,6 @@ def retry_delays(value: str, name: str) -> RetryDelays:
 
 
 def _bounded(delay_ms: int, name: str) -> int:
-    if delay_ms > _MOST_MS:
+    if delay_ms > MOST_MS:
         raise ConfigurationError(f"{name}: no delay may be over 100 years")
     return delay_ms

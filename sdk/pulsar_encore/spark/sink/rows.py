@@ -34,6 +34,7 @@ from .columns import (
     Layout,
 )
 from .copies import CopyRule, Times, Way, Why
+from .delays import MOST_MS
 from .encoding import Encode, encoder_of
 from .options import SinkOptions
 from .originals import RowOriginal
@@ -274,6 +275,11 @@ class _Columns:
             return repeat(None)
         found = column.to_pylist()
         self._check_positive(found, AFTER_MS, first)
+        for number, each in enumerate(found, first):
+            if each is not None and each > MOST_MS:
+                raise ConfigurationError(
+                    f"{self.name(AFTER_MS)} is over 100 years in row {number} of the task"
+                )
         return [times.wall_from + each if each else None for each in found]
 
     def _check_positive(self, found: Sequence[int | None], key: str, first: int) -> None:
