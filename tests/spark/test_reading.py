@@ -243,6 +243,13 @@ def test_either_engine_reads_a_range_exactly(url: str, transport: str) -> None:
 # Streams
 
 
+def test_the_stock_library_has_keys_as_text(url: str) -> None:
+    publish(url, dict(content=b"a", partition_key="k"), dict(content=b"b"), batch=2)
+    for transport in ("native", "stock"):
+        rows = read_batch(url, pulsar__client__transport=transport)
+        assert [(row["value"], row["__key"]) for row in rows] == [(b"a", b"k"), (b"b", None)]
+
+
 def test_a_stream_in_limited_batches_reads_everything_once(url: str) -> None:
     publish(url, *numbered(100))
     query = Stream(url, startingOffsets="earliest", maxEntriesPerTrigger=30, subscription="s")

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
+from ...errors import UnreadableError
 from ...ids import MessageId
 from ...letters.reading import Letter
 from ...message import RawMessage
@@ -250,6 +251,14 @@ def _event_time(message: RawMessage) -> int | None:
     return time_us if 0 < time_us <= LAST_US else None
 
 
+def _key(message: RawMessage) -> bytes | None:
+    """The stock library has a key as text, and bytes as their base64, and does not say which."""
+    try:
+        return message.partition_key_bytes()
+    except UnreadableError:
+        return message.partition_key().encode()
+
+
 def _schema_version(message: RawMessage) -> bytes | None:
     return message.schema_version().encode("latin-1") or None
 
@@ -272,7 +281,7 @@ def _sequence_id(message: Any) -> int | None:
 
 
 _GATHER: Final[dict[str, _Gather]] = {
-    "key": _of_each(lambda message: message.partition_key_bytes(), None),
+    "key": _of_each(_key, None),
     "messageId": _message_ids,
     "publishTime": _of_entry(_publish_time),
     "eventTime": _of_each(_event_time, None),
