@@ -26,8 +26,10 @@ faults: $(STAMP)  ## connections that break, wait and lie: CASES on the dev brok
 	$(BIN)/python -m integration.faults --cases $(CASES) $(FAULTS_ARGS)
 
 SUITES ?= integration
+# A file's tests together, with the brokers and programs that they share.
 integration: $(STAMP)  ## the contract suite and friends against a real Pulsar, one for each core
-	$(BIN)/python -m pytest --numprocesses auto -o faulthandler_timeout=1200 $(SUITES) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadscope -o faulthandler_timeout=1200 \
+	    $(SUITES) $(PYTEST_ARGS)
 
 image:  ## our image of Pulsar, for where no registry is reachable (as root, on Debian)
 	$(PYTHON) docker/pulsar_image.py

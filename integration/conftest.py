@@ -37,9 +37,14 @@ _HERE = Path(__file__).resolve().parent
 TIMEOUT = 300
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "either_kind: its own_pulsar is of jars, and of a container")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "own_pulsar" in metafunc.fixturenames:
-        kinds = KINDS if _container_is_here(metafunc.config) else ("standalone",)
+        either = metafunc.definition.get_closest_marker("either_kind")
+        kinds = KINDS if either and _container_is_here(metafunc.config) else ("standalone",)
         metafunc.parametrize("own_pulsar", kinds, indirect=True)
 
 
@@ -113,8 +118,8 @@ def topic(request: pytest.FixtureRequest) -> str:
 def own_pulsar(request: pytest.FixtureRequest) -> Iterator[OwnPulsar]:
     """Private brokers, for tests that stop, kill or configure one; closed at the end.
 
-    A test that takes it runs with brokers from jars, and once more with containers where an engine
-    answers.
+    They are from jars. A test marked `either_kind`, of what differs between the two, runs once more
+    with containers where an engine answers.
     """
     with contextlib.ExitStack() as stack:
 

@@ -124,6 +124,7 @@ def test_namespaces_and_policies_by_admin(admin: Admin, topic: str) -> None:
     assert refused.value.status == 404
 
 
+@pytest.mark.either_kind
 def test_restart_and_kill_keep_data_and_ports(own_pulsar: OwnPulsar, topic: str) -> None:
     broker = own_pulsar(maxUnackedMessagesPerConsumer=10)
     url, pid = broker.service_url, broker.pid
@@ -137,6 +138,7 @@ def test_restart_and_kill_keep_data_and_ports(own_pulsar: OwnPulsar, topic: str)
     assert drain(url, topic, 2) == [b"a", b"b"]
 
 
+@pytest.mark.either_kind
 def test_settings_reach_the_broker(own_pulsar: OwnPulsar) -> None:
     broker = own_pulsar(activeConsumerFailoverDelayTimeMillis=17, delayedDeliveryTickTimeMillis=100)
     found = Admin(broker.admin_url).call("GET", "/brokers/configuration/runtime")
@@ -145,6 +147,7 @@ def test_settings_reach_the_broker(own_pulsar: OwnPulsar) -> None:
     assert found["acknowledgmentAtBatchIndexLevelEnabled"] == "true"
 
 
+@pytest.mark.either_kind
 def test_a_broker_that_cannot_start_shows_its_log(own_pulsar: OwnPulsar) -> None:
     with pytest.raises(StandaloneError, match="exit code") as failed:
         own_pulsar(managedLedgerDefaultEnsembleSize="many")

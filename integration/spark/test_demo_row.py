@@ -11,9 +11,7 @@ import time
 from pathlib import Path
 
 import psutil
-import pytest
 
-from ..pulsar_server import Server
 from .spark_kit import worker_environment
 
 ROWS = 20_000
@@ -61,9 +59,8 @@ def assert_nothing_is_left(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("where", ["development broker", "pulsar"])
-def test_killed_midway_and_each_once(where: str, pulsar: Server, tmp_path: Path) -> None:
-    process = begin(pulsar.service_url if where == "pulsar" else "", tmp_path)
+def test_killed_midway_and_each_once(tmp_path: Path) -> None:
+    process = begin("", tmp_path)  # the real one has test_kills
     try:
         said, problems = process.communicate(timeout=280)
     finally:

@@ -15,11 +15,10 @@ from pyspark.sql import SparkSession
 
 from ..admin import Admin
 from ..pulsar_server import Server
-from .kit import body, more_than_once, publish, values
+from .kit import KILLS, body, more_than_once, publish, values
 from .spark_kit import worker_environment
 
 MESSAGES = 20_000
-KILLS = 6
 ROOT = Path(__file__).resolve().parents[2]
 
 

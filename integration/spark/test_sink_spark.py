@@ -28,6 +28,7 @@ from pulsar_encore.wire.entries import decode_body
 
 from ..admin import Admin
 from ..pulsar_server import Server
+from .kit import KILLS
 from .sink_source import Sink
 from .spark_kit import ROOT, worker_environment
 
@@ -42,7 +43,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::Depr
 BATCHES: Final = 6
 ROWS: Final = 1000  # in each
 TOTAL: Final = BATCHES * ROWS
-KILLS: Final = 6
 
 
 @pytest.fixture
