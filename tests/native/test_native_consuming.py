@@ -96,6 +96,23 @@ def test_a_seek_that_is_lost_behind_its_deadline_leaves_a_consumer_that_attaches
     run(main())
 
 
+def test_seeks_one_after_the_other_wait_for_no_backoff() -> None:
+    """A broker closes what seeks, and that is no loss after which one waits longer each time."""
+
+    async def main() -> None:
+        rig = Rig()
+        rig.store(*(b"%d" % number for number in range(5)))
+        async with encore.Client(URL, transport=rig.transport) as client:
+            consumer = await subscribed(client)
+            began = asyncio.get_running_loop().time()
+            for _ in range(20):
+                await consumer.seek(0)
+                assert (await consumer.receive(timeout=5)).data() == b"0"
+            assert asyncio.get_running_loop().time() - began < 1  # virtual seconds
+
+    run(main())
+
+
 @pytest.mark.parametrize("sought", [True, False])
 def test_what_is_acked_during_a_seek_waits_for_its_end(sought: bool) -> None:
     """Behind the SEEK it would be wrong: void when that took effect, sent when it failed."""

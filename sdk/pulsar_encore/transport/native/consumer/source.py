@@ -745,7 +745,7 @@ class Source:
             damaged, self._is_damaged = self._is_damaged, False
             if self._closed_by_seek:
                 self._closed_by_seek = False
-                self._attachment.again()
+                self._attachment.begin()  # nothing was lost: no backoff, however often it seeks
             elif damaged:
                 self._attach_anew()
             return
