@@ -329,7 +329,7 @@ def test_a_broker_that_is_down_and_comes_back(own: Broker, topic: str) -> None:
         began = time.monotonic()
         with pytest.raises((StalledError, encore.TransportError)) as told:
             list(reading)
-        assert time.monotonic() - began < 12
+        assert time.monotonic() - began < 60
         assert topic in str(told.value)
     with pytest.raises(encore.TransportError):
         query.run()

