@@ -1,4 +1,5 @@
-"""The suite against a real Pulsar."""
+"""The suite against a real Pulsar, on asyncio's own loop: what another loop changes is the client's
+side, and shows on the development broker."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ import pytest
 from ..admin import Admin
 from ..pulsar_server import Server
 from .cluster import Place
-from .fixtures import client, engine, pytest_asyncio_loop_factories, topic, transport
+from .fixtures import client, engine, topic, transport
 
-__all__ = ["client", "cluster", "engine", "pytest_asyncio_loop_factories", "topic", "transport"]
+__all__ = ["client", "cluster", "engine", "topic", "transport"]
 
 
 class RealCluster:

@@ -20,7 +20,7 @@ asyncio.set_event_loop(None)
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Every test runs on asyncio's own loop, and on uvloop's."""
+    """For a runner whose tests run on asyncio's own loop, and on uvloop's."""
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
