@@ -103,7 +103,7 @@ def test_what_is_behind_the_last_message_of_the_last_batch_is_nothing(url: str) 
 def test_a_value_that_is_not_asked_for_is_not_looked_at(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish(url, dict(content=b"a", partition_key="k"))
+    publish(url, {"content": b"a", "partition_key": "k"})
     monkeypatch.setattr(RawMessage, "data", lambda each: pytest.fail("looked at"))
     schema = StructType([StructField("__key", BinaryType())])
     assert read_batch(url, schema) == [{"__key": b"k"}]
@@ -244,7 +244,7 @@ def test_either_engine_reads_a_range_exactly(url: str, transport: str) -> None:
 
 
 def test_the_stock_library_has_keys_as_text(url: str) -> None:
-    publish(url, dict(content=b"a", partition_key="k"), dict(content=b"b"), batch=2)
+    publish(url, {"content": b"a", "partition_key": "k"}, {"content": b"b"}, batch=2)
     for transport in ("native", "stock"):
         rows = read_batch(url, pulsar__client__transport=transport)
         assert [(row["value"], row["__key"]) for row in rows] == [(b"a", b"k"), (b"b", None)]
