@@ -26,9 +26,8 @@ faults: $(STAMP)  ## connections that break, wait and lie: CASES on the dev brok
 	$(BIN)/python -m integration.faults --cases $(CASES) $(FAULTS_ARGS)
 
 SUITES ?= integration
-# A file's tests together, with the brokers and programs that they share.
 integration: $(STAMP)  ## the contract suite and friends against a real Pulsar, one for each core
-	$(BIN)/python -m pytest --numprocesses auto --dist loadscope -o faulthandler_timeout=1200 \
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup -o faulthandler_timeout=1200 \
 	    $(SUITES) $(PYTEST_ARGS)
 
 image:  ## our image of Pulsar, for where no registry is reachable (as root, on Debian)

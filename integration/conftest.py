@@ -32,6 +32,9 @@ from .secured_server import Secured, make_credentials
 
 _HERE = Path(__file__).resolve().parent
 
+# Fixtures that take long, of a module or more: what uses one runs in one process.
+_SHARED = ("runs", "secured", "java")
+
 # Seconds for a test with its fixtures, the starts of a broker included: 7 s each alone on two
 # cores, a minute on a busy machine.
 TIMEOUT = 300
@@ -48,8 +51,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("own_pulsar", kinds, indirect=True)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist, which reads the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
+        for name in _SHARED:
+            if name in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(name))
         if item.path.is_relative_to(_HERE) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT))
     # What only a container can show is not there without one; it is counted as deselected.
