@@ -27,8 +27,7 @@ faults: $(STAMP)  ## connections that break, wait and lie: CASES on the dev brok
 
 SUITES ?= integration
 integration: $(STAMP)  ## the contract suite and friends against a real Pulsar, one for each core
-	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup -o faulthandler_timeout=1200 \
-	    $(SUITES) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses auto -o faulthandler_timeout=1200 $(SUITES) $(PYTEST_ARGS)
 
 image:  ## our image of Pulsar, for where no registry is reachable (as root, on Debian)
 	$(PYTHON) docker/pulsar_image.py

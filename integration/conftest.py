@@ -10,9 +10,10 @@ import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from .admin import Admin
 from .pulsar_server import (
@@ -32,8 +33,13 @@ from .secured_server import Secured, make_credentials
 
 _HERE = Path(__file__).resolve().parent
 
-# Fixtures that take long, of a module or more: what uses one runs in one process.
-_SHARED = ("runs", "secured", "java")
+# Files that share what takes long to start: a broker with logins, Java, programs.
+_TOGETHER = {
+    "integration/dropin/test_programs.py": "programs",
+    "integration/test_dlq_secured.py": "logins",
+    "integration/test_native_connections.py": "logins",
+    "integration/test_letter_forms.py": "Java",
+}
 
 # Seconds for a test with its fixtures, the starts of a broker included: 7 s each alone on two
 # cores, a minute on a busy machine.
@@ -51,12 +57,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("own_pulsar", kinds, indirect=True)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist, which reads the marks
+class Together(LoadScopeScheduling):
+    """Each test where there is room, but what shares something costly in one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _TOGETHER.get(nodeid.partition("::")[0], nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
+    return Together(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        for name in _SHARED:
-            if name in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.xdist_group(name))
         if item.path.is_relative_to(_HERE) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT))
     # What only a container can show is not there without one; it is counted as deselected.
