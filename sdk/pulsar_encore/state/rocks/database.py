@@ -11,6 +11,7 @@ Of rocksdict 0.3.29: `write` keeps the interpreter's lock for as long as it take
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -26,9 +27,12 @@ from pulsar_encore.errors import (
 
 from .writes import FAMILIES, STATE, Writes
 
+logger: logging.Logger = logging.getLogger(__name__)
+
 _MEMTABLE: Final = 8 * 2**20
 _MEMTABLES: Final = 4
 _CACHE: Final = 8 * 2**20
+_READ_AHEAD: Final = 2**20
 # Enough memory tables a log that it is replayed in less than a second after a kill.
 _LOG: Final = 32 * 2**20
 # Writers are slowed down and stopped so late that a compaction on one busy core is done before.
@@ -111,6 +115,13 @@ class Database:
         Raises:
             StoreError: It is not written, or it is not known whether it is.
         """
+        # Made elsewhere: an error keeps this frame, and whatever it names would keep the lock.
+        try:
+            self._db.write(self._batch(writes))
+        except Exception as error:
+            raise _named(error, self.path) from error
+
+    def _batch(self, writes: Writes) -> Any:
         batch = self._rocks.WriteBatch(raw_mode=True)
         for family, start, stop in writes.ranges:
             batch.delete_range(start, stop, self._handles[family])
@@ -120,10 +131,7 @@ class Database:
                     batch.delete(key, handle)
                 else:
                     batch.put(key, value, handle)
-        try:
-            self._db.write(batch)
-        except Exception as error:
-            raise _named(error, self.path) from error
+        return batch
 
     def get(self, family: int, key: bytes) -> bytes | None:
         """The value of a key.
@@ -148,26 +156,30 @@ class Database:
             StateDamagedError: What comes next is damaged.
             StoreError: It cannot be read.
         """
-        bounds = self._rocks.ReadOptions()
-        if start:
-            bounds.set_iterate_lower_bound(start)
-        if stop:
-            bounds.set_iterate_upper_bound(stop)
-        rows = self._families[family].iter(bounds)
+        options = self._rocks.ReadOptions()
+        options.set_readahead_size(_READ_AHEAD)
+        if stop:  # rocksdict 0.3.29 takes a lower bound for an upper one
+            options.set_iterate_upper_bound(stop)
+        rows: Any = self._families[family].iter(options)
         try:
             if backwards:
                 rows.seek_to_last()
             else:
-                rows.seek_to_first()
-            step = rows.prev if backwards else rows.next
+                rows.seek(start)
             while rows.valid():
-                yield rows.key(), rows.value()
-                step()
+                key = rows.key()
+                if key < start:
+                    break
+                yield key, rows.value()
+                if backwards:
+                    rows.prev()
+                else:
+                    rows.next()
             rows.status()  # it ends for damage as it does at the end
         except Exception as error:
             raise _named(error, self.path) from error
         finally:
-            del rows
+            rows = None  # an error keeps this frame, and with it the lock
 
     @property
     def sequence(self) -> int:
@@ -202,14 +214,18 @@ class Database:
         """Give the lock back. What was written is in the log."""
         self._families.clear()
         self._handles.clear()
-        self._db.close()
+        try:
+            self._db.close()
+        except Exception as error:  # of a write that failed before, and whoever made it was told
+            logger.error("closing the state in %s: %s", self.path, error)
+        self._db = None
 
 
 def _named(error: Exception, path: Path) -> Exception:
     text = str(error)
     if "lock hold by current process" in text or "While lock file" in text:
         return StateInUseError(f"the state in {path} is open already")
-    if text.startswith("Corruption") or "Corruption:" in text:
+    if "Corruption:" in text or "No such file" in text:  # a file that others name is gone
         return StateDamagedError(
             f"the state in {path} is damaged ({text}). Nothing was deleted. Whatever is not acked "
             "comes again from the broker, with lower counts: salvage=True goes on with what can "

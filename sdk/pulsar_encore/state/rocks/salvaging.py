@@ -36,10 +36,13 @@ def salvage(path: Path) -> Path:
     while aside.exists():
         number += 1
         aside = path.with_name(f"{path.name}.damaged-{number}")
-    path.rename(aside)
+    if aside != path:
+        path.rename(aside)
     database = Database(path)
     kept = [0] * len(FAMILIES)
     try:
+        if aside == path:
+            raise StateFormatError("it is gone")
         damaged = Database(aside, read_only=True, salvage=True)
     except (StoreError, StateFormatError) as error:
         logger.error("nothing can be read of the damaged state in %s: %s", aside, error)
