@@ -2,8 +2,8 @@
 
 A child hands over messages (alone, and in batches of 50), acks and nacks them, takes what is due,
 and says on a pipe what it did: of a hand-over and of a nack once the call has returned, of an ack
-and of what is done with before it is called. It is killed with SIGKILL; then the directory is opened
-and held against what was said, and the next child goes on with it.
+and of what is done with before it is called. It is killed with SIGKILL; then the directory is
+opened and held against what was said, and the next child goes on with it.
 
     python -m integration.benchmarks.rocks_kill [--kills 50] [--seed 1]
 """
@@ -154,9 +154,7 @@ class Child:
             found = self.source.records.recall(*key)
             attempt = 1 + (0 if found is None else found.attempts)
             size, mask = (BATCH, 1 << key[2]) if key[2] >= 0 else (1, 1)
-            self.source.records.started(
-                [HandedOver(key[0], key[1], size, mask, attempt)], self.now
-            )
+            self.source.records.started([HandedOver(key[0], key[1], size, mask, attempt)], self.now)
             self.held[key] = attempt
             again.append((key, attempt))
         tell("handed", again)

@@ -254,9 +254,7 @@ masks = st.integers(0, 2**70 - 1) | st.integers(0, 70).map(lambda n: (1 << n) - 
     calls=st.lists(st.tuples(st.integers(0, 2), masks, st.integers(1, 5)), max_size=12),
     epoch=st.integers(0, 2**32),
 )
-def test_steps_agree_with_lists(
-    size: int, calls: list[tuple[int, int, int]], epoch: int
-) -> None:
+def test_steps_agree_with_lists(size: int, calls: list[tuple[int, int, int]], epoch: int) -> None:
     record = steps.fresh(size, 7, epoch)
     counts, held, done = [0] * size, [False] * size, [False] * size
     for what, mask, attempts in calls:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from integration.benchmarks.rocks_kill import kill_again_and_again
 from rocks_kit import TOPIC, after_kill, killed, opened, source_of
 
-from integration.benchmarks.rocks_kill import kill_again_and_again
 from pulsar_encore.errors import (
     ClosedError,
     ConfigurationError,
@@ -132,7 +132,10 @@ def test_a_child_process_is_refused(path: Path) -> None:
     pid = os.fork()
     if pid == 0:
         outcome = 0
-        for call, error in ((store.statistics, ForkedError), (lambda: opened(path), StateInUseError)):
+        for call, error in (
+            (store.statistics, ForkedError),
+            (lambda: opened(path), StateInUseError),
+        ):
             try:
                 call()
             except error:
@@ -160,7 +163,7 @@ def test_nobody_else_loads_the_package() -> None:
 
 def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "diary.txt").write_text("dear")
-    with pytest.raises(StateFormatError, match="diary.txt"):
+    with pytest.raises(StateFormatError, match=r"diary\.txt"):
         opened(tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == ["diary.txt"]
 
@@ -356,7 +359,7 @@ def test_what_is_lost_with_the_end_is_told(path: Path) -> None:
     source = source_of(store)
     with full_disk(store):
         source.index.add((1, 1, -1), 100, 0)
-        with pytest.raises(StoreError, match="1 changes .* are lost"):
+        with pytest.raises(StoreError, match=r"1 changes .* are lost"):
             store.close()
     opened(path).close()
 
@@ -399,6 +402,38 @@ def test_a_disk_that_was_full_is_mended(path: Path) -> None:
     found = source.records.recall(1, 1)
     assert found is not None and found.attempts == 1
     store.close()
+
+
+def test_a_mend_that_fails_can_be_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(path)
+    source = source_of(store)
+    with full_disk(store):
+        source.index.add((1, 1, -1), 100, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr("pulsar_encore.state.rocks.database.library", None)
+            with pytest.raises(TypeError):
+                store.mend()
+        source.index.add((1, 2, -1), 100, 0)
+        assert source.records.recall(1, 1) is not None
+    assert store.mend()
+    with after_kill(path) as found:
+        assert len(found.index) == 2
+    store.close()
+
+
+def test_what_was_not_mended_is_told_at_the_end(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(path)
+    with full_disk(store):
+        source_of(store).index.add((1, 1, -1), 100, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr("pulsar_encore.state.rocks.database.library", None)
+            with pytest.raises(TypeError):
+                store.mend()
+        with pytest.raises(StoreError, match="was closed, but"):
+            store.close()
+    opened(path).close()
 
 
 # The loss of power

@@ -80,17 +80,25 @@ class TimeBucketIndex:
         Raises:
             ConfigurationError: The key, `due_ms` or `bits` is out of range.
         """
+        return self.replace(key, due_ms, bits) is not None
+
+    def replace(self, key: MessageKey, due_ms: int, bits: int) -> int | None:
+        """As `move`; returns the edge that the key was due at before, None when it was not tracked.
+
+        Raises:
+            ConfigurationError: The key, `due_ms` or `bits` is out of range.
+        """
         edge = bucket_edge(due_ms, bits)
         lane, _, position = self._keys.resolve(key)
         number, was = (-1, -1) if lane is None else self._find(lane, position)
         if lane is None or was < 0:
             self.add(key, due_ms, bits)
-            return False
+            return None
         if was != edge:
             self._take(was, number, number + 1)
             self._put(number, edge)
             self._place(lane, number, edge)
-        return True
+        return was
 
     def discard(self, key: MessageKey) -> bool:
         """Forget a key; True when it was tracked.
@@ -98,19 +106,27 @@ class TimeBucketIndex:
         Raises:
             ConfigurationError: The key is out of range.
         """
+        return self.pull(key) is not None
+
+    def pull(self, key: MessageKey) -> int | None:
+        """As `discard`; returns the edge that the key was due at, None when it was not tracked.
+
+        Raises:
+            ConfigurationError: The key is out of range.
+        """
         lane, _, position = self._keys.resolve(key)
         if lane is None:
-            return False
+            return None
         number, edge = self._find(lane, position)
         if edge < 0:
-            return False
+            return None
         self._take(edge, number, number + 1)
         slot = number >> self._keys.block_bits
         runs = self._keys.runs[slot]
         if runs:
             positions.forget(runs, number & self._keys.block_mask)
         self._forget(slot, 1)
-        return True
+        return edge
 
     def discard_entry(self, ledger: int, entry: int) -> int:
         """Forget the entry's whole key and all its batch indexes; returns how many there were.

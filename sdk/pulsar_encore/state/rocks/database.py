@@ -25,7 +25,7 @@ from pulsar_encore.errors import (
     StoreError,
 )
 
-from .writes import FAMILIES, STATE, Writes
+from .writes import DUE, FAMILIES, STATE, Writes
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -101,6 +101,12 @@ class Database:
         options.set_max_background_jobs(2)
         options.set_keep_log_file_num(2)
         options.set_max_log_file_size(2**20)
+        # One thread writes.
+        options.set_allow_concurrent_memtable_write(False)
+        if family == FAMILIES[DUE]:
+            # Nobody reads it while it grows, so it is sorted when it is flushed: 0.4 us a change
+            # of a due time in place of 2.
+            options.set_memtable_factory(rocks.MemtableFactory.vector())
         options.set_compression_type(rocks.DBCompressionType.lz4())
         blocks = rocks.BlockBasedOptions()
         blocks.set_block_cache(rocks.Cache(_CACHE))
@@ -183,7 +189,13 @@ class Database:
 
     @property
     def sequence(self) -> int:
-        """Writes so far, over all lives of the directory."""
+        """Writes so far, over all lives of the directory.
+
+        Raises:
+            StoreError: It is closed.
+        """
+        if self._db is None:
+            raise StoreError(f"the state in {self.path} is closed")
         return int(self._db.latest_sequence_number())
 
     def sync(self) -> None:
@@ -214,6 +226,8 @@ class Database:
         """Give the lock back. What was written is in the log."""
         self._families.clear()
         self._handles.clear()
+        if self._db is None:
+            return
         try:
             self._db.close()
         except Exception as error:  # of a write that failed before, and whoever made it was told

@@ -47,7 +47,7 @@ class RocksIndex:
     def __init__(self, journal: Journal, source: int, index: TimeBucketIndex) -> None:
         self._journal = journal
         self._source = source
-        self._index = index
+        self._live = index
         self._taken: list[_Taken] = []
 
     def add(self, key: MessageKey, due_ms: int, bits: int) -> bool:
@@ -56,9 +56,9 @@ class RocksIndex:
         Raises:
             ConfigurationError: The key, `due_ms` or `bits` is out of range.
         """
-        if not self._index.add(key, due_ms, bits):
+        if not self._live.add(key, due_ms, bits):
             return False
-        self._put(key, bucket_edge(due_ms, bits), self._untake(key))
+        self._put(key, bucket_edge(due_ms, bits), self._untake(key) if self._taken else None)
         return True
 
     def move(self, key: MessageKey, due_ms: int, bits: int) -> bool:
@@ -67,12 +67,12 @@ class RocksIndex:
         Raises:
             ConfigurationError: The key, `due_ms` or `bits` is out of range.
         """
-        before = self._index.due_of(key)
-        edge = bucket_edge(due_ms, bits)
+        before = self._live.replace(key, due_ms, bits)
+        edge = -(-due_ms >> bits) << bits  # `bucket_edge`, of what was looked at just now
         if before is None:
-            return not self.add(key, due_ms, bits)
+            self._put(key, edge, self._untake(key) if self._taken else None)
+            return False
         if before != edge:
-            self._index.move(key, due_ms, bits)
             self._put(key, edge, before)
         return True
 
@@ -82,9 +82,8 @@ class RocksIndex:
         Raises:
             ConfigurationError: The key is out of range.
         """
-        edge = self._index.due_of(key)
+        edge = self._live.pull(key)
         if edge is not None:
-            self._index.discard(key)
             self._remove(edge, key)
         elif (before := self._untake(key)) is not None:
             self._remove(before, key)
@@ -97,9 +96,9 @@ class RocksIndex:
         Raises:
             ConfigurationError: `ledger` or `entry` is out of range.
         """
-        found = self._index.keys_of_entry(ledger, entry)
+        found = self._live.keys_of_entry(ledger, entry)
         if found:
-            self._index.discard_entry(ledger, entry)
+            self._live.discard_entry(ledger, entry)
         gone = list(found)
         for taken in self._taken:
             more = taken.keys.keys_of_entry(ledger, entry)
@@ -114,9 +113,9 @@ class RocksIndex:
         Raises:
             ConfigurationError: `ledger` or `entry` is out of range.
         """
-        found = self._index.keys_through(ledger, entry)
+        found = self._live.keys_through(ledger, entry)
         if found:
-            self._index.discard_through(ledger, entry)
+            self._live.discard_through(ledger, entry)
         gone = list(found)
         for taken in self._taken:
             more = taken.keys.keys_through(ledger, entry)
@@ -137,7 +136,7 @@ class RocksIndex:
         """
         if limit is not None and limit < 0:
             raise ConfigurationError(f"limit must not be negative, got {limit}")
-        index = self._index
+        index = self._live
         batch = DueBatch()
         parts: list[Part] = []
         left = len(index) if limit is None else limit
@@ -164,14 +163,14 @@ class RocksIndex:
                 break
         else:
             for key in batch:
-                edge = self._untake(key)
-                if edge is not None:
-                    self._journal.delete(DUE, due_key(edge, self._source, key))
+                before = self._untake(key)
+                if before is not None:
+                    self._journal.delete(DUE, due_key(before, self._source, key))
         self._journal.commit()
 
     def next_due(self) -> int | None:
         """The earliest time at which `pop_due` hands anything over; None when nothing waits."""
-        return self._index.next_due()
+        return self._live.next_due()
 
     def due_of(self, key: MessageKey) -> int | None:
         """When a key is due, rounded up as it was; None when it is not tracked.
@@ -179,14 +178,14 @@ class RocksIndex:
         Raises:
             ConfigurationError: The key is out of range.
         """
-        return self._index.due_of(key)
+        return self._live.due_of(key)
 
     def clear(self) -> None:
         """Forget everything."""
-        edges = set(self._index.edges())
+        edges = set(self._live.edges())
         for taken in self._taken:
             edges.update(edge for edge, _ in taken.parts)
-        self._index.clear()
+        self._live.clear()
         self._taken.clear()
         for edge in edges:
             self._journal.delete_range(DUE, *bucket_range(edge, self._source))
@@ -197,23 +196,25 @@ class RocksIndex:
         for taken in self._taken:
             for edge, part in taken.left():
                 for key in part:
-                    place(self._index, key, edge)
+                    place(self._live, key, edge)
         self._taken.clear()
 
     def __contains__(self, key: MessageKey) -> bool:
-        return key in self._index
+        return key in self._live
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self._live)
 
     # On disk
 
     def _put(self, key: MessageKey, edge: int, before: int | None) -> None:
-        journal, source = self._journal, self._source
+        source, journal = self._source, self._journal
         ledger, entry, index = key
-        if before is not None and before != edge:  # equal: the put below, then gone (#10276)
-            journal.delete(DUE, due_packed(before, source, ledger, entry, index + 1))
-        journal.put(DUE, due_packed(edge, source, ledger, entry, index + 1), b"")
+        index += 1
+        points = journal.points(DUE)
+        if before is not None:  # before the new one: equal, it would remove that (#10276)
+            points[due_packed(before, source, ledger, entry, index)] = None
+        points[due_packed(edge, source, ledger, entry, index)] = b""
         journal.commit()
 
     def _remove(self, edge: int, key: MessageKey) -> None:
@@ -244,7 +245,7 @@ class RocksIndex:
         """Whether so many keys are better removed as their whole bucket: nothing else is in it."""
         return (
             count >= _FEW
-            and not self._index.holds_at(edge)
+            and not self._live.holds_at(edge)
             and not any(taken.holds_at(edge) for taken in self._taken)
         )
 
@@ -261,9 +262,9 @@ class RocksIndex:
 
     def _check(self) -> None:
         """Walk every invariant and raise AssertionError on the first broken one; for tests."""
-        self._index._check()
-        known = list(self._index.keys_through(_LAST, _LAST))
-        assert len(known) == len(self._index) == len({key for _, key in known})
+        self._live._check()
+        known = list(self._live.keys_through(_LAST, _LAST))
+        assert len(known) == len(self._live) == len({key for _, key in known})
         for taken in self._taken:
             assert len(taken)
             known += [(edge, key) for edge, part in taken.left() for key in part]

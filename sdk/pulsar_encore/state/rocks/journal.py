@@ -56,6 +56,11 @@ class Journal:
         self.failures: int = 0
         self.lost: int = 0
 
+    def points(self, family: int) -> dict[bytes, bytes | None]:
+        """Where the next `commit` looks for keys and values to write, None to remove; for who
+        does it often."""
+        return self._now.points[family]
+
     def put(self, family: int, key: bytes, value: bytes) -> None:
         """Write a key with the next `commit`."""
         self._now.points[family][key] = value

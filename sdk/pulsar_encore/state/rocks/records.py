@@ -116,7 +116,7 @@ class Records:
         self._source = source
         self._epoch = epoch
         self._stored = stored
-        self._index = index
+        self._live = index
         self._before = count_attempts == "before"
         self._stay_ms = stay_buffer_ms
         self._most = most_buffered
@@ -193,7 +193,7 @@ class Records:
         """
         self._now_ms = wall_now_ms
         with self._journal:
-            self._index.move(key, due_wall_ms, bits)
+            self._live.move(key, due_wall_ms, bits)
             at = max(key[2], 0)
             record = self._of(key[:2])
             if record is None:
@@ -222,7 +222,7 @@ class Records:
             entry: Of its entry.
             index: In its batch; -1 for a message that is its entry.
         """
-        due_ms = self._index.due_of((ledger, entry, index)) if len(self._index) else None
+        due_ms = self._live.due_of((ledger, entry, index)) if len(self._live) else None
         record = self.recall_entry(ledger, entry)
         if record is None:
             return None if due_ms is None else Recalled(0, due_ms, self._now_ms, False, False)

@@ -257,10 +257,10 @@ class _Core:
     def __init__(
         self, path: Path, wall_now_ms: int, durability: Durability, salvages: bool
     ) -> None:
-        self.path = path
-        self.pid = os.getpid()
-        self.durability = durability
-        self.users = 0
+        self.path: Path = path
+        self.pid: int = os.getpid()
+        self.durability: Durability = durability
+        self.users: int = 0
         self.syncer: Syncer | None = None
         self._used: dict[SourceName, Source] = {}
         _prepare(path)
@@ -276,7 +276,7 @@ class _Core:
         self._found = loaded.sources
         self._unreadable = loaded.unreadable
         self._epoch = loaded.epoch + 1
-        self.journal = Journal(database)
+        self.journal: Journal = Journal(database)
         try:
             self._owner = Owner.here(wall_now_ms, self._epoch, database.sequence)
             write_owner(path, self._owner)
