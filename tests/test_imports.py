@@ -32,6 +32,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("letters/", "wire/"),
     ("core/",),
     ("message.py",),
+    # State on disk
+    ("state/",),
     # Transports
     ("transport/base.py", "transport/__init__.py"),
     ("transport/merged.py", "transport/advice.py"),

@@ -7,6 +7,8 @@
           UnreadableError   the transport cannot read a key or property of a message
         WrongLoopError      you: called from another event loop
         ForkedError         you: used in a child process
+        StateInUseError     you: another process, or consumer, has that state
+        StateFormatError    you: the directory is no state of this package, or a newer version's
       PulsarException       all that has a `Result` (also both PulsarExceptions of stock)
         ClosedError         you, late: the object was closed (also pulsar.AlreadyClosed)
         Timeout             also pulsar.Timeout
@@ -15,8 +17,8 @@
         TransportError      the broker or the network; `retryable`: trying again can help
           ProtocolError     the peer sent bytes that break the protocol
           SchemaVersionError  the schema a message was written with could not be fetched
-      StoreError            a local store failed; what it held is still in memory (kept for
-                            stores to come: nothing here raises it yet)
+      StoreError            a local store failed; what it held is still in memory
+        StateDamagedError   files of a state directory were lost or changed
       Refusal               a `testing` broker or transport cannot do what a test asked of it
 
 "Also" stock's are those that are named so from when the program imports its package (`stock`).
@@ -61,6 +63,15 @@ class WrongLoopError(ConfigurationError):
 
 class ForkedError(ConfigurationError):
     """Used in a child process, made in its parent."""
+
+
+class StateInUseError(ConfigurationError):
+    """Another process has that state directory open, or another consumer that source of it; the
+    text says who."""
+
+
+class StateFormatError(ConfigurationError):
+    """The directory holds something else than state, or state that a newer version wrote."""
 
 
 @stock.twin("PulsarException", "pulsar.asyncio.PulsarException")
@@ -147,3 +158,8 @@ class SchemaVersionError(TransportError):
 
 class StoreError(EncoreError):
     """A durable store could not write or read; the entry concerned stays in memory."""
+
+
+class StateDamagedError(StoreError):
+    """Files of a state directory are lost, cut or changed. Nothing was opened and nothing deleted;
+    the text says how to go on with what can still be read."""

@@ -34,6 +34,7 @@ BENCHMARKS: Final = (
     "idle_cpu",
     "held_messages",
     "pending_set",
+    "rocks_state",
 )
 
 

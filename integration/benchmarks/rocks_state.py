@@ -1,0 +1,491 @@
+"""State in RocksDB: what waits, what is moved, what is acked soon; beside RIP-73's way of doing it.
+
+Every case has a process and a directory of its own. "RIP-73" is RocketMQ's layout and its order of
+work on the same RocksDB with the same options, in Python, without its broker: keys of 8 bytes of
+time and the names as text, values of JSON (some 180 bytes), a new record and then the removal of
+the old one in a write each, removal of what is due one by one, a scan of 16,384 at a time to find
+it. It keeps nothing in memory, and answers no question about a key. Its broker fsyncs each write;
+here neither does.
+
+- expiry: a million messages, entries of 20 ledgers in order, all due within a minute; taken 500 at
+  a time, as the consumer does, and done with. Opening is what the next process does first.
+- changes: 100,000 messages that wait get another due time, five times each: one after the other, a
+  minute from then (as leases are renewed), or any of them, between 1 s and 1 h, at random; 100 in a
+  write, or each in its own.
+- fast ack: 200,000 messages handed over and acked 2 s later, by the clock that is told, with the
+  buffer of 10 s; one in a hundred is acked after 30 s. Single ones in turns of 32, or in batches of
+  1000, acked by the entry.
+- rates are by the processor time of the calling thread, which waits for nothing here: two cores are
+  not enough for the rest of the machine to be quiet.
+- hold: the longest that any call kept the thread, for whatever reason, in all of a case; and the
+  longest that one was at work, which leaves out what other programs on the machine took.
+- memory: what the process grew by (resident set), RocksDB's own included.
+
+    python -m integration.benchmarks.rocks_state [--scale 1.0]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from struct import pack
+from time import perf_counter, thread_time
+from typing import Any
+
+import psutil
+
+from integration.benchmarks.figures import Row, report
+from pulsar_encore.core.due import MessageKey, precision_bits
+from pulsar_encore.core.due_index import TimeBucketIndex
+from pulsar_encore.state.rocks import HandedOver, Records, RocksStore, Source
+from pulsar_encore.state.rocks.database import Database
+from pulsar_encore.state.rocks.writes import DUE, Writes
+
+NOW = 1_800_000_000_000
+MILLION = 1_000_000
+CHANGES = 100_000
+HANDED = 200_000
+BURST = 500
+SCAN = 16_384
+Figures = dict[str, float]
+
+
+class Stopwatch:
+    """Adds up calls, and knows the longest."""
+
+    def __init__(self) -> None:
+        self.total = self.busy = self.longest = self.busiest = 0.0
+
+    def __call__(self, call: Callable[[], Any]) -> Any:
+        busy, start = thread_time(), perf_counter()
+        result = call()
+        taken = perf_counter() - start
+        busy = thread_time() - busy
+        self.busy += busy
+        self.busiest = max(self.busiest, busy)
+        self.total += taken
+        self.longest = max(self.longest, taken)
+        return result
+
+
+class Rip73:
+    """RocketMQ's records: group, topic and queue in each key, JSON in each value."""
+
+    def __init__(self, path: Path) -> None:
+        self.database = Database(path)
+
+    def key(self, due_ms: int, key: MessageKey) -> bytes:
+        """Due time, then what makes it unique."""
+        names = f"billing@orders@{key[0]}@".encode()
+        return pack(">Q", due_ms) + names + pack(">q", key[1])
+
+    def value(self, due_ms: int, key: MessageKey) -> bytes:
+        """As its pop consumer record is written."""
+        fields = {
+            "popTime": due_ms - 60_000,
+            "groupId": "billing",
+            "topicId": "orders",
+            "queueId": key[0],
+            "retryFlag": 0,
+            "invisibleTime": 60_000,
+            "offset": key[1],
+            "attemptTimes": 0,
+            "attemptId": "f3b1c8d2-5c0e-4a0f-9f0e-2b1d6d1f7a11",
+        }
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    def put(self, keys: list[tuple[int, MessageKey]]) -> None:
+        """New records, one write."""
+        writes = Writes()
+        for due_ms, key in keys:
+            writes.put(DUE, self.key(due_ms, key), self.value(due_ms, key))
+        self.database.write(writes)
+
+    def remove(self, keys: list[bytes]) -> None:
+        """Records, one write."""
+        writes = Writes()
+        for key in keys:
+            writes.delete(DUE, key)
+        self.database.write(writes)
+
+    def revive(self, now_ms: int) -> int:
+        """What is due, a scan and a write; the cursor moves on."""
+        cursor, count = b"", 0
+        while True:
+            found = []
+            rows = self.database.scan(DUE, cursor, pack(">Q", now_ms))
+            for key, value in rows:
+                json.loads(value)
+                found.append(key)
+                if len(found) == SCAN:
+                    break
+            rows.close()  # type: ignore[attr-defined]
+            if not found:
+                return count
+            self.remove(found)
+            cursor = found[-1]
+            count += len(found)
+
+
+def key_of(number: int, count: int) -> MessageKey:
+    """Entries of 20 ledgers."""
+    share = max(count // 20, 1)
+    return number // share, number % share, -1
+
+
+def opened(path: Path, **options: Any) -> tuple[RocksStore, Source]:
+    """A store and its one source."""
+    store = RocksStore(path, wall_now_ms=NOW)
+    source = store.source("persistent://public/default/orders", "billing", **options)
+    return store, source
+
+
+def size_of(path: Path) -> int:
+    """Bytes on disk."""
+    return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+
+
+def rss() -> int:
+    """Bytes of this process."""
+    gc.collect()
+    return int(psutil.Process().memory_info().rss)
+
+
+def waits(count: int, spread_ms: int, mixed: bool) -> Iterator[tuple[MessageKey, int, int]]:
+    """Messages that are to wait: in order, spread over a time; or mixed, for 1 s up to it."""
+    rng = random.Random(3)
+    for at in range(count):
+        number = at * 7919 % count if mixed else at  # a prime: all of them, none near the last
+        delay = rng.randrange(1000, spread_ms) if mixed else spread_ms * at // count
+        yield key_of(number, count), NOW + delay, precision_bits(delay)
+
+
+def fill(store: RocksStore, source: Source, count: int, spread_ms: int, mixed: bool) -> None:
+    """Messages that wait, 100 in a write."""
+    add, rows = source.index.add, waits(count, spread_ms, mixed)
+    while some := list(islice(rows, 100)):
+        with store.one_batch():
+            for row in some:
+                add(*row)
+
+
+def expiry(path: Path, scale: float) -> Figures:
+    """A million that are due within a minute."""
+    count = int(MILLION * scale)
+    store, source = opened(path)
+    fill(store, source, count, 60_000, mixed=False)
+    store.close()
+    start = perf_counter()
+    store, source = opened(path)
+    opening = perf_counter() - start
+    taken = 0
+    watch = Stopwatch()
+    while batch := watch(lambda: source.index.pop_due(NOW + 120_000, BURST)):
+        taken += len(batch)
+        watch(lambda batch=batch: source.index.done(batch))
+    assert taken == count
+    start = perf_counter()
+    store.close()
+    closing = perf_counter() - start
+    return {
+        "seconds": watch.busy,
+        "wall": watch.total,
+        "hold_ms": watch.longest * 1e3,
+        "busy_ms": watch.busiest * 1e3,
+        "opening": opening,
+        "closing": closing,
+    }
+
+
+def rip_expiry(path: Path, scale: float) -> Figures:
+    """The same as RocketMQ does it."""
+    count = int(MILLION * scale)
+    rip = Rip73(path)
+    for at in range(0, count, 100):
+        rip.put(
+            [(NOW + 60_000 * n // count, key_of(n, count)) for n in range(at, min(at + 100, count))]
+        )
+    watch = Stopwatch()
+    assert watch(lambda: rip.revive(NOW + 120_000)) == count
+    return {"seconds": watch.busy}
+
+
+def moves_of(count: int, mixed: bool) -> list[tuple[MessageKey, int, int]]:
+    """Changes: of one after the other to a minute from then, or of any to any time within an
+    hour."""
+    rng = random.Random(4)
+    moves = []
+    for at in range(5 * count):
+        delay = rng.randrange(1000, 3_600_000) if mixed else 60_000
+        number = rng.randrange(count) if mixed else at % count
+        now = NOW if mixed else NOW + at // 10
+        moves.append((key_of(number, count), now + delay, precision_bits(delay)))
+    gc.freeze()  # half a million objects of the benchmark's own, which hold up who collects them
+    return moves
+
+
+def changes(path: Path, scale: float, each: int, mixed: bool) -> Figures:
+    """Other due times, so many in a write."""
+    count = int(CHANGES * scale)
+    store, source = opened(path)
+    fill(store, source, count, 3_600_000, mixed)
+    moves = moves_of(count, mixed)
+    watch, move = Stopwatch(), source.index.move
+
+    def some(at: int) -> None:
+        with store.one_batch():
+            for key, due_ms, bits in moves[at : at + each]:
+                move(key, due_ms, bits)
+
+    for at in range(0, len(moves), each):
+        watch(lambda at=at: some(at))
+    store.close()
+    return {
+        "per_s": len(moves) / watch.busy,
+        "wall_per_s": len(moves) / watch.total,
+        "hold_ms": watch.longest * 1e3,
+        "busy_ms": watch.busiest * 1e3,
+    }
+
+
+def rip_changes(path: Path, scale: float) -> Figures:
+    """A new record, then the old one removed: a write each, as changeInvisibleTime does."""
+    count = int(CHANGES * scale)
+    rip = Rip73(path)
+    moves = moves_of(count, mixed=True)
+    due = {key_of(n, count): NOW + 1000 * n for n in range(count)}
+    rows = [(due_ms, key) for key, due_ms in due.items()]
+    for at in range(0, count, 100):
+        rip.put(rows[at : at + 100])
+    start = thread_time()
+    for key, new, _ in moves[:count]:
+        rip.put([(new, key)])
+        if due[key] != new:
+            rip.remove([rip.key(due[key], key)])
+        due[key] = new
+    return {"per_s": count / (thread_time() - start)}
+
+
+def memory_changes(path: Path, scale: float, mixed: bool) -> Figures:
+    """The same in memory only."""
+    count = int(CHANGES * scale)
+    index = TimeBucketIndex()
+    for row in waits(count, 3_600_000, mixed):
+        index.add(*row)
+    moves = moves_of(count, mixed)
+    start = thread_time()
+    for key, due_ms, bits in moves:
+        index.move(key, due_ms, bits)
+    return {"per_s": len(moves) / (thread_time() - start)}
+
+
+def acks(path: Path, scale: float, count_attempts: str, size: int) -> Figures:
+    """Handed over, acked 2 s later, one in a hundred after 30 s."""
+    count = int(HANDED * scale)
+    store, source = opened(path, count_attempts=count_attempts)
+    records: Records = source.records
+    first = store.statistics()
+    watch = Stopwatch()
+    turn, mask = (32, 1) if size == 1 else (1, (1 << size) - 1)
+    settle: dict[int, list[int]] = {}
+    entries = count // size
+
+    def tick(at: int, ends: bool) -> None:
+        for entry in range(at, min(at + turn, entries) if not ends else at):
+            slow = entry % 100 == 99
+            settle.setdefault(now + (30_000 if slow else 2_000), []).append(entry)
+        if not ends:
+            handed = [HandedOver(1, e, size, mask) for e in range(at, min(at + turn, entries))]
+            watch(lambda: records.started(handed, now))
+        for entry in settle.pop(now, ()):
+            watch(lambda entry=entry: records.settled(1, entry))
+        watch(lambda: records.flush(now))
+
+    now = NOW
+    for at in range(0, entries, turn):
+        tick(at, ends=False)
+        now += 10
+    while settle:
+        now = min(settle)
+        tick(entries, ends=True)
+    store.flush()
+    assert len(records) == 0
+    last = store.statistics()
+    figures = {
+        "writes": last.writes - first.writes,
+        "operations": last.operations - first.operations,
+        "share": 100 * (1 - (last.operations - first.operations) / 2 / entries),
+        "us": watch.busy / count * 1e6,
+    }
+    store.close()
+    return figures
+
+
+def questions(path: Path, scale: float) -> Figures:
+    """Asking for what is new, and for what is known, with 100,000 records."""
+    count = int(CHANGES * scale)
+    store, source = opened(path)
+    for at in range(0, 2 * count, 200):
+        source.records.started([HandedOver(1, entry) for entry in range(at, at + 200, 2)], NOW)
+    figures = {}
+    for name, first in (("new_ns", 1), ("known_ns", 0)):
+        start = thread_time()
+        for entry in range(first, 2 * count, 2):
+            source.records.recall(1, entry)
+        figures[name] = (thread_time() - start) / count * 1e9
+    store.close()
+    return figures
+
+
+def weight(path: Path, scale: float, mixed: bool, stored: bool) -> Figures:
+    """Bytes for each key that waits: of memory, and on disk after a close."""
+    count = int(MILLION * scale)
+    spread_ms = 3_600_000 if mixed else 60_000
+    store, source = opened(path)
+    fill(store, source, 1000, spread_ms, mixed)  # so that no code is loaded later
+    source.index.clear()
+    index = TimeBucketIndex()
+    before = rss()
+    if stored:
+        fill(store, source, count, spread_ms, mixed)
+    else:
+        for row in waits(count, spread_ms, mixed):
+            index.add(*row)
+    memory = (rss() - before) / count
+    store.close()
+    return {"memory": memory, "disk": size_of(path / "db") / count}
+
+
+CASES: dict[str, Callable[[Path, float], Figures]] = {
+    "expiry": expiry,
+    "rip expiry": rip_expiry,
+    "renewals": lambda path, scale: changes(path, scale, 100, False),
+    "memory renewals": lambda path, scale: memory_changes(path, scale, False),
+    "changes": lambda path, scale: changes(path, scale, 100, True),
+    "memory changes": lambda path, scale: memory_changes(path, scale, True),
+    "changes alone": lambda path, scale: changes(path, scale, 1, True),
+    "rip changes": rip_changes,
+    "lazy": lambda path, scale: acks(path, scale, "lazy", 1),
+    "before": lambda path, scale: acks(path, scale, "before", 1),
+    "before, batches": lambda path, scale: acks(path, scale, "before", 1000),
+    "questions": questions,
+    "in order": lambda path, scale: weight(path, scale, False, True),
+    "in order alone": lambda path, scale: weight(path, scale, False, False),
+    "mixed": lambda path, scale: weight(path, scale, True, True),
+    "mixed alone": lambda path, scale: weight(path, scale, True, False),
+}
+
+
+def measure(case: str, scale: float) -> Figures:
+    """One case in a process of its own."""
+    answer = subprocess.run(
+        [sys.executable, "-m", __spec__.name, "--case", case, "--scale", str(scale)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    figures: Figures = json.loads(answer.stdout)
+    return figures
+
+
+def run(scale: float = 1.0) -> list[Row]:
+    """Measure everything; the bars are meant for `scale` 1."""
+    f = {case: measure(case, scale) for case in CASES}
+    rip, memory = "RIP-73", "in memory"
+    more = {"higher_is_better": True}
+    alone = f["changes alone"]
+
+    def changed(case: str, what: str) -> list[Row]:
+        ours, plain = f[case], f[f"memory {case}"]["per_s"]
+        return [
+            Row(
+                what=f"due times {what}",
+                unit="1/s",
+                figure=ours["per_s"],
+                other=plain,
+                beside=memory,
+                bar=100_000,
+                **more,
+            ),
+            Row(what="... by the clock", unit="1/s", figure=ours["wall_per_s"]),
+            Row(what="... longest hold", unit="ms", figure=ours["hold_ms"]),
+            Row(what="... of it at work", unit="ms", figure=ours["busy_ms"]),
+        ]
+
+    rows = [
+        Row(
+            what="a million due in a minute: taken and done",
+            unit="s",
+            figure=f["expiry"]["seconds"],
+            other=f["rip expiry"]["seconds"],
+            beside=rip,
+            bar=5.0,
+        ),
+        Row(what="... by the clock", unit="s", figure=f["expiry"]["wall"]),
+        Row(what="... longest hold", unit="ms", figure=f["expiry"]["hold_ms"]),
+        Row(what="... of it at work", unit="ms", figure=f["expiry"]["busy_ms"]),
+        Row(what="... opening it before", unit="s", figure=f["expiry"]["opening"]),
+        Row(what="... closing it", unit="s", figure=f["expiry"]["closing"]),
+        *changed("renewals", "renewed in order, 100 a write"),
+        *changed("changes", "changed at random, 100 a write"),
+        Row(
+            what="due times changed at random, each a write",
+            unit="1/s",
+            figure=alone["per_s"],
+            other=f["rip changes"]["per_s"],
+            beside=rip,
+        ),
+        Row(what="... longest hold", unit="ms", figure=alone["hold_ms"]),
+        Row(what="... of it at work", unit="ms", figure=alone["busy_ms"]),
+        Row(
+            what="fast ack, lazy: messages never written",
+            unit="%",
+            figure=f["lazy"]["share"],
+            bar=99.0,
+            **more,
+        ),
+        Row(what="... a message", unit="us", figure=f["lazy"]["us"]),
+        Row(what="fast ack, before: a message", unit="us", figure=f["before"]["us"]),
+        Row(what="... writes", unit="", figure=f["before"]["writes"]),
+        Row(what="... batches of 1000: a message", unit="us", figure=f["before, batches"]["us"]),
+        Row(what="... puts and deletes", unit="", figure=f["before, batches"]["operations"]),
+        Row(what="recall of what is new", unit="ns", figure=f["questions"]["new_ns"]),
+        Row(what="recall of what is known", unit="ns", figure=f["questions"]["known_ns"]),
+    ]
+    for case, what in (("in order", "in order"), ("mixed", "mixed, 1 s to 1 h")):
+        rows += [
+            Row(
+                what=f"memory for a key, a million {what}",
+                unit="bytes",
+                figure=f[case]["memory"],
+                other=f[f"{case} alone"]["memory"],
+                beside=memory,
+            ),
+            Row(what="... on disk", unit="bytes", figure=f[case]["disk"]),
+        ]
+    return rows
+
+
+def main() -> int:
+    """Print the table; the exit code says whether every bar was met."""
+    parser = argparse.ArgumentParser(description="State in RocksDB.")
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--case", choices=CASES)
+    options = parser.parse_args()
+    if options.case is None:
+        return report(run(options.scale))
+    with tempfile.TemporaryDirectory() as folder:
+        print(json.dumps(CASES[options.case](Path(folder) / "state", options.scale)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

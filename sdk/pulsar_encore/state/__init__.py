@@ -1,0 +1,1 @@
+"""What survives the process: stores on disk for what a consumer knows."""

@@ -1,0 +1,250 @@
+"""The thin shell around RocksDB: opening, one write for a transition, reading, and what fails.
+
+Owns `Database`, the only place that imports `rocksdict`. What that raises, an `Exception` with a
+text, becomes an error by name. Invariants: a scan that RocksDB ends for damage is an error and not
+a shorter scan (`keys()` of rocksdict just ends); nothing of RocksDB's outlives `close`, because an
+iterator or a handle would keep the lock. Refuses to know what keys mean.
+
+Of rocksdict 0.3.29: `write` keeps the interpreter's lock for as long as it takes, an fsync with it
+(measured), so a write never asks for one; `flush` and `flush_wal` release it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from pulsar_encore.errors import (
+    ConfigurationError,
+    StateDamagedError,
+    StateFormatError,
+    StateInUseError,
+    StoreError,
+)
+
+from .writes import DUE, FAMILIES, STATE, Writes
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+_MEMTABLE: Final = 8 * 2**20
+_MEMTABLES: Final = 4
+_CACHE: Final = 8 * 2**20
+_READ_AHEAD: Final = 2**20
+# Enough memory tables a log that it is replayed in less than a second after a kill.
+_LOG: Final = 32 * 2**20
+# Writers are slowed down and stopped so late that a compaction on one busy core is done before.
+_SLOW_AT: Final = 40
+_STOP_AT: Final = 80
+
+
+def library() -> Any:
+    """The package `rocksdict`.
+
+    Raises:
+        ConfigurationError: It is not installed.
+    """
+    try:
+        return import_module("rocksdict")
+    except ImportError as error:
+        raise ConfigurationError(
+            "state on disk needs the package rocksdict: pip install 'pulsar-encore[state]'"
+        ) from error
+
+
+class Database:
+    """RocksDB in one directory.
+
+    Args:
+        path: The directory; made when it is not there, unless `read_only`.
+        read_only: Without a lock, beside an owner if there is one; sees what was written when it
+            was opened.
+        salvage: Open although the end of the log is damaged, with what was written before that.
+
+    Raises:
+        StateInUseError: Another process, or this one, has it open.
+        StateDamagedError: Files are lost or damaged.
+        StateFormatError: It is no such directory.
+        StoreError: The system does not let it be opened.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False, salvage: bool = False) -> None:
+        self.path: Path = path
+        self._rocks = rocks = library()
+        recovery = rocks.DBRecoveryMode
+        kind = recovery.point_in_time if salvage else recovery.tolerate_corrupted_tail_records
+        families = {name: self._options(name) for name in FAMILIES}
+        options = self._options("")
+        options.set_wal_recovery_mode(kind())
+        access = rocks.AccessType.read_only(False) if read_only else rocks.AccessType.read_write()
+        if read_only and not (path / "CURRENT").exists():
+            raise StateFormatError(f"there is no state in {path}")
+        try:
+            self._db: Any = rocks.Rdict(str(path), options, families, access)
+        except Exception as error:
+            raise _named(error, path) from error
+        self._families: list[Any] = [self._db.get_column_family(name) for name in FAMILIES]
+        self._handles: list[Any] = [self._db.get_column_family_handle(name) for name in FAMILIES]
+
+    def _options(self, family: str) -> Any:
+        rocks = self._rocks
+        options = rocks.Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.create_missing_column_families(True)
+        options.set_write_buffer_size(_MEMTABLE)
+        options.set_max_write_buffer_number(_MEMTABLES)
+        options.set_max_total_wal_size(_LOG)
+        options.set_level_zero_slowdown_writes_trigger(_SLOW_AT)
+        options.set_level_zero_stop_writes_trigger(_STOP_AT)
+        options.set_max_background_jobs(2)
+        options.set_keep_log_file_num(2)
+        options.set_max_log_file_size(2**20)
+        # One thread writes.
+        options.set_allow_concurrent_memtable_write(False)
+        if family == FAMILIES[DUE]:
+            # Nobody reads it while it grows, so it is sorted when it is flushed: 0.4 us a change
+            # of a due time in place of 2.
+            options.set_memtable_factory(rocks.MemtableFactory.vector())
+        options.set_compression_type(rocks.DBCompressionType.lz4())
+        blocks = rocks.BlockBasedOptions()
+        blocks.set_block_cache(rocks.Cache(_CACHE))
+        if family == FAMILIES[STATE]:
+            blocks.set_bloom_filter(10, False)
+        options.set_block_based_table_factory(blocks)
+        return options
+
+    def write(self, writes: Writes) -> None:
+        """All or nothing, into the log; not yet on the platters (see `sync`).
+
+        Raises:
+            StoreError: It is not written, or it is not known whether it is.
+        """
+        # Made elsewhere: an error keeps this frame, and whatever it names would keep the lock.
+        try:
+            self._db.write(self._batch(writes))
+        except Exception as error:
+            raise _named(error, self.path) from error
+
+    def _batch(self, writes: Writes) -> Any:
+        batch = self._rocks.WriteBatch(raw_mode=True)
+        for family, start, stop in writes.ranges:
+            batch.delete_range(start, stop, self._handles[family])
+        for handle, points in zip(self._handles, writes.points, strict=True):
+            for key, value in points.items():
+                if value is None:
+                    batch.delete(key, handle)
+                else:
+                    batch.put(key, value, handle)
+        return batch
+
+    def get(self, family: int, key: bytes) -> bytes | None:
+        """The value of a key.
+
+        Raises:
+            StateDamagedError: The bytes where it is are damaged.
+            StoreError: It cannot be read.
+        """
+        try:
+            value: bytes | None = self._families[family].get(key)
+        except Exception as error:
+            raise _named(error, self.path) from error
+        return value
+
+    def scan(
+        self, family: int, start: bytes = b"", stop: bytes = b"", *, backwards: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values from `start` up to `stop`, in order; close it if it is not read to the
+        end.
+
+        Raises:
+            StateDamagedError: What comes next is damaged.
+            StoreError: It cannot be read.
+        """
+        options = self._rocks.ReadOptions()
+        options.set_readahead_size(_READ_AHEAD)
+        if stop:  # rocksdict 0.3.29 takes a lower bound for an upper one
+            options.set_iterate_upper_bound(stop)
+        rows: Any = self._families[family].iter(options)
+        try:
+            if backwards:
+                rows.seek_to_last()
+            else:
+                rows.seek(start)
+            while rows.valid():
+                key = rows.key()
+                if key < start:
+                    break
+                yield key, rows.value()
+                if backwards:
+                    rows.prev()
+                else:
+                    rows.next()
+            rows.status()  # it ends for damage as it does at the end
+        except Exception as error:
+            raise _named(error, self.path) from error
+        finally:
+            rows = None  # an error keeps this frame, and with it the lock
+
+    @property
+    def sequence(self) -> int:
+        """Writes so far, over all lives of the directory.
+
+        Raises:
+            StoreError: It is closed.
+        """
+        if self._db is None:
+            raise StoreError(f"the state in {self.path} is closed")
+        return int(self._db.latest_sequence_number())
+
+    def sync(self) -> None:
+        """What was written is on the platters. Other threads run meanwhile, and may write.
+
+        Raises:
+            StoreError: It is not.
+        """
+        try:
+            self._db.flush_wal(True)
+        except Exception as error:
+            raise _named(error, self.path) from error
+
+    def flush(self) -> None:
+        """Have all in tables, so that no log is replayed next time. Takes a while, for which other
+        threads run.
+
+        Raises:
+            StoreError: It failed; the log has it all.
+        """
+        try:
+            for family in self._families:
+                family.flush(True)
+        except Exception as error:
+            raise _named(error, self.path) from error
+
+    def close(self) -> None:
+        """Give the lock back. What was written is in the log."""
+        self._families.clear()
+        self._handles.clear()
+        if self._db is None:
+            return
+        try:
+            self._db.close()
+        except Exception as error:  # of a write that failed before, and whoever made it was told
+            logger.error("closing the state in %s: %s", self.path, error)
+        self._db = None
+
+
+def _named(error: Exception, path: Path) -> Exception:
+    text = str(error)
+    if "lock hold by current process" in text or "While lock file" in text:
+        return StateInUseError(f"the state in {path} is open already")
+    if "Corruption:" in text or "No such file" in text:  # a file that others name is gone
+        return StateDamagedError(
+            f"the state in {path} is damaged ({text}). Nothing was deleted. Whatever is not acked "
+            "comes again from the broker, with lower counts: salvage=True goes on with what can "
+            "still be read, and an empty directory begins anew"
+        )
+    if text.startswith("Invalid argument"):
+        return StateFormatError(f"{path} is no state directory of this package ({text})")
+    return StoreError(f"the state in {path}: {text}")

@@ -1,0 +1,173 @@
+"""The one way to the disk: transitions become writes, in order, and none is lost by failing.
+
+Owns `Journal`: what is to be written at once, what may be written later (its loss costs a
+redelivery of what is acked, which a broker ignores), and what could not be written. What fails
+stays in memory, is what readers see, and is tried again with the next write. Invariant: newest
+first, a key is looked for in what is to be written now, later, again, and then on the disk.
+Refuses to know what keys mean, and the time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final
+
+from pulsar_encore.errors import StoreError
+
+from .database import Database
+from .writes import Writes
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+# What may wait for a write that is made for another reason: 1000 deletes take 3 ms.
+_MOST_LATE: Final = 1_000
+# What failed is kept up to here, 100 MB or so; what is beyond is counted.
+_MOST_UNWRITTEN: Final = 200_000
+_AGAIN: Final = 1_000  # of what failed with each write, so that none takes long
+
+
+class Journal:
+    """Writes of one store. As a context manager it makes one write of all that is done inside.
+
+    Args:
+        database: Where it goes.
+
+    Attributes:
+        written: Called after each write, if anything is.
+        trouble: Why something is not written, None when all is.
+        writes: Writes made so far.
+        operations: Puts and deletes in them.
+        failures: Writes that failed.
+        lost: Puts and deletes that failed and were too many to keep.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database: Database = database
+        self.written: Callable[[], None] | None = None
+        self._depth = 0
+        self._now = Writes()
+        self._late = Writes()
+        self._again = Writes()
+        self.trouble: StoreError | None = None
+        self.writes: int = 0
+        self.operations: int = 0
+        self.failures: int = 0
+        self.lost: int = 0
+
+    def points(self, family: int) -> dict[bytes, bytes | None]:
+        """Where the next `commit` looks for keys and values to write, None to remove; for who
+        does it often."""
+        return self._now.points[family]
+
+    def put(self, family: int, key: bytes, value: bytes) -> None:
+        """Write a key with the next `commit`."""
+        self._now.points[family][key] = value
+
+    def delete(self, family: int, key: bytes) -> None:
+        """Remove a key with the next `commit`."""
+        self._now.points[family][key] = None
+
+    def delete_range(self, family: int, start: bytes, stop: bytes) -> None:
+        """Remove the keys from `start` up to `stop` with the next `commit`."""
+        self._now.delete_range(family, start, stop)
+
+    def delete_later(self, family: int, key: bytes) -> None:
+        """Remove a key with whatever is written next, or when there is much of it."""
+        self._now.points[family].pop(key, None)
+        self._late.points[family][key] = None
+
+    def delete_range_later(self, family: int, start: bytes, stop: bytes) -> None:
+        """Remove keys with whatever is written next, or when there is much of it."""
+        self._now.drop(family, start, stop)
+        self._late.delete_range(family, start, stop)
+
+    def get(self, family: int, key: bytes) -> bytes | None:
+        """The value of a key, as if everything were written.
+
+        Raises:
+            StoreError: It cannot be read.
+        """
+        for each in (self._now, self._late, self._again):
+            found, value = each.find(family, key)
+            if found:
+                return value
+        return self.database.get(family, key)
+
+    def __enter__(self) -> Journal:
+        self._depth += 1
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # After an error too: what was done before it is done in memory.
+        self._depth -= 1
+        self.commit()
+
+    def commit(self) -> bool:
+        """Write what is to be written now, with what may come later; inside of `with`, at its end.
+
+        Returns:
+            False when something, perhaps of before, is not written; `trouble` says why.
+        """
+        if self._depth:
+            return True
+        if len(self._now):
+            return self.flush()
+        if len(self._late) >= _MOST_LATE:
+            return self.flush()
+        return self.trouble is None
+
+    def flush(self) -> bool:
+        """Write everything, what failed before too. Returns as `commit` does."""
+        writes = self._late
+        if len(writes):
+            writes.merge(self._now)
+            self._late = Writes()
+        else:
+            writes = self._now
+        self._now = Writes()
+        if self.trouble is not None:
+            self._again.merge(writes)
+            writes = self._again.take(_AGAIN)
+        if not len(writes):
+            return self.trouble is None
+        try:
+            self.database.write(writes)
+        except StoreError as error:
+            self._failed(writes, error)
+            return False
+        self.writes += 1
+        self.operations += len(writes)
+        if self.written is not None:
+            self.written()
+        if self.trouble is not None and not len(self._again):
+            logger.warning("the state in %s is written again", self.database.path)
+            self.trouble = None
+        return self.trouble is None
+
+    def _failed(self, writes: Writes, error: StoreError) -> None:
+        self.failures += 1
+        if self.trouble is None:
+            logger.error("state is kept in memory, because it cannot be written: %s", error)
+        self.trouble = error
+        writes.merge(self._again)
+        self._again = writes
+        beyond = len(self._again) - _MOST_UNWRITTEN
+        if beyond > 0:
+            self.lost += self._again.drop_newest(beyond)
+
+    @property
+    def unwritten(self) -> int:
+        """Puts and deletes that failed and will be tried again."""
+        return len(self._again)
+
+    @property
+    def waiting(self) -> int:
+        """Puts and deletes that are in memory only."""
+        return len(self._now) + len(self._late) + len(self._again)

@@ -1,0 +1,119 @@
+"""The keys of the store as bytes, in an order that the scans live on.
+
+Owns the layout: what waits is in order of its due time, then of source and id, so that all of a
+source that is due in one bucket lies side by side and is removed as one range; what is known of
+entries is in order of source and id. Big-endian throughout, because RocksDB compares bytes.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from pulsar_encore.core.due import MAX_BATCH_INDEX, MAX_ID_BITS, MessageKey
+
+FORMAT: Final = 1
+
+MOST_SOURCES: Final = 2**32 - 1
+
+_DUE: Final = Struct(">QIQQI")
+_BUCKET: Final = Struct(">QI")
+_ENTRY: Final = Struct(">IQQ")
+_SOURCE: Final = Struct(">I")
+_U64: Final = Struct(">Q")
+
+due_packed = _DUE.pack
+entry_packed = _ENTRY.pack
+
+
+def due_key(due_ms: int, source: int, key: MessageKey) -> bytes:
+    """Of a message that waits; 32 bytes."""
+    return due_packed(due_ms, source, key[0], key[1], key[2] + 1)
+
+
+def read_due_key(data: bytes) -> tuple[int, int, MessageKey]:
+    """Due time, source and key.
+
+    Raises:
+        ValueError: The bytes are no such key.
+    """
+    if len(data) != _DUE.size:
+        raise ValueError(f"a due key has {_DUE.size} bytes, not {len(data)}")
+    due_ms, source, ledger, entry, index = _DUE.unpack(data)
+    if (ledger | entry) >> MAX_ID_BITS:
+        raise ValueError(f"not an id: {ledger}:{entry}")
+    if index - 1 > MAX_BATCH_INDEX:
+        raise ValueError(f"not a batch index: {index - 1}")
+    return due_ms, source, (ledger, entry, index - 1)
+
+
+def bucket_range(due_ms: int, source: int) -> tuple[bytes, bytes]:
+    """From where, and up to where, the keys of a source lie that are due at exactly that time."""
+    return _BUCKET.pack(due_ms, source), _BUCKET.pack(due_ms, source) + b"\xff" * 21
+
+
+def entry_key(source: int, ledger: int, entry: int) -> bytes:
+    """Of what is known of an entry; 20 bytes."""
+    return entry_packed(source, ledger, entry)
+
+
+def read_entry_key(data: bytes) -> tuple[int, int, int]:
+    """Source, ledger and entry.
+
+    Raises:
+        ValueError: The bytes are no such key.
+    """
+    if len(data) != _ENTRY.size:
+        raise ValueError(f"an entry key has {_ENTRY.size} bytes, not {len(data)}")
+    source, ledger, entry = _ENTRY.unpack(data)
+    if (ledger | entry) >> MAX_ID_BITS:
+        raise ValueError(f"not an id: {ledger}:{entry}")
+    return source, ledger, entry
+
+
+def source_range(source: int) -> tuple[bytes, bytes]:
+    """From where, and up to where, the entries of a source lie."""
+    return _SOURCE.pack(source), _SOURCE.pack(source) + b"\xff" * 17
+
+
+def entries_through(source: int, ledger: int, entry: int) -> tuple[bytes, bytes]:
+    """From where, and up to where, the entries of a source lie up to that one, it included."""
+    return _SOURCE.pack(source), entry_packed(source, ledger, entry) + b"\0"
+
+
+# `meta`
+
+FORMAT_KEY: Final = b"format"
+EPOCH_KEY: Final = b"epoch"
+SOURCE_PREFIX: Final = b"source/"
+
+
+def source_key(topic: str, subscription: str, consumer: str) -> bytes:
+    """Of the number of a source; names may hold any character but NUL."""
+    return SOURCE_PREFIX + "\0".join((topic, subscription, consumer)).encode()
+
+
+def read_source_key(data: bytes) -> tuple[str, str, str]:
+    """Topic, subscription and consumer.
+
+    Raises:
+        ValueError: The bytes are no such key.
+    """
+    topic, subscription, consumer = data.removeprefix(SOURCE_PREFIX).decode().split("\0")
+    return topic, subscription, consumer
+
+
+def number(value: int) -> bytes:
+    """A number as a value of `meta`."""
+    return _U64.pack(value)
+
+
+def read_number(data: bytes) -> int:
+    """
+    Raises:
+        ValueError: The bytes are no number.
+    """
+    if len(data) != _U64.size:
+        raise ValueError(f"a number has {_U64.size} bytes, not {len(data)}")
+    value: int = _U64.unpack(data)[0]
+    return value

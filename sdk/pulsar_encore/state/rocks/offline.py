@@ -1,0 +1,120 @@
+"""Looking at a state directory without owning it, also while its owner works with it.
+
+Owns `StateReader`. It sees what was written when it was opened; what an owner has in memory only is
+not there. Invariant: it changes no state. Refuses to guess: what makes no sense is left out and
+counted, and damage is an error at the place where it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from pulsar_encore.core.due import MessageKey
+from pulsar_encore.errors import StateFormatError
+
+from .database import Database
+from .entry_record import EntryRecord, from_bytes
+from .keys import read_due_key, read_entry_key, source_range
+from .loading import check_format, read_sources
+from .owner import Owner, read_owner
+from .writes import DUE, STATE
+
+
+class FoundSource(NamedTuple):
+    """A source as it is named, and its number."""
+
+    number: int
+    topic: str
+    subscription: str
+    consumer: str
+
+
+class FoundRecord(NamedTuple):
+    """What is known of an entry."""
+
+    source: int
+    ledger: int
+    entry: int
+    record: EntryRecord
+
+
+class StateReader:
+    """A state directory, to look at. A context manager.
+
+    Args:
+        path: The directory.
+
+    Attributes:
+        owner: Who has it, or had it last (`Owner.closed`); None when that cannot be told.
+        unreadable: Keys and values so far that made no sense.
+
+    Raises:
+        StateFormatError: There is no state in it, or a newer version's.
+        StateDamagedError: Files are lost or damaged.
+        ConfigurationError: `rocksdict` is not installed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        where = Path(path)
+        self.owner: Owner | None = read_owner(where)
+        self.unreadable: int = 0
+        self._database = Database(where / "db", read_only=True)
+        try:
+            if not check_format(self._database):
+                raise StateFormatError(f"there is no state in {where}")
+        except BaseException:
+            self._database.close()
+            raise
+
+    def sources(self) -> list[FoundSource]:
+        """All sources, by number."""
+        found = [FoundSource(number, *name) for number, name in read_sources(self._database)]
+        return sorted(found)
+
+    def waiting(self) -> Iterator[tuple[int, int, MessageKey]]:
+        """(due in ms since the epoch, number of the source, key) of all that waits, the earliest
+        first.
+
+        Raises:
+            StateDamagedError: What comes next is damaged.
+        """
+        for data, _ in self._database.scan(DUE):
+            try:
+                yield read_due_key(data)
+            except ValueError:
+                self.unreadable += 1
+
+    def records(self, source: int | None = None) -> Iterator[FoundRecord]:
+        """What is known of entries, in order of source and id.
+
+        Args:
+            source: Of this one only.
+
+        Raises:
+            StateDamagedError: What comes next is damaged.
+        """
+        start, stop = (b"", b"") if source is None else source_range(source)
+        for data, value in self._database.scan(STATE, start, stop):
+            try:
+                yield FoundRecord(*read_entry_key(data), from_bytes(value))
+            except ValueError:
+                self.unreadable += 1
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._database.close()
+
+    def __enter__(self) -> StateReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

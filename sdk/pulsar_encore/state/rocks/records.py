@@ -1,0 +1,391 @@
+"""`Records`: how often each message of one source was handed over, across the lives of a process.
+
+Owns the memory before the disk, as RocketMQ's pop buffer: what is settled soon was never written.
+What is not is written by `flush`, which its owner calls; with `count_attempts="before"` it is
+written before the message is handed over, and a process that is killed while it has it has counted
+the attempt. Removing what is settled is never written on its own: what comes of a loss is a record
+of a message that does not come again.
+
+Invariants: an entry is in the buffer, on disk, or in both, and then the buffer is newer; a count
+never falls while its entry is known. Refuses to know the time: each call that needs it is told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from pulsar_encore.core.due import MessageKey
+from pulsar_encore.errors import ConfigurationError, StoreError
+
+from . import entry_record
+from .entry_record import EntryRecord
+from .entry_set import EntryKey, EntrySet
+from .index import RocksIndex
+from .journal import Journal
+from .keys import entries_through, entry_packed, source_range
+from .writes import STATE
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+CountAttempts: TypeAlias = Literal["before", "lazy"]
+
+STAY_BUFFER_MS: Final = 10_000  # RocketMQ's popCkStayBufferTime
+MOST_BUFFERED: Final = 50_000  # the broker's window of a consumer; some 20 MB
+
+
+class HandedOver(NamedTuple):
+    """Messages of one entry that are about to be handed over, all for the same time.
+
+    Attributes:
+        ledger: Of the entry.
+        entry: Of the entry.
+        size: Messages in it; 1 for one that is no batch.
+        mask: Which of them: bit i for batch index i, 1 for one that is no batch.
+        attempt: For how many times now: 1 for the first.
+    """
+
+    ledger: int
+    entry: int
+    size: int = 1
+    mask: int = 1
+    attempt: int = 1
+
+
+class Recalled(NamedTuple):
+    """What is known of one message.
+
+    Attributes:
+        attempts: How often it was handed over.
+        due_ms: Until when it waits, ms since the epoch; None when it does not.
+        first_ms: When a message of its entry was handed over first, ms since the epoch.
+        unfinished: It was handed over by an owner that ended before it said what became of it: a
+            process that was killed, perhaps by this very message.
+        settled: It was acked, and others of its entry were not.
+    """
+
+    attempts: int
+    due_ms: int | None
+    first_ms: int
+    unfinished: bool
+    settled: bool
+
+
+class Records:
+    """Attempts of one source. Made by `RocksStore.source`.
+
+    Args:
+        journal: Where writes go.
+        source: The number of the source.
+        epoch: Of this owner, higher than that of any before.
+        stored: Entries that have a record on disk.
+        index: What of the source waits.
+        count_attempts: "before" writes what is handed over before it is; "lazy" only what is not
+            settled for `stay_buffer_ms`, so a kill forgets the attempts of that time.
+        stay_buffer_ms: How long what is handed over stays in memory only.
+        most_buffered: At most so many entries do.
+
+    Attributes:
+        unreadable: Records that were found damaged, or of a newer version. They stay on disk.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        source: int,
+        epoch: int,
+        stored: EntrySet,
+        index: RocksIndex,
+        *,
+        count_attempts: CountAttempts = "before",
+        stay_buffer_ms: int = STAY_BUFFER_MS,
+        most_buffered: int = MOST_BUFFERED,
+    ) -> None:
+        if count_attempts not in ("before", "lazy"):
+            raise ConfigurationError(
+                f'count_attempts must be "before" or "lazy", not {count_attempts!r}'
+            )
+        if stay_buffer_ms < 0 or most_buffered < 1:
+            raise ConfigurationError(
+                "stay_buffer_ms must not be negative and most_buffered at least 1, got "
+                f"{stay_buffer_ms} and {most_buffered}"
+            )
+        self._journal = journal
+        self._source = source
+        self._epoch = epoch
+        self._stored = stored
+        self._live = index
+        self._before = count_attempts == "before"
+        self._stay_ms = stay_buffer_ms
+        self._most = most_buffered
+        # By entry, the longest there first: since when, in ms, and what is to be written.
+        self._buffer: dict[EntryKey, tuple[int, EntryRecord]] = {}
+        self._buffered = EntrySet()  # the same entries, in order
+        self._now_ms = 0  # as last told
+        self.unreadable: int = 0
+
+    # Hand-overs
+
+    def started(self, handed: Iterable[HandedOver], wall_now_ms: int) -> None:
+        """These are about to be handed over: one write for all of them, or none (see
+        `count_attempts`).
+
+        Args:
+            handed: Which, each entry once.
+            wall_now_ms: The time, in ms since the epoch.
+
+        Raises:
+            StoreError: With "before": it is not on disk. It is kept in memory, and is written as
+                soon as the disk takes it; the messages may be handed over all the same.
+        """
+        self._now_ms = wall_now_ms
+        buffer, stored, epoch = self._buffer, self._stored, self._epoch
+        with self._journal:
+            for ledger, entry, size, mask, attempt in handed:
+                key = (ledger, entry)
+                record: EntryRecord | None
+                if key in buffer:
+                    since_ms, record = buffer[key]
+                else:
+                    since_ms = wall_now_ms
+                    record = self._read(key) if key in stored else None
+                if record is None:
+                    record = entry_record.fresh(size, wall_now_ms, epoch)
+                elif record.size < size:
+                    record = record._replace(size=size)
+                record = entry_record.handed_over(record, mask, attempt, epoch)
+                if self._before:
+                    self._write(key, record)
+                else:
+                    self._keep(key, record, since_ms)
+            while len(buffer) > self._most:
+                key, (_, record) = next(iter(buffer.items()))
+                self._write(key, record)
+        if self._before:
+            self._require()
+
+    def waits(
+        self,
+        key: MessageKey,
+        due_wall_ms: int,
+        attempts: int,
+        wall_now_ms: int,
+        *,
+        bits: int = 0,
+        size: int = 1,
+    ) -> None:
+        """An attempt ended without an ack and the message waits: one write for both.
+
+        What the index says of it already stays as it is, if it is the same.
+
+        Args:
+            key: Which message.
+            due_wall_ms: Until when, in ms since the epoch.
+            attempts: How often it was handed over by now; a count that is higher stays.
+            wall_now_ms: The time, in ms since the epoch.
+            bits: See `DueIndex.add`.
+            size: Messages in its entry, where no hand-over was told of.
+
+        Raises:
+            ConfigurationError: The key, due time or bits are out of range; nothing has changed.
+        """
+        self._now_ms = wall_now_ms
+        with self._journal:
+            self._live.move(key, due_wall_ms, bits)
+            at = max(key[2], 0)
+            record = self._of(key[:2])
+            if record is None:
+                record = entry_record.fresh(max(size, at + 1), wall_now_ms, self._epoch)
+            elif record.size <= at:
+                record = record._replace(size=at + 1)
+            self._write(key[:2], entry_record.given_back(record, 1 << at, attempts))
+
+    def given_back(self, ledger: int, entry: int, mask: int, wall_now_ms: int) -> None:
+        """Attempts ended without an ack, and nothing waits: another owner, or a close in order.
+
+        Their counts stay; they are not `unfinished` for who comes next. Written by `flush`.
+        """
+        self._now_ms = wall_now_ms
+        record = self._of((ledger, entry))
+        if record is not None and record.held & mask:
+            self._keep((ledger, entry), entry_record.given_back(record, mask, 0), wall_now_ms)
+
+    # What is known
+
+    def recall(self, ledger: int, entry: int, index: int = -1) -> Recalled | None:
+        """What is known of a message that came; None, without a look at the disk, when nothing is.
+
+        Args:
+            ledger: Of its entry.
+            entry: Of its entry.
+            index: In its batch; -1 for a message that is its entry.
+        """
+        due_ms = self._live.due_of((ledger, entry, index)) if len(self._live) else None
+        record = self.recall_entry(ledger, entry)
+        if record is None:
+            return None if due_ms is None else Recalled(0, due_ms, self._now_ms, False, False)
+        bit = 1 << max(index, 0)
+        return Recalled(
+            record.attempts_of(index),
+            due_ms,
+            record.first_ms,
+            entry_record.unfinished(record, self._epoch) & bit != 0,
+            record.settled & bit != 0,
+        )
+
+    def recall_entry(self, ledger: int, entry: int) -> EntryRecord | None:
+        """The same of all messages of an entry, but for what waits."""
+        key = (ledger, entry)
+        if key in self._buffer or key in self._stored:
+            return self._of(key)
+        return None
+
+    def unfinished(self, record: EntryRecord) -> int:
+        """Mask of the messages of which `Recalled.unfinished` is true."""
+        return entry_record.unfinished(record, self._epoch)
+
+    # Endings
+
+    def settled(self, ledger: int, entry: int, mask: int | None = None) -> None:
+        """Messages are acked, or letters of them stored: nothing of them is kept. Writes nothing.
+
+        Args:
+            ledger: Of the entry.
+            entry: Of the entry.
+            mask: Which of its messages; None for all of it.
+        """
+        key = (ledger, entry)
+        held = self._buffer.get(key)
+        if held is None and key not in self._stored:
+            return
+        if mask is not None:
+            record = self._of(key)
+            if record is not None:
+                record = entry_record.settled(record, mask)
+                if not record.done:
+                    self._keep(key, record, self._now_ms)
+                    return
+        if held is not None:
+            del self._buffer[key]
+            self._buffered.discard(key)
+        if self._stored.discard(key):
+            self._journal.delete_later(STATE, entry_packed(self._source, ledger, entry))
+            self._journal.commit()
+
+    def settled_through(self, ledger: int, entry: int) -> None:
+        """This entry and all before it are acked, as by a cumulative ack. Writes nothing."""
+        for key in self._buffered.take_through(ledger, entry):
+            del self._buffer[key]
+        if self._stored.take_through(ledger, entry):
+            span = entries_through(self._source, ledger, entry)
+            self._journal.delete_range_later(STATE, *span)
+            self._journal.commit()
+
+    def clear(self) -> None:
+        """Nothing is known any more, as after a seek. What waits is the index's matter."""
+        self._buffer.clear()
+        self._buffered.clear()
+        if self._stored:
+            self._stored.clear()
+            self._journal.delete_range(STATE, *source_range(self._source))
+            self._journal.commit()
+
+    # The buffer
+
+    def next_flush(self) -> int | None:
+        """When `flush` has something to write, in ms since the epoch; None when nothing is in
+        memory only."""
+        for since_ms, _ in self._buffer.values():
+            return since_ms + self._stay_ms
+        return None
+
+    def flush(self, wall_now_ms: int, limit: int = 500) -> int:
+        """Write what was in memory for longer than `stay_buffer_ms`, the longest there first.
+
+        Also what is in memory since a time that is yet to come: then the clock was set back.
+
+        Args:
+            wall_now_ms: The time, in ms since the epoch.
+            limit: At most so many entries, which takes 3 ms or so.
+
+        Returns:
+            How many were written; `limit` says that there may be more.
+        """
+        self._now_ms = wall_now_ms
+        count = 0
+        with self._journal:
+            for key, (since_ms, record) in list(islice(self._buffer.items(), limit)):
+                if since_ms + self._stay_ms > wall_now_ms >= since_ms:
+                    break
+                self._write(key, record)
+                count += 1
+        return count
+
+    def flush_all(self) -> None:
+        """Write everything that is in memory only."""
+        with self._journal:
+            for key, (_, record) in list(self._buffer.items()):
+                self._write(key, record)
+
+    @property
+    def buffered(self) -> int:
+        """Entries that are in memory, newer than on disk."""
+        return len(self._buffer)
+
+    @property
+    def only_buffered(self) -> int:
+        """Entries that are in memory and not on disk. Walks them all: for statistics."""
+        return sum(key not in self._stored for key in self._buffer)
+
+    def __len__(self) -> int:
+        """Entries that something is known of. Walks what is in memory."""
+        return len(self._stored) + self.only_buffered
+
+    # Reading and writing
+
+    def _of(self, key: EntryKey) -> EntryRecord | None:
+        held = self._buffer.get(key)
+        if held is not None:
+            return held[1]
+        return self._read(key) if key in self._stored else None
+
+    def _read(self, key: EntryKey) -> EntryRecord | None:
+        try:
+            data = self._journal.get(STATE, entry_packed(self._source, *key))
+            return None if data is None else entry_record.from_bytes(data)
+        except (ValueError, StoreError) as error:
+            # One that cannot be read keeps no other from being handed over.
+            self.unreadable += 1
+            logger.error("what is known of entry %d:%d cannot be read: %s", *key, error)
+            return None
+
+    def _keep(self, key: EntryKey, record: EntryRecord, since_ms: int) -> None:
+        held = self._buffer.get(key)
+        self._buffer[key] = (since_ms if held is None else held[0], record)
+        if held is None:
+            self._buffered.add(key)
+
+    def _write(self, key: EntryKey, record: EntryRecord) -> None:
+        if self._buffer.pop(key, None) is not None:
+            self._buffered.discard(key)
+        self._stored.add(key)
+        data = entry_record.to_bytes(record)
+        self._journal.put(STATE, entry_packed(self._source, *key), data)
+        self._journal.commit()
+
+    def _require(self) -> None:
+        if self._journal.trouble is not None:
+            raise StoreError(
+                f"attempts are counted in memory only: {self._journal.trouble}"
+            ) from self._journal.trouble
+
+    def _check(self) -> None:
+        """Walk every invariant and raise AssertionError on the first broken one; for tests."""
+        assert set(self._buffered) == self._buffer.keys()
+        for key in self._stored:
+            assert self._journal.get(STATE, entry_packed(self._source, *key)) is not None, key
+        for _, record in self._buffer.values():
+            assert entry_record.from_bytes(entry_record.to_bytes(record)) == record
+            assert not record.done

@@ -1,0 +1,451 @@
+"""`RocksStore`: one directory of state for a whole process, shared by its consumers.
+
+Owns which directories are open in this process, and how often; who has which source; the order of
+opening and closing. Invariants: a directory is open once in a process and in no other; a source
+has one consumer at a time; what a consumer that ended left unfinished is told to the next, because
+each has a higher epoch. Refuses to read a clock.
+
+Opening and closing may take long when there is much; `open` and `aclose` do it on a thread.
+Everything else is microseconds and is to be called on one thread, that of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from pulsar_encore.errors import (
+    ClosedError,
+    ConfigurationError,
+    StateDamagedError,
+    StateFormatError,
+    StateInUseError,
+    StoreError,
+)
+from pulsar_encore.process import check_process
+
+from .database import Database
+from .index import RocksIndex
+from .journal import Journal
+from .keys import EPOCH_KEY, FORMAT, FORMAT_KEY, MOST_SOURCES, number, source_key
+from .loading import Found, Loaded, SourceName, check_format, load
+from .owner import Owner, read_owner, write_owner
+from .records import MOST_BUFFERED, STAY_BUFFER_MS, CountAttempts, Records
+from .salvaging import salvage
+from .syncing import Syncer
+from .writes import DUE, META
+
+Durability: TypeAlias = Literal["kill", "power"]
+
+_DATABASE: Final = "db"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreStatistics:
+    """
+    Attributes:
+        sources: Sources that something was ever written of.
+        waiting: Messages that wait, of all of them.
+        entries: Entries with a record on disk or in memory.
+        writes: Writes since the store was opened.
+        operations: Puts and deletes in them.
+        failures: Writes that failed.
+        unwritten: Puts and deletes that failed and will be tried again.
+        lost: Puts and deletes that failed and were too many to keep.
+        unreadable: Keys and values that made no sense.
+        syncs: Fsyncs, with `durability="power"`.
+    """
+
+    sources: int
+    waiting: int
+    entries: int
+    writes: int
+    operations: int
+    failures: int
+    unwritten: int
+    lost: int
+    unreadable: int
+    syncs: int
+
+
+class RocksStore:
+    """State in a directory.
+
+    Args:
+        path: The directory; made when it is not there. One that holds anything else is refused.
+        wall_now_ms: The time, in ms since the epoch; of the owner, for whoever is refused.
+        durability: "kill": what was written survives the death of the process, and that of the
+            machine all but the last seconds. "power": `synced` says when it survives that too.
+        salvage: What is damaged is put aside, and what can still be read of it is used; by default
+            that is an error.
+
+    Raises:
+        StateInUseError: Another process has it; the text says which.
+        StateFormatError: It holds something else, or what a newer version wrote.
+        StateDamagedError: Files are lost or damaged.
+        StoreError: The system does not let it be opened.
+        ConfigurationError: `rocksdict` is not installed, or the options fit not those it is open
+            with in this process.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        wall_now_ms: int,
+        durability: Durability = "kill",
+        salvage: bool = False,
+    ) -> None:
+        if durability not in ("kill", "power"):
+            raise ConfigurationError(f'durability must be "kill" or "power", not {durability!r}')
+        where = Path(path).resolve()
+        with _opening:
+            core = _open.get(where)
+            if core is not None and core.pid != os.getpid():
+                core = None  # of the parent, in a child: RocksDB refuses it
+            if core is None:
+                core = _open[where] = _Core(where, wall_now_ms, durability, salvage)
+            elif core.durability != durability:
+                raise ConfigurationError(
+                    f'the state in {where} is open with durability="{core.durability}" already'
+                )
+            core.users += 1
+        self._core: _Core | None = core
+
+    @classmethod
+    async def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        wall_now_ms: int,
+        durability: Durability = "kill",
+        salvage: bool = False,
+    ) -> RocksStore:
+        """The same on a thread; takes 2 s or so for each million messages that wait."""
+        return await asyncio.to_thread(
+            cls, path, wall_now_ms=wall_now_ms, durability=durability, salvage=salvage
+        )
+
+    def source(
+        self,
+        topic: str,
+        subscription: str,
+        consumer: str = "",
+        *,
+        count_attempts: CountAttempts = "before",
+        stay_buffer_ms: int = STAY_BUFFER_MS,
+        most_buffered: int = MOST_BUFFERED,
+    ) -> Source:
+        """Have a source, with what earlier owners left of it.
+
+        Args:
+            topic: Full name; of the partition, if any.
+            subscription: Its name.
+            consumer: Where several consumers of a process share a subscription: which of them.
+            count_attempts: See `Records`.
+            stay_buffer_ms: See `Records`.
+            most_buffered: See `Records`.
+
+        Raises:
+            StateInUseError: Another consumer of this process has it.
+        """
+        return self._opened.take(
+            (topic, subscription, consumer), count_attempts, stay_buffer_ms, most_buffered
+        )
+
+    def one_batch(self) -> Journal:
+        """What is done inside of ``with store.one_batch():`` becomes one write at its end."""
+        return self._opened.journal
+
+    def flush(self) -> bool:
+        """Write what may be written later, and what failed. False when `trouble` stays."""
+        return self._opened.journal.flush()
+
+    async def synced(self) -> None:
+        """Everything written so far survives the loss of power, with `durability="power"`.
+
+        Raises:
+            StoreError: It is not known to.
+        """
+        syncer = self._opened.syncer
+        if syncer is not None:
+            await syncer.synced()
+
+    @property
+    def trouble(self) -> StoreError | None:
+        """Why something is in memory only that should be on disk; None when nothing is."""
+        return self._opened.journal.trouble
+
+    def mend(self) -> bool:
+        """After trouble that stays, as when a disk was full: open the database anew, and write what
+        is in memory only. Takes as long as opening; without trouble it does nothing.
+
+        Returns:
+            True when no trouble is left.
+
+        Raises:
+            StoreError: It cannot be opened; try again. What is in memory stays there.
+        """
+        return self._opened.mend()
+
+    def statistics(self) -> StoreStatistics:
+        """What there is and was done."""
+        return self._opened.statistics()
+
+    def close(self) -> None:
+        """End this use; the last one in the process closes the directory.
+
+        Raises:
+            StoreError: Something could not be written, and is lost with this.
+        """
+        core, self._core = self._core, None
+        if core is None:
+            return
+        with _opening:
+            core.users -= 1
+            if core.users:
+                return
+            if _open.get(core.path) is core:
+                del _open[core.path]
+            core.close()
+
+    async def aclose(self) -> None:
+        """The same on a thread."""
+        await asyncio.to_thread(self.close)
+
+    @property
+    def _opened(self) -> _Core:
+        if self._core is None:
+            raise ClosedError("the state is closed")
+        check_process(self._core.pid, "state")
+        return self._core
+
+
+class Source:
+    """One topic, or partition, of one subscription. Made by `RocksStore.source`.
+
+    Attributes:
+        number: In the store; names it in keys.
+        name: Topic, subscription, consumer.
+        index: What waits until when, in ms since the epoch.
+        records: How often what was handed over.
+    """
+
+    def __init__(
+        self, core: _Core, number: int, name: SourceName, index: RocksIndex, records: Records
+    ) -> None:
+        self._core: _Core | None = core
+        self.number: int = number
+        self.name: SourceName = name
+        self.index: RocksIndex = index
+        self.records: Records = records
+
+    def close(self) -> None:
+        """Write what is in memory only, and let another consumer have it."""
+        core, self._core = self._core, None
+        if core is not None:
+            core.leave(self)
+
+
+class _Core:
+    """The directory, as long as anyone in the process uses it."""
+
+    def __init__(
+        self, path: Path, wall_now_ms: int, durability: Durability, salvages: bool
+    ) -> None:
+        self.path: Path = path
+        self.pid: int = os.getpid()
+        self.durability: Durability = durability
+        self.users: int = 0
+        self.syncer: Syncer | None = None
+        self._used: dict[SourceName, Source] = {}
+        _prepare(path)
+        try:
+            database, loaded = _begin(path)
+        except StateDamagedError:
+            if not salvages:
+                raise
+            salvage(path / _DATABASE)
+            (path / "owner.json").unlink(missing_ok=True)
+            database, loaded = _begin(path)
+        self._numbers = loaded.numbers
+        self._found = loaded.sources
+        self._unreadable = loaded.unreadable
+        self._epoch = loaded.epoch + 1
+        self.journal: Journal = Journal(database)
+        try:
+            self._owner = Owner.here(wall_now_ms, self._epoch, database.sequence)
+            write_owner(path, self._owner)
+            for key in loaded.doubled:
+                self.journal.delete(DUE, key)
+            if loaded.is_new:
+                self.journal.put(META, FORMAT_KEY, number(FORMAT))
+            self.journal.put(META, EPOCH_KEY, number(self._epoch))
+            if not self.journal.commit() and self.journal.trouble is not None:
+                raise self.journal.trouble
+        except OSError as error:
+            database.close()
+            raise StoreError(f"the state in {path}: {error}") from error
+        except StoreError:
+            database.close()
+            raise
+        self._sync()
+
+    def _sync(self) -> None:
+        if self.durability == "power":
+            self.syncer = Syncer()
+            self.journal.written = self.syncer.written
+            self.syncer.start(self.journal)
+
+    def take(
+        self, name: SourceName, count_attempts: CountAttempts, stay_ms: int, most: int
+    ) -> Source:
+        if name in self._used:
+            topic, subscription, _ = name
+            raise StateInUseError(
+                f"another consumer of this process has the state of {topic!r} and "
+                f"{subscription!r} in {self.path}: give each of them its own name"
+            )
+        if any("\0" in part for part in name):
+            raise ConfigurationError(f"names must not contain NUL: {name!r}")
+        at = self._numbers.get(name)
+        if at is None:
+            at = max(self._found, default=-1) + 1
+            if at > MOST_SOURCES:
+                raise ConfigurationError(f"a store has no more than {MOST_SOURCES} sources")
+        found = self._found.get(at) or Found()
+        index = RocksIndex(self.journal, at, found.waiting)
+        records = Records(
+            self.journal,
+            at,
+            self._epoch,
+            found.entries,
+            index,
+            count_attempts=count_attempts,
+            stay_buffer_ms=stay_ms,
+            most_buffered=most,
+        )
+        if name not in self._numbers:
+            self._numbers[name] = at
+            self._found[at] = found
+            self.journal.put(META, source_key(*name), number(at))
+        self._epoch += 1  # the next one, of this source or another
+        self.journal.put(META, EPOCH_KEY, number(self._epoch))
+        self.journal.commit()
+        source = self._used[name] = Source(self, at, name, index, records)
+        return source
+
+    def leave(self, source: Source) -> None:
+        del self._used[source.name]
+        source.records.flush_all()
+        source.index.reclaim()
+
+    def mend(self) -> bool:
+        if self.journal.trouble is None:
+            return True
+        if self.journal.flush():
+            return True
+        if self.syncer is not None:
+            self.syncer.stop()
+            self.syncer = None
+        self.journal.database.close()
+        self.journal.database = Database(self.path / _DATABASE)
+        self._sync()
+        failures = self.journal.failures
+        while not self.journal.flush() and self.journal.failures == failures:
+            pass  # so many with each
+        return self.journal.trouble is None
+
+    def statistics(self) -> StoreStatistics:
+        journal = self.journal
+        used = [source.records for source in self._used.values()]
+        return StoreStatistics(
+            sources=len(self._found),
+            waiting=sum(len(found.waiting) for found in self._found.values()),
+            entries=sum(len(found.entries) for found in self._found.values())
+            + sum(records.only_buffered for records in used),
+            writes=journal.writes,
+            operations=journal.operations,
+            failures=journal.failures,
+            unwritten=journal.unwritten,
+            lost=journal.lost,
+            unreadable=self._unreadable + sum(records.unreadable for records in used),
+            syncs=0 if self.syncer is None else self.syncer.syncs,
+        )
+
+    def close(self) -> None:
+        for source in list(self._used.values()):
+            source.close()
+        written = self.journal.flush()
+        if self.syncer is not None:
+            self.syncer.stop()
+        database = self.journal.database
+        try:
+            database.flush()
+            write_owner(self.path, replace(self._owner, sequence=database.sequence, closed=written))
+        except (StoreError, OSError) as error:
+            raise StoreError(f"the state in {self.path} was closed, but: {error}") from error
+        finally:
+            database.close()
+        if self.journal.trouble is not None:
+            raise StoreError(
+                f"{self.journal.unwritten} changes of the state in {self.path} are lost: "
+                f"{self.journal.trouble}"
+            ) from self.journal.trouble
+
+
+_opening: Final = threading.Lock()
+_open: Final[dict[Path, _Core]] = {}
+
+
+def _prepare(path: Path) -> None:
+    """The directory is there and it is one of ours, or empty."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        names = {each.name for each in path.iterdir()}
+    except OSError as error:
+        raise StoreError(f"the state in {path}: {error}") from error
+    if names and _DATABASE not in names and "owner.json" not in names:
+        raise StateFormatError(
+            f"{path} holds something else ({', '.join(sorted(names)[:3])}): name a directory of "
+            "its own for the state"
+        )
+
+
+def _begin(path: Path) -> tuple[Database, Loaded]:
+    before = read_owner(path)
+    folder = path / _DATABASE
+    # RocksDB deletes what it does not know when it opens a directory to write: look first.
+    if (folder / "CURRENT").exists():
+        looking = Database(folder, read_only=True)
+        try:
+            sequence = looking.sequence
+            check_format(looking)
+        finally:
+            looking.close()
+    else:
+        sequence = 0
+    if before is not None and sequence < before.sequence:
+        raise StateDamagedError(
+            f"files of the state in {path} are lost: of {before.sequence} writes there are "
+            f"{sequence}. Nothing was deleted. Whatever is not acked comes again from the broker, "
+            "with lower counts: salvage=True goes on with what there is, and an empty directory "
+            "begins anew"
+        )
+    try:
+        database = Database(folder)
+    except StateInUseError as error:
+        owner = read_owner(path)
+        raise StateInUseError(
+            f"the state in {path} belongs to {owner or 'another process'}: each process needs a "
+            "directory of its own"
+        ) from error
+    try:
+        return database, load(database)
+    except BaseException:
+        database.close()
+        raise

@@ -1,0 +1,112 @@
+"""The thread of `durability="power"`: one fsync for all writes of a few milliseconds.
+
+Owns `Syncer`. Whoever waits is woken by the fsync that began after their write. Refuses to write
+anything, because a write that asks for its own fsync would hold the interpreter (see `database`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from typing import Final
+
+from pulsar_encore.errors import StoreError
+
+from .journal import Journal
+
+# What an fsync costs is shared by all writes of this time, or of this many.
+_GATHER_S: Final = 0.005
+_ENOUGH: Final = 500
+_PAUSE_S: Final = 1.0  # after an fsync that failed
+
+
+class Syncer:
+    """Sees to it that what was written is on the platters.
+
+    Attributes:
+        syncs: How many fsyncs there were.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._written = 0
+        self._synced = 0
+        self._ends = False
+        self._waiters: list[tuple[int, Future[None]]] = []
+        self._journal: Journal | None = None
+        self._thread = threading.Thread(target=self._run, name="state-sync", daemon=True)
+        self.syncs: int = 0
+
+    def start(self, journal: Journal) -> None:
+        """Begin, with the writes of a journal."""
+        self._journal = journal
+        self._thread.start()
+
+    def written(self) -> None:
+        """One more write was made."""
+        with self._changed:
+            self._written += 1
+            if self._written - self._synced in (1, _ENOUGH):
+                self._changed.notify_all()
+
+    def point(self) -> Future[None]:
+        """Done when all that is written by now is on the platters; StoreError when it is not."""
+        future: Future[None] = Future()
+        with self._changed:
+            if self._synced >= self._written:
+                future.set_result(None)
+            else:
+                self._waiters.append((self._written, future))
+        return future
+
+    async def synced(self) -> None:
+        """All that is written by now is on the platters.
+
+        Raises:
+            StoreError: It is not.
+        """
+        await asyncio.wrap_future(self.point())
+
+    def stop(self) -> None:
+        """End, after a last fsync."""
+        with self._changed:
+            self._ends = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        assert self._journal is not None
+        changed = self._changed
+        while True:
+            with changed:
+                changed.wait_for(lambda: self._ends or self._written > self._synced)
+                if not self._ends:
+                    changed.wait_for(
+                        lambda: self._ends or self._written - self._synced >= _ENOUGH, _GATHER_S
+                    )
+                upto = self._written
+                if self._ends and upto == self._synced:
+                    return
+            failure: StoreError | None = None
+            try:
+                self._journal.database.sync()
+            except StoreError as error:
+                failure = error
+            with changed:
+                self.syncs += 1
+                if failure is None:
+                    self._synced = upto
+                ready = [future for point, future in self._waiters if point <= upto]
+                self._waiters = [each for each in self._waiters if each[0] > upto]
+            for future in ready:
+                if not future.set_running_or_notify_cancel():
+                    continue
+                if failure is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(failure)
+            if failure is not None:
+                with changed:
+                    if changed.wait_for(lambda: self._ends, _PAUSE_S):
+                        return

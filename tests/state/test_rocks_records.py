@@ -1,0 +1,305 @@
+"""Attempts on disk: what is counted, what is written and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rocks_kit import after_kill, opened, source_of
+
+from pulsar_encore.errors import ConfigurationError
+from pulsar_encore.state.rocks import HandedOver, Records, RocksStore
+from pulsar_encore.state.rocks import entry_record as steps
+from pulsar_encore.state.rocks.entry_record import EntryRecord, from_bytes, to_bytes
+from pulsar_encore.state.rocks.entry_set import EntrySet
+
+ALL = (1 << 1000) - 1
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[RocksStore]:
+    store = opened(path)
+    yield store
+    store.close()
+
+
+def before(store: RocksStore) -> Records:
+    return source_of(store).records
+
+
+def lazy(store: RocksStore) -> Records:
+    return source_of(store, count_attempts="lazy").records
+
+
+def test_an_attempt_that_killed_the_process_is_counted(store: RocksStore, path: Path) -> None:
+    records = before(store)
+    records.started([HandedOver(1, 1), HandedOver(1, 2, attempt=3)], 1000)
+    with after_kill(path) as source:
+        one, three = source.records.recall(1, 1), source.records.recall(1, 2)
+        assert one is not None and three is not None
+        assert (one.attempts, one.unfinished, one.first_ms, one.due_ms) == (1, True, 1000, None)
+        assert three.attempts == 3
+        assert source.records.recall(1, 3) is None
+        source.records.started([HandedOver(1, 1, attempt=2)], 2000)
+        again = source.records.recall(1, 1)
+        assert again is not None
+        assert (again.attempts, again.unfinished, again.first_ms) == (2, False, 1000)
+
+
+def test_a_nack_is_one_write_for_its_time_and_its_count(store: RocksStore, path: Path) -> None:
+    records = before(store)
+    records.started([HandedOver(1, 1)], 1000)
+    writes = store.statistics().writes
+    records.waits((1, 1, -1), 61_000, 1, 1000, bits=9)
+    assert store.statistics().writes == writes + 1
+    with after_kill(path) as source:
+        found = source.records.recall(1, 1)
+        assert found is not None and found.due_ms is not None
+        assert 61_000 <= found.due_ms < 61_000 + 512
+        assert (found.attempts, found.unfinished) == (1, False)
+
+
+def test_a_nack_that_is_refused_changes_nothing(store: RocksStore) -> None:
+    records = before(store)
+    with pytest.raises(ConfigurationError):
+        records.waits((1, 1, -1), -1, 1, 1000)
+    assert records.recall(1, 1) is None
+
+
+def test_a_count_never_falls(store: RocksStore) -> None:
+    records = before(store)
+    records.started([HandedOver(1, 1, attempt=5)], 0)
+    records.started([HandedOver(1, 1, attempt=2)], 0)
+    records.waits((1, 1, -1), 100, 1, 0)
+    found = records.recall(1, 1)
+    assert found is not None and found.attempts == 5
+
+
+def test_a_batch_of_a_thousand_is_one_small_record(store: RocksStore, path: Path) -> None:
+    records = before(store)
+    start = store.statistics()
+    records.started([HandedOver(1, 1, 1000, ALL)], 1_800_000_000_000)
+    now = store.statistics()
+    assert (now.writes - start.writes, now.operations - start.operations) == (1, 1)
+    record = records.recall_entry(1, 1)
+    assert record is not None and len(to_bytes(record)) < 24
+    records.waits((1, 1, 700), 5000, 1, 1_800_000_000_000)
+    with after_kill(path) as source:
+        waiting, killer = source.records.recall(1, 1, 700), source.records.recall(1, 1, 3)
+        assert waiting is not None and killer is not None
+        assert (waiting.attempts, waiting.unfinished, waiting.due_ms) == (1, False, 5000)
+        assert (killer.attempts, killer.unfinished, killer.due_ms) == (1, True, None)
+
+
+def test_only_what_was_handed_over_of_a_batch_is_counted(store: RocksStore) -> None:
+    records = before(store)
+    records.started([HandedOver(1, 1, 100, 0b111)], 0)
+    records.started([HandedOver(1, 1, 100, 0b001, attempt=2)], 0)
+    counts = [found.attempts for i in range(5) if (found := records.recall(1, 1, i))]
+    assert counts == [2, 1, 1, 0, 0]
+
+
+def test_a_batch_is_forgotten_with_its_last_message(store: RocksStore, path: Path) -> None:
+    records = before(store)
+    records.started([HandedOver(1, 1, 3, 0b111)], 0)
+    records.settled(1, 1, 0b101)
+    found = records.recall(1, 1, 2)
+    assert found is not None and found.settled and found.attempts == 0
+    records.flush_all()
+    with after_kill(path) as source:
+        kept = source.records.recall(1, 1, 1)
+        done = source.records.recall(1, 1, 0)
+        assert kept is not None and (kept.attempts, kept.settled) == (1, False)
+        assert done is not None and done.settled
+    records.settled(1, 1, 0b010)
+    assert records.recall(1, 1, 1) is None
+    store.flush()
+    with after_kill(path) as source:
+        assert len(source.records) == 0
+
+
+def test_a_fast_ack_writes_nothing(store: RocksStore) -> None:
+    records = lazy(store)
+    writes = store.statistics().writes
+    for entry in range(500):
+        now = entry * 20
+        records.started([HandedOver(1, entry)], now)
+        records.flush(now)
+        if entry >= 100:
+            records.settled(1, entry - 100)  # 2 s
+    assert store.statistics().writes == writes
+    assert records.buffered == 100
+
+
+def test_what_stays_is_written_the_longest_there_first(store: RocksStore, path: Path) -> None:
+    records = lazy(store)
+    for entry in range(5):
+        records.started([HandedOver(1, entry)], entry * 1000)
+    assert records.next_flush() == 10_000
+    assert records.flush(9_999) == 0
+    assert records.flush(11_500, limit=1) == 1
+    assert records.flush(11_500) == 1
+    assert records.next_flush() == 12_000
+    with after_kill(path) as source:
+        assert [source.records.recall(1, e) is not None for e in range(5)] == [
+            True,
+            True,
+            False,
+            False,
+            False,
+        ]
+
+
+def test_a_clock_that_was_set_back_holds_nothing_up(store: RocksStore) -> None:
+    records = lazy(store)
+    records.started([HandedOver(1, 1)], 5_000_000)
+    assert records.flush(1000) == 1
+
+
+def test_the_buffer_is_bounded(store: RocksStore) -> None:
+    records = source_of(store, count_attempts="lazy", most_buffered=10).records
+    for entry in range(25):
+        records.started([HandedOver(1, entry)], 0)
+    assert records.buffered == 10
+    assert len(records) == 25
+    records._check()
+
+
+def test_what_is_new_needs_no_look_at_the_disk(
+    store: RocksStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = before(store)
+    records.started([HandedOver(1, entry) for entry in range(0, 100, 2)], 0)
+    database = store.one_batch().database
+    monkeypatch.setattr(database, "get", lambda *_: pytest.fail("looked at the disk"))
+    assert all(records.recall(1, entry) is None for entry in range(1, 100, 2))
+    assert records.recall(2, 0) is None
+
+
+def test_a_cumulative_ack_forgets_what_it_covers(store: RocksStore, path: Path) -> None:
+    records = lazy(store)
+    for ledger in (1, 2, 3):
+        records.started([HandedOver(ledger, entry) for entry in range(10)], ledger * 10_000)
+        records.flush(20_000)
+    assert records.buffered == 20
+    records.settled_through(2, 4)
+    assert len(records) == 15
+    assert records.recall(2, 4) is None and records.recall(2, 5) is not None
+    records.flush_all()
+    with after_kill(path) as source:
+        assert len(source.records) == 15
+        assert source.records.recall(1, 9) is None
+
+
+def test_all_of_a_cumulative_ack_at_the_largest_id(store: RocksStore) -> None:
+    records = before(store)
+    last = 2**63 - 1
+    records.started([HandedOver(last, last), HandedOver(last, 0), HandedOver(0, last)], 0)
+    records.settled_through(last, last - 1)
+    assert len(records) == 1
+    records.settled_through(last, last)
+    assert len(records) == 0
+
+
+def test_what_is_given_back_is_not_taken_for_a_crash(store: RocksStore, path: Path) -> None:
+    records = before(store)
+    records.started([HandedOver(1, 1)], 0)
+    records.given_back(1, 1, 1, 0)
+    records.flush_all()
+    with after_kill(path) as source:
+        found = source.records.recall(1, 1)
+        assert found is not None and (found.attempts, found.unfinished) == (1, False)
+
+
+def test_a_seek_forgets_everything(store: RocksStore, path: Path) -> None:
+    records = before(store)
+    records.started([HandedOver(1, entry) for entry in range(5)], 0)
+    records.clear()
+    assert len(records) == 0
+    with after_kill(path) as source:
+        assert len(source.records) == 0
+
+
+def test_the_next_consumer_of_a_process_knows_what_the_last_one_had(store: RocksStore) -> None:
+    source = source_of(store, count_attempts="lazy")
+    source.records.started([HandedOver(1, 1)], 0)
+    source.close()
+    found = source_of(store).records.recall(1, 1)
+    assert found is not None and found.unfinished and found.attempts == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"count_attempts": "never"}, {"stay_buffer_ms": -1}, {"most_buffered": 0}],
+    ids=str,
+)
+def test_options_out_of_range_are_refused(store: RocksStore, options: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
+        source_of(store, **options)
+
+
+masks = st.integers(0, 2**70 - 1) | st.integers(0, 70).map(lambda n: (1 << n) - 1)
+
+
+@given(
+    size=st.integers(1, 70),
+    calls=st.lists(st.tuples(st.integers(0, 2), masks, st.integers(1, 5)), max_size=12),
+    epoch=st.integers(0, 2**32),
+)
+def test_steps_agree_with_lists(size: int, calls: list[tuple[int, int, int]], epoch: int) -> None:
+    record = steps.fresh(size, 7, epoch)
+    counts, held, done = [0] * size, [False] * size, [False] * size
+    for what, mask, attempts in calls:
+        mask &= (1 << size) - 1
+        if what == 0:
+            record = steps.handed_over(record, mask, attempts, epoch)
+        elif what == 1:
+            record = steps.given_back(record, mask, attempts)
+        else:
+            record = steps.settled(record, mask)
+        for i in range(size):
+            if mask >> i & 1 and not done[i]:
+                counts[i] = 0 if what == 2 else max(counts[i], attempts)
+                held[i], done[i] = what == 0, what == 2
+    assert [record.attempts_of(i) for i in range(size)] == counts
+    assert [bool(record.held >> i & 1) for i in range(size)] == held
+    assert [bool(record.settled >> i & 1) for i in range(size)] == done
+    assert record.done == all(done)
+    assert from_bytes(to_bytes(record)) == record
+
+
+@given(data=st.binary(max_size=40) | st.binary(max_size=40).map(b"\x01".__add__))
+def test_bytes_that_are_no_record_are_refused(data: bytes) -> None:
+    try:
+        found = from_bytes(data)
+    except ValueError:
+        return
+    assert isinstance(found, EntryRecord)
+
+
+def test_a_scattered_mask_is_not_long() -> None:
+    record = steps.handed_over(steps.fresh(1000, 0, 0), int("10" * 500, 2), 1, 0)
+    assert len(to_bytes(record)) < 170
+
+
+@given(
+    keys=st.sets(st.tuples(st.integers(0, 3), st.integers(0, 9) | st.just(2**63 - 1))),
+    through=st.tuples(st.integers(0, 4), st.integers(0, 9) | st.just(2**63 - 1)),
+)
+def test_entries_up_to_one_leave_the_set(
+    keys: set[tuple[int, int]], through: tuple[int, int]
+) -> None:
+    entries = EntrySet()
+    for key in keys:
+        entries.add(key)
+    assert set(entries.take_through(*through)) == {key for key in keys if key <= through}
+    assert set(entries) == {key for key in keys if key > through}
+    assert all((key in entries) == (key > through) for key in keys)

@@ -1,0 +1,537 @@
+"""The directory: whose it is, what damage and a full disk do, and what can be seen from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.benchmarks.rocks_kill import kill_again_and_again
+from rocks_kit import TOPIC, after_kill, killed, opened, source_of
+
+from pulsar_encore.errors import (
+    ClosedError,
+    ConfigurationError,
+    ForkedError,
+    StateDamagedError,
+    StateFormatError,
+    StateInUseError,
+    StoreError,
+)
+from pulsar_encore.state.rocks import HandedOver, RocksStore, StateReader
+from pulsar_encore.state.rocks.database import Database
+from pulsar_encore.state.rocks.keys import FORMAT_KEY, due_key, entry_key, number
+from pulsar_encore.state.rocks.writes import DUE, META, STATE, Writes
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+def filled(path: Path, entries: int = 50) -> None:
+    """A directory that was closed in order."""
+    store = opened(path)
+    source = source_of(store)
+    for entry in range(entries):
+        source.index.add((1, entry, -1), 1000 + entry, 0)
+    source.records.started([HandedOver(1, entry) for entry in range(entries)], 0)
+    store.close()
+
+
+def python(code: str, *arguments: object) -> subprocess.Popen[bytes]:
+    """Another process; what it prints is read to know that it is there."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+OWNER = """
+import sys, time
+from pulsar_encore.state.rocks import RocksStore
+store = RocksStore(sys.argv[1], wall_now_ms=1_800_000_000_000)
+store.source("t", "s").index.add((1, 1, -1), 5, 0)
+print(flush=True)
+time.sleep(60)
+"""
+
+
+# Whose it is
+
+
+def test_a_second_process_is_refused_and_told_by_whom(path: Path) -> None:
+    with python(OWNER, path) as owner:
+        assert owner.stdout is not None and owner.stdout.readline()
+        try:
+            with pytest.raises(StateInUseError) as caught:
+                opened(path)
+            text = str(caught.value)
+            assert f"process {owner.pid} on " in text and "2027-01-15T08:00:00" in text
+            with StateReader(path) as reader:  # looking is allowed
+                assert list(reader.waiting()) == [(5, 0, (1, 1, -1))]
+        finally:
+            owner.kill()
+    start = time.perf_counter()
+    store = opened(path)
+    assert time.perf_counter() - start < 2
+    assert list(store.source("t", "s").index.pop_due(5)) == [(1, 1, -1)]
+    store.close()
+
+
+def test_a_process_opens_it_once_for_all_its_consumers(path: Path) -> None:
+    one, other = opened(path), opened(path)
+    source_of(one).index.add((1, 1, -1), 5, 0)
+    one.close()
+    one.close()
+    assert source_of(other, "persistent://public/default/u").number == 1
+    assert other.statistics().waiting == 1
+    other.close()
+    with pytest.raises(ClosedError):
+        other.statistics()
+    opened(path).close()
+
+
+def test_a_source_has_one_consumer_at_a_time(path: Path) -> None:
+    store = opened(path)
+    source = source_of(store)
+    with pytest.raises(StateInUseError, match="own name"):
+        source_of(store)
+    store.source(TOPIC, "s", "second consumer")
+    source.close()
+    source_of(store)
+    store.close()
+
+
+def test_options_that_do_not_fit_are_refused(path: Path) -> None:
+    store = opened(path)
+    with pytest.raises(ConfigurationError, match="durability"):
+        opened(path, durability="power")
+    with pytest.raises(ConfigurationError, match="durability"):
+        opened(path, durability="never")
+    with pytest.raises(ConfigurationError, match="NUL"):
+        store.source("a\0b", "s")
+    store.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_process_is_refused(path: Path) -> None:
+    store = opened(path)
+    pid = os.fork()
+    if pid == 0:
+        outcome = 0
+        for call, error in (
+            (store.statistics, ForkedError),
+            (lambda: opened(path), StateInUseError),
+        ):
+            try:
+                call()
+            except error:
+                outcome += 1
+        os._exit(outcome)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
+    store.close()
+
+
+def test_without_the_package_it_says_what_to_install(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    with pytest.raises(ConfigurationError, match=re.escape("pulsar-encore[state]")):
+        opened(path)
+
+
+def test_nobody_else_loads_the_package() -> None:
+    code = "import sys, pulsar_encore, pulsar_encore.state.rocks; print('rocksdict' in sys.modules)"
+    assert python(code).communicate()[0] == b"False\n"
+
+
+# What is in it
+
+
+def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "diary.txt").write_text("dear")
+    with pytest.raises(StateFormatError, match=r"diary\.txt"):
+        opened(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["diary.txt"]
+
+
+@pytest.mark.parametrize(("value", "match"), [(number(99), "format 99"), (b"?", "no sense")])
+def test_another_format_is_refused(path: Path, value: bytes, match: str) -> None:
+    filled(path)
+    database = Database(path / "db")
+    writes = Writes()
+    writes.put(META, FORMAT_KEY, value)
+    database.write(writes)
+    database.close()
+    for call in (opened, StateReader):
+        with pytest.raises(StateFormatError, match=match):
+            call(path)
+
+
+def test_somebody_elses_database_is_refused(path: Path) -> None:
+    path.mkdir()
+    database = Database(path / "db")
+    writes = Writes()
+    writes.put(STATE, b"x", b"y")
+    database.write(writes)
+    database.close()
+    with pytest.raises(StateFormatError, match="format"):
+        opened(path)
+
+
+def test_what_makes_no_sense_harms_nothing_else(path: Path) -> None:
+    filled(path)
+    database = Database(path / "db")
+    writes = Writes()
+    for family, key, value in (
+        (DUE, b"short", b""),
+        (DUE, due_key(5, 77, (1, 1, -1)), b""),  # of no source
+        (STATE, b"short", b""),
+        (STATE, entry_key(0, 1, 3), b"\xff\xff"),
+    ):
+        writes.put(family, key, value)
+    database.write(writes)
+    database.close()
+    store = opened(path)
+    source = source_of(store)
+    assert store.statistics().unreadable == 3
+    assert len(source.index.pop_due(10_000)) == 50
+    assert source.records.recall(1, 3) is None
+    found = source.records.recall(1, 4)
+    assert found is not None and found.attempts == 1
+    assert store.statistics().unreadable == 4
+    source.records.started([HandedOver(1, 3, attempt=9), HandedOver(1, 60)], 0)
+    found = source.records.recall(1, 3)
+    assert found is not None and found.attempts == 9
+    store.close()
+
+
+# Damage
+
+
+def cut(path: Path, share: float) -> None:
+    os.truncate(path, int(path.stat().st_size * share))
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 20] = bytes(each ^ 0xFF for each in data[middle : middle + 20])
+    path.write_bytes(data)
+
+
+def largest(path: Path, pattern: str) -> Path:
+    return max((path / "db").glob(pattern), key=lambda each: each.stat().st_size)
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "a table is cut": lambda path: cut(largest(path, "*.sst"), 0.5),
+    "a table is gone": lambda path: largest(path, "*.sst").unlink(),
+    "a table is changed": lambda path: flip(largest(path, "*.sst")),
+    "the manifest is cut": lambda path: cut(largest(path, "MANIFEST*"), 0.5),
+    "the manifest is changed": lambda path: flip(largest(path, "MANIFEST*")),
+    "the manifest is gone": lambda path: largest(path, "MANIFEST*").unlink(),
+    "what is current is gone": lambda path: (path / "db" / "CURRENT").unlink(),
+    "what is current is junk": lambda path: (path / "db" / "CURRENT").write_text("junk\n"),
+    "the database is gone": lambda path: shutil.rmtree(path / "db"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_an_error_and_not_a_loss(path: Path, damage: str) -> None:
+    filled(path, 3000)
+    DAMAGE[damage](path)
+    for _ in range(2):  # and nothing is made worse by trying
+        with pytest.raises(StoreError) as caught:
+            opened(path)
+        assert "salvage" in str(caught.value)
+    store = opened(path, salvage=True)
+    source = source_of(store)
+    source.index.add((9, 9, -1), 5, 0)
+    assert list(source.index.pop_due(5)) == [(9, 9, -1)]
+    store.close()
+    store = opened(path)
+    assert list(source_of(store).index.pop_due(5)) == [(9, 9, -1)]
+    store.close()
+
+
+def test_a_log_that_is_changed_is_an_error_and_what_was_before_can_be_had(path: Path) -> None:
+    store = opened(path)
+    source = source_of(store)
+    for entry in range(1000):
+        source.index.add((1, entry, -1), 1000 + entry, 0)
+    copy = killed(path)
+    store.close()
+    flip(largest(copy, "*.log"))
+    with pytest.raises(StateDamagedError, match="Nothing was deleted"):
+        opened(copy)
+    store = opened(copy, salvage=True)
+    keys = list(source_of(store).index.pop_due(5000))
+    assert 300 < len(keys) < 700
+    assert keys == [(1, entry, -1) for entry in range(len(keys))]
+    assert [each.name for each in copy.iterdir() if "damaged" in each.name] == ["db.damaged-1"]
+    store.close()
+
+
+def test_both_ends_of_a_changed_table_can_be_had(path: Path) -> None:
+    filled(path, 20_000)
+    flip(largest(path, "*.sst"))
+    store = opened(path, salvage=True)
+    source = source_of(store)
+    entries = [entry for _, entry, _ in source.index.pop_due(10**9)]
+    assert 15_000 < len(entries) + len(source.records) < 40_000
+    assert entries[0] == 0 and entries[-1] == 19_999
+    store.close()
+
+
+def test_a_log_that_is_cut_loses_what_was_cut(path: Path) -> None:
+    """As a machine that loses power does; documented for `durability="kill"`."""
+    store = opened(path)
+    source = source_of(store)
+    for entry in range(1000):
+        source.index.add((1, entry, -1), 1000 + entry, 0)
+    copy = killed(path)
+    store.close()
+    cut(largest(copy, "*.log"), 0.5)
+    store = opened(copy)
+    keys = list(source_of(store).index.pop_due(5000))
+    assert keys == [(1, entry, -1) for entry in range(len(keys))] and len(keys) > 300
+    store.close()
+
+
+# Writes that fail
+
+
+@contextmanager
+def full_disk(store: RocksStore) -> Iterator[None]:
+    def fails(writes: Writes) -> None:
+        raise StoreError("No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store.one_batch().database, "write", fails)
+        yield
+
+
+def test_what_cannot_be_written_stays_in_memory(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opened(path)
+    source = source_of(store)
+    for entry in range(20):
+        source.index.add((1, entry, -1), 100, 0)
+    with full_disk(store):
+        source.index.move((1, 0, -1), 700, 0)
+        source.index.add((1, 20, -1), 200, 0)
+        source.index.done(source.index.pop_due(100))
+        with pytest.raises(StoreError, match="in memory only"):
+            source.records.started([HandedOver(1, 1, attempt=3)], 0)
+        found = source.records.recall(1, 1)
+        assert found is not None and found.attempts == 3
+        assert isinstance(store.trouble, StoreError)
+        assert store.statistics().unwritten > 0 and store.statistics().failures == 4
+        assert len(caplog.records) == 1  # not for each
+        with after_kill(path) as old:
+            assert len(old.index) == 20
+    source.records.started([HandedOver(1, 2)], 0)  # any write brings the rest along
+    assert store.trouble is None and store.statistics().unwritten == 0
+    with after_kill(path) as new:
+        assert sorted(new.index.pop_due(1000)) == [(1, 0, -1), (1, 20, -1)]
+        kept = new.records.recall(1, 1)
+        assert kept is not None and kept.attempts == 3
+    store.close()
+
+
+def test_what_is_lost_with_the_end_is_told(path: Path) -> None:
+    store = opened(path)
+    source = source_of(store)
+    with full_disk(store):
+        source.index.add((1, 1, -1), 100, 0)
+        with pytest.raises(StoreError, match=r"1 changes .* are lost"):
+            store.close()
+    opened(path).close()
+
+
+FULL = """
+import resource, sys
+from pulsar_encore.errors import StoreError
+from pulsar_encore.state.rocks import HandedOver, RocksStore
+store = RocksStore(sys.argv[1], wall_now_ms=0)
+source = store.source(sys.argv[2], "s")
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, most))
+entry = 0
+while store.trouble is None:
+    source.index.add((1, entry, -1), 100 + entry, 0)
+    entry += 1
+for _ in range(100):
+    source.index.add((1, entry, -1), 100 + entry, 0)
+    entry += 1
+try:
+    source.records.started([HandedOver(1, 1)], 0)
+except StoreError:
+    entry += 1_000_000
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+print(entry, store.mend(), store.statistics().unwritten, flush=True)
+import os, signal
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_disk_that_was_full_is_mended(path: Path) -> None:
+    with python(FULL, path, TOPIC) as child:
+        out, error = child.communicate()
+    assert child.returncode == -signal.SIGKILL, error.decode()
+    entries, mended, unwritten = out.split()
+    assert (mended, unwritten) == (b"True", b"0")
+    store = opened(path)
+    source = source_of(store)
+    assert len(source.index) == int(entries) - 1_000_000 > 1000
+    found = source.records.recall(1, 1)
+    assert found is not None and found.attempts == 1
+    store.close()
+
+
+def test_a_mend_that_fails_can_be_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(path)
+    source = source_of(store)
+    with full_disk(store):
+        source.index.add((1, 1, -1), 100, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr("pulsar_encore.state.rocks.database.library", None)
+            with pytest.raises(TypeError):
+                store.mend()
+        source.index.add((1, 2, -1), 100, 0)
+        assert source.records.recall(1, 1) is not None
+    assert store.mend()
+    with after_kill(path) as found:
+        assert len(found.index) == 2
+    store.close()
+
+
+def test_what_was_not_mended_is_told_at_the_end(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(path)
+    with full_disk(store):
+        source_of(store).index.add((1, 1, -1), 100, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr("pulsar_encore.state.rocks.database.library", None)
+            with pytest.raises(TypeError):
+                store.mend()
+        with pytest.raises(StoreError, match="was closed, but"):
+            store.close()
+    opened(path).close()
+
+
+# The loss of power
+
+
+async def test_what_is_synced_is_synced_in_groups(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    sync = Database.sync
+
+    def counted(database: Database) -> None:
+        synced.append(database.sequence)
+        sync(database)
+
+    monkeypatch.setattr(Database, "sync", counted)
+    store = await RocksStore.open(path, wall_now_ms=0, durability="power")
+    index = source_of(store).index
+    for entry in range(300):
+        index.add((1, entry, -1), 100, 0)
+    at = store.one_batch().database.sequence
+    await store.synced()
+    assert synced[-1] >= at
+    await store.synced()  # nothing is new
+    assert len(synced) < 100
+    await store.aclose()
+
+
+async def test_an_fsync_that_fails_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(path, durability="power")
+    index = source_of(store).index
+    await store.synced()
+
+    def fails(database: Database) -> None:
+        raise StoreError("Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "sync", fails)
+        index.add((1, 1, -1), 100, 0)
+        with pytest.raises(StoreError, match="Input"):
+            await asyncio.wait_for(store.synced(), 10)
+    await store.aclose()
+
+
+async def test_without_it_nothing_is_waited_for(path: Path) -> None:
+    store = opened(path)
+    await store.synced()
+    store.close()
+
+
+# From outside
+
+
+def test_all_of_it_can_be_seen_while_it_is_in_use(path: Path) -> None:
+    store = opened(path, now=1_800_000_000_000)
+    source, other = source_of(store), source_of(store, "persistent://public/default/u")
+    source.records.started([HandedOver(1, 1, 10, 0b11), HandedOver(2, 1)], 7)
+    source.records.waits((2, 1, -1), 500, 1, 7)
+    other.records.waits((3, 1, -1), 400, 2, 7)
+    with StateReader(path) as reader:
+        assert [each[1:] for each in reader.sources()] == [
+            (TOPIC, "s", ""),
+            ("persistent://public/default/u", "s", ""),
+        ]
+        assert list(reader.waiting()) == [(400, 1, (3, 1, -1)), (500, 0, (2, 1, -1))]
+        assert [each[:3] for each in reader.records()] == [(0, 1, 1), (0, 2, 1), (1, 3, 1)]
+        (found,) = reader.records(1)
+        assert found.record.attempts_of(0) == 2
+        assert reader.owner is not None and reader.owner.pid == os.getpid()
+        assert not reader.owner.closed and reader.unreadable == 0
+    store.close()
+    with StateReader(path) as reader:
+        assert reader.owner is not None and reader.owner.closed
+        assert len(list(reader.waiting())) == 2
+
+
+def test_looking_makes_nothing(path: Path) -> None:
+    with pytest.raises(StateFormatError, match="no state"):
+        StateReader(path)
+    assert not path.exists()
+
+
+# A kill
+
+
+def test_nothing_told_is_lost_to_kills(path: Path) -> None:
+    seed = 5
+    known, wrong = kill_again_and_again(path, 3, seed)
+    assert not wrong, f"seed {seed}: {wrong[:5]}"
+    assert known.found > 1000
+
+
+@pytest.fixture(autouse=True)
+def none_left_open() -> Iterator[None]:
+    yield
+    stores: Any = sys.modules["pulsar_encore.state.rocks.store"]
+    left = [core for path, core in stores._open.items() if "pytest" in str(path)]
+    for core in left:
+        core.close()
+        del stores._open[core.path]
+    assert not left
