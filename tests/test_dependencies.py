@@ -26,7 +26,6 @@ TOOLS = {
     "pyright",
     "pytest-randomly",
     "pytest-timeout",
-    "pytest-xdist",
     "ruff",
     "sortedcontainers-stubs",
     "types-protobuf",

@@ -7,6 +7,7 @@ entries is in order of source and id. Big-endian throughout, because RocksDB com
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
@@ -22,8 +23,9 @@ _ENTRY: Final = Struct(">IQQ")
 _SOURCE: Final = Struct(">I")
 _U64: Final = Struct(">Q")
 
-due_packed = _DUE.pack
-entry_packed = _ENTRY.pack
+# By their parts, without a call more for each message; a place is 0 for one that is no batch.
+due_packed: Final[Callable[[int, int, int, int, int], bytes]] = _DUE.pack
+entry_packed: Final[Callable[[int, int, int], bytes]] = _ENTRY.pack
 
 
 def due_key(due_ms: int, source: int, key: MessageKey) -> bytes:
