@@ -15,8 +15,10 @@
         TransportError      the broker or the network; `retryable`: trying again can help
           ProtocolError     the peer sent bytes that break the protocol
           SchemaVersionError  the schema a message was written with could not be fetched
-      StoreError            a local store failed; what it held is still in memory (kept for
-                            stores to come: nothing here raises it yet)
+      StoreError            a local store failed; what it was given is still in memory
+        StoreInUseError     you: another process, or another object of this one, has it open
+        StoreCorruptError   the disk: what is stored is not what was written
+        StoreFormatError    you: it was written by another version, or by something else
       Refusal               a `testing` broker or transport cannot do what a test asked of it
 
 "Also" stock's are those that are named so from when the program imports its package (`stock`).
@@ -147,3 +149,15 @@ class SchemaVersionError(TransportError):
 
 class StoreError(EncoreError):
     """A durable store could not write or read; the entry concerned stays in memory."""
+
+
+class StoreInUseError(StoreError):
+    """Somebody has the store open; the message names the owner. One that died has it no more."""
+
+
+class StoreCorruptError(StoreError):
+    """What is stored is not what was written: bytes are missing, or a checksum does not fit."""
+
+
+class StoreFormatError(StoreError):
+    """What is stored has a version that this one cannot read, or is something else altogether."""

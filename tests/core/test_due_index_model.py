@@ -20,6 +20,12 @@ from hypothesis.stateful import (
 )
 
 from pulsar_encore.core.due_index import DueIndex, MessageKey, TimeBucketIndex
+from pulsar_encore.state import MemoryBlobs, SpillingIndex
+
+
+def spilling(journal: bool = True, **options: int) -> Callable[[], DueIndex]:
+    return lambda: SpillingIndex(MemoryBlobs(), journal=journal, **options)
+
 
 ENGINES: dict[str, Callable[[], DueIndex]] = {
     "time buckets": TimeBucketIndex,
@@ -28,6 +34,17 @@ ENGINES: dict[str, Callable[[], DueIndex]] = {
     ),
     "time buckets, sealed at once": lambda: TimeBucketIndex(
         open_buckets=0, block_bits=1, page_bits=1
+    ),
+    "spilling": spilling(),
+    "spilling, sealed at once": spilling(min_index_count_per_bucket=1),
+    "spilling, merged at once": spilling(
+        min_index_count_per_bucket=2, max_indexes_per_bucket_snapshot_segment=3, max_num_buckets=1
+    ),
+    "spilling, no journal": spilling(
+        journal=False,
+        min_index_count_per_bucket=7,
+        max_indexes_per_bucket_snapshot_segment=2,
+        max_num_buckets=3,
     ),
 }
 
