@@ -190,11 +190,6 @@ class Storing:
             with self._metrics.counted("create"):
                 yield Away(self._written(blob, self._meta))
         yield from self._commit(add=blob)
-        blob.pending = None
-        if not blob.total:
-            self._snapshots.remove([blob])
-        else:
-            self._snapshots.stored(blob)
 
     def _fill(self) -> Steps:
         """Empty the old head into segments, in order of due times."""
@@ -233,6 +228,16 @@ class Storing:
         cutter.cut()
         blob.cutter = None
         self._heads.old = None
+
+    def _sealed(self) -> None:
+        blob, self._filling = self._filling, None
+        assert blob is not None
+        self._conflicts = BitMap64()
+        blob.pending = None
+        if blob.total:
+            self._snapshots.stored(blob)
+        else:
+            self._snapshots.remove([blob])
 
     def _segment(self, first: int, last: int, count: int, data: bytes) -> None:
         blob = self._filling
@@ -327,13 +332,12 @@ class Storing:
 
     def _trimming(self) -> Steps:
         first = self._rotated()
-        made = self._next_generation
         self._trimmed_at = self._membership.departed
         looked_at = [each for each in self._snapshots if each.pending is None]
         conflicts = self._conflicts.copy()
         dead = [each.dead - conflicts for each in looked_at]
         unwanted, copies = yield Away(self._unwanted(looked_at, dead))
-        if made == self._next_generation and not self.sealing:
+        if list(self._snapshots) == looked_at:  # of one that came meanwhile nobody asked
             self._membership.left &= copies
         yield from self._commit(drop=unwanted, first_journal=first)
 
@@ -395,8 +399,7 @@ class Storing:
             over = range(self._first_journal, first)
             self._first_journal = first
             if sealed:
-                self._filling = None
-                self._conflicts = BitMap64()
+                self._sealed()
         except BaseException:
             self._committed_at = -1
             raise
