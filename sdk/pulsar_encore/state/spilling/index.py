@@ -103,6 +103,7 @@ class SpillingIndex:
         self._closed = False
         self._pace = max(1, min(_PACE, min_index_count_per_bucket // 64))
         self._calls = 0
+        self._worth_sealing = min_index_count_per_bucket // 8
         self._prefetches = executor is not None
         self._metrics = metrics = Metrics(clock)
         self._tasks = Tasks(executor)
@@ -363,7 +364,8 @@ class SpillingIndex:
                 raise storing.error
 
     def close(self) -> None:
-        """Flush, and give the store free. Again is nothing.
+        """Flush, and give the store free; a long head is sealed, so that a start need not read it
+        from the journal. Again is nothing.
 
         Raises:
             StoreError: What is in memory could not be written, and is gone now; the store is free.
@@ -372,6 +374,10 @@ class SpillingIndex:
             return
         try:
             self.flush()
+            if len(self._heads) > self._worth_sealing:
+                self._tasks.finish()
+                self._storing.seal()
+                self._tasks.finish()
         finally:
             self._tasks.stop()
             self._closed = True

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from pyroaring import BitMap64
@@ -28,7 +29,7 @@ from .membership import Membership
 from .metrics import Metrics
 from .numbers import by_slot
 from .records import put
-from .segments import Cutter, Segment
+from .segments import Cutter, Row, Segment
 from .snapshot import Meta
 from .snapshots import Snapshots
 from .work import Away, Steps, Tasks
@@ -203,31 +204,41 @@ class Storing:
         cutter = blob.cutter = Cutter(*self._cut, self._segment)
         self._filling = blob
         self._snapshots.add(blob)
-        rows = ids = 0
+        rows: list[Row] = []
+        ids = 0
         while (edge := old.next_due()) is not None:
             batch = old.pop_due(edge, min(cutter.room(), _IDS))
             numbers = membership.slots.named(batch)
-            older = BitMap64(numbers) & membership.left
-            if older:  # before they are live
-                self._conflicts |= older
-                self._snapshots.bury(older, blob)
-                if self._making is not None:
-                    self._making.bury(older)
-            membership.sealed(numbers)
-            self._meta.ids.update(numbers)
-            for slot, _ in by_slot(numbers):
-                self._meta.slots[slot] = membership.slots.block(slot)
-            cutter.add(edge, numbers)
-            blob.total += len(numbers)
-            self._snapshots.grown(blob)
-            rows += 1
+            rows.append((edge, numbers))
             ids += len(numbers)
-            if rows >= _ROWS or ids >= _IDS:
-                rows = ids = 0
+            if len(rows) >= _ROWS or ids >= _IDS:
+                self._move(blob, rows)
+                rows, ids = [], 0
                 yield None
+        self._move(blob, rows)
         cutter.cut()
         blob.cutter = None
         self._heads.old = None
+
+    def _move(self, blob: Blob, rows: list[Row]) -> None:
+        """What was taken out of the old head is in the new snapshot from now on."""
+        membership, cutter = self._membership, blob.cutter
+        assert cutter is not None
+        numbers = array("Q", sorted(chain.from_iterable(row for _, row in rows)))
+        older = BitMap64(numbers) & membership.left
+        if older:  # before they are live
+            self._conflicts |= older
+            self._snapshots.bury(older, blob)
+            if self._making is not None:
+                self._making.bury(older)
+        membership.sealed(numbers)
+        self._meta.ids.update(numbers)
+        for slot, _ in by_slot(numbers):
+            self._meta.slots[slot] = membership.slots.block(slot)
+        for edge, row in rows:
+            cutter.add(edge, row)
+        blob.total += len(numbers)
+        self._snapshots.grown(blob)
 
     def _sealed(self) -> None:
         blob, self._filling = self._filling, None
