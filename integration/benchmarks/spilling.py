@@ -232,7 +232,9 @@ def run(ids: int, directory: str, inline: bool, widths: list[str], most: int) ->
         what = f"{ids / 1e6:g} M, {'SDK widths' if width == 'sdk' else width + ' bits'}"
         resident = 60.0 if ids <= 10_000_000 else 200.0
         rows += [
-            Row(what=f"{what}: add", unit="us", figure=filled.call_us, other=memory, beside="memory"),
+            Row(
+                what=f"{what}: add", unit="us", figure=filled.call_us, other=memory, beside="memory"
+            ),
             Row(what=f"{what}: add, 99.9 % within", unit="us", figure=filled.slow_us),
             Row(what=f"{what}: add, longest", unit="ms", figure=filled.longest_ms),
             Row(what=f"{what}: resident, filling", unit="MiB", figure=filled.rss_mib, bar=resident),
@@ -268,9 +270,7 @@ def main() -> int:
             options.stage, options.directory, options.ids, bits, options.inline, options.most
         )
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:
-        return report(
-            run(options.ids, directory, options.inline, options.widths, options.most)
-        )
+        return report(run(options.ids, directory, options.inline, options.widths, options.most))
 
 
 if __name__ == "__main__":

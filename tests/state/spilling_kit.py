@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from pulsar_encore.core.due_index import MessageKey
 from pulsar_encore.errors import StoreError
@@ -37,15 +38,15 @@ class FaultyBlobs(MemoryBlobs):
         other._manifest = self._manifest
         return other
 
-    def _write(self, do: Callable[[float], None]) -> None:
+    @contextmanager
+    def write(self) -> Iterator[float]:
+        """One write: how much of it takes place, and the end of the process after it."""
         number = self.writes
         self.writes += 1
         share = self.judge(number)
-        if share is None:
-            do(1)
-            return
-        do(share)
-        raise Crash
+        yield 1 if share is None else share
+        if share is not None:
+            raise Crash
 
     def create(self, generation: int) -> BlobWriter:  # type: ignore[override]
         return _Writer(self, super().create(generation))
@@ -55,23 +56,24 @@ class FaultyBlobs(MemoryBlobs):
         return super().segment(generation, number)
 
     def write_manifest(self, data: bytes, *, sync: bool) -> None:
-        parent = super()
-        self._write(lambda share: parent.write_manifest(data, sync=sync) if share >= 1 else None)
+        with self.write() as share:
+            if share == 1:
+                super().write_manifest(data, sync=sync)
 
     def append(self, journal: int, data: bytes, *, sync: bool) -> None:
-        parent = super()
-        self._write(
-            lambda share: parent.append(journal, data[: int(share * len(data))], sync=sync)
-        )
+        with self.write() as share:
+            super().append(journal, data[: int(share * len(data))], sync=sync)
 
     def delete(self, generation: int) -> None:
-        parent = super()
         self.deleted.append(generation)
-        self._write(lambda share: parent.delete(generation) if share >= 1 else None)
+        with self.write() as share:
+            if share == 1:
+                super().delete(generation)
 
     def delete_journal(self, journal: int) -> None:
-        parent = super()
-        self._write(lambda share: parent.delete_journal(journal) if share >= 1 else None)
+        with self.write() as share:
+            if share == 1:
+                super().delete_journal(journal)
 
 
 class _Writer:
@@ -80,12 +82,13 @@ class _Writer:
         self._inner = inner
 
     def append(self, segment: bytes) -> None:
-        self._store._write(lambda share: self._inner.append(segment))
+        with self._store.write():
+            self._inner.append(segment)
 
     def commit(self, meta: bytes, *, sync: bool) -> None:
-        self._store._write(
-            lambda share: self._inner.commit(meta, sync=sync) if share >= 1 else None
-        )
+        with self._store.write() as share:
+            if share == 1:
+                self._inner.commit(meta, sync=sync)
 
     def abort(self) -> None:
         self._inner.abort()

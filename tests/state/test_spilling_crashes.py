@@ -84,7 +84,9 @@ class World:
         """What was taken of these is nothing that `done` says anything of."""
         rest = sorted({key for batch in self.taken for key in batch}.difference(keys))
         self.taken = [
-            DueBatch([(ledger, [entry])] if at < 0 else [], [(ledger, entry, 1 << at)] if at >= 0 else [])
+            DueBatch(
+                [(ledger, [entry])] if at < 0 else [], [(ledger, entry, 1 << at)] if at >= 0 else []
+            )
             for ledger, entry, at in rest
         ]
 
@@ -124,7 +126,7 @@ class World:
         expected = {key: at for key, at in self.due.items() if key not in self.unsure}
         assert last.keys() == expected.keys()
         for key, edge in last.items():  # what came due already may come at an older time
-            assert edge == expected[key] or key in taken and edge <= self.now_ms, key
+            assert edge == expected[key] or (key in taken and edge <= self.now_ms), key
         assert len(index) == 0
         index.close()
         assert not drained(SpillingIndex(blobs)), "done, and again after a restart"

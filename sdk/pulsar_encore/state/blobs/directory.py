@@ -47,7 +47,7 @@ _held: set[tuple[int, int, int]] = set()
 
 
 @dataclass(frozen=True, slots=True)
-class _Index:
+class _Table:
     """Where the segments of a blob are, and what their checksums are."""
 
     ends: array[int]
@@ -68,7 +68,7 @@ class DirectoryBlobs:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
         self._pid = os.getpid()
-        self._indexes: dict[int, _Index] = {}
+        self._tables: dict[int, _Table] = {}
         self._files: OrderedDict[int, int] = OrderedDict()  # blobs that are open, oldest first
         self._journal: tuple[int, int, int] | None = None  # number, file, bytes that are whole
         self._opening = Lock()  # files are closed under it, and used elsewhere than on one thread
@@ -172,13 +172,13 @@ class DirectoryBlobs:
             StoreFormatError: It was written by another version.
             StoreError: It could not be read.
         """
-        index = self._index(generation)
+        index = self._table(generation)
         start = index.ends[-1] if index.ends else _HEAD.size
         return self._read(generation, start, index.meta_size, index.meta_sum, "meta")
 
     def segment(self, generation: int, number: int) -> bytes:
         """One segment of a blob; raises as `meta` does."""
-        index = self._index(generation)
+        index = self._table(generation)
         if not 0 <= number < len(index.ends):
             raise StoreCorruptError(f"blob {generation} of {self._path} has no segment {number}")
         start = index.ends[number - 1] if number else _HEAD.size
@@ -187,7 +187,7 @@ class DirectoryBlobs:
 
     def size(self, generation: int) -> int:
         """Bytes that a blob takes; raises as `meta` does."""
-        return self._index(generation).size
+        return self._table(generation).size
 
     def delete(self, generation: int) -> None:
         """Remove a blob; one that is not there is nothing.
@@ -201,7 +201,7 @@ class DirectoryBlobs:
         self._unlink(f"blob-{generation}")
 
     def _forget(self, generation: int) -> None:
-        self._indexes.pop(generation, None)
+        self._tables.pop(generation, None)
         file = self._files.pop(generation, None)
         if file is not None:
             os.close(file)
@@ -214,14 +214,14 @@ class DirectoryBlobs:
         """
         return self._numbers(_BLOB)
 
-    def _index(self, generation: int) -> _Index:
+    def _table(self, generation: int) -> _Table:
         with self._opening:
-            index = self._indexes.get(generation)
+            index = self._tables.get(generation)
             if index is None:
-                index = self._indexes[generation] = self._read_index(generation)
+                index = self._tables[generation] = self._read_table(generation)
             return index
 
-    def _read_index(self, generation: int) -> _Index:
+    def _read_table(self, generation: int) -> _Table:
         name = f"blob {generation} of {self._path}"
         try:
             file = self._open(generation)
@@ -248,7 +248,7 @@ class DirectoryBlobs:
             ends.append(end)
         if end + meta_size != start:
             raise StoreCorruptError(f"{name} is not as long as its index says")
-        return _Index(ends, sums, meta_size, meta_sum, size)
+        return _Table(ends, sums, meta_size, meta_sum, size)
 
     def _open(self, generation: int) -> int:
         file = self._files.get(generation)

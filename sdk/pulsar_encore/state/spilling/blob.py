@@ -57,20 +57,20 @@ class Blob:
     )
 
     def __init__(self, generation: int, firsts: array[int], total: int) -> None:
-        self.generation = generation
-        self.firsts = firsts
-        self.total = total
-        self.dead = BitMap64()
+        self.generation: int = generation
+        self.firsts: array[int] = firsts
+        self.total: int = total
+        self.dead: BitMap64 = BitMap64()
         self.pending: list[bytes] | None = None
         self.cutter: Cutter | None = None
         self.slots: dict[int, Block] = {}
-        self.next = 0
+        self.next: int = 0
         self.resident: Segment | None = None
         self.fetched: Segment | None = None
-        self.blocked_until = 0
-        self.pause_ms = 0
-        self.handed = 0
-        self.size = 0
+        self.blocked_until: int = 0
+        self.pause_ms: int = 0
+        self.handed: int = 0
+        self.size: int = 0
 
     @property
     def edge(self) -> int:
@@ -95,7 +95,8 @@ class Blob:
         self.resident = segment
         self.next += 1
         self.fetched = None
-        self.blocked_until = self.pause_ms = 0
+        self.blocked_until = 0
+        self.pause_ms = 0
         self._leave_dead()
 
     def front(self) -> Numbers:

@@ -16,7 +16,7 @@ from typing import Final
 from ...errors import StoreCorruptError, StoreFormatError
 
 VERSION: Final = 1
-_FRAME: Final = struct.Struct("<4sHHII")  # magic, version, none, size, CRC
+_FRAME: Final = struct.Struct("<4sHHII")  # magic, version, flags, size, CRC
 _RECORD: Final = struct.Struct("<IHI")  # size, check of the size, CRC
 
 
@@ -34,11 +34,13 @@ def opened(magic: bytes, data: bytes, what: str) -> bytes:
     """
     if len(data) < _FRAME.size:
         raise StoreCorruptError(f"{what} is cut short: {len(data)} bytes")
-    found, version, _, size, expected = _FRAME.unpack_from(data)
+    found, version, flags, size, expected = _FRAME.unpack_from(data)
     if found != magic:
         raise StoreFormatError(f"{what} does not begin with {magic!r}, but with {found!r}")
-    if version != VERSION:
-        raise StoreFormatError(f"{what} has version {version}; this release reads {VERSION}")
+    if version != VERSION or flags:
+        raise StoreFormatError(
+            f"{what} has version {version} and flags {flags}; this release reads {VERSION} and none"
+        )
     body = data[_FRAME.size :]
     if len(body) != size or zlib.crc32(body) != expected:
         raise StoreCorruptError(f"{what} is not what was written")

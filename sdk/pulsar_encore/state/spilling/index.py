@@ -96,9 +96,7 @@ class SpillingIndex:
         if most != -1:
             _check("max_indexes_per_bucket_snapshot_segment", most, 1)
         if fsync not in ("none", "interval", "always"):
-            raise ConfigurationError(
-                f'fsync must be "none", "interval" or "always", not {fsync!r}'
-            )
+            raise ConfigurationError(f'fsync must be "none", "interval" or "always", not {fsync!r}')
         self._blobs = blobs
         self._closed = False
         self._pace = max(1, min(_PACE, min_index_count_per_bucket // 64))
@@ -309,9 +307,7 @@ class SpillingIndex:
                 batch = united([membership.slots.batch(numbers), _batch(keys)])
             self._journal.write(records.done(batch))
         if membership.shadowed:
-            membership.unshadow(
-                key for key in membership.those_shadowed(batch) if key not in heads
-            )
+            membership.unshadow(key for key in membership.those_shadowed(batch) if key not in heads)
         membership.settle(numbers)
         self._tick()
 

@@ -53,7 +53,7 @@ class Journal:
         self._retry_s = retry_s
         self._clock = clock
         self._metrics = metrics
-        self._fresh = True
+        self._fresh = True  # nothing is in it yet
         self._backlog = bytearray()
         self._retry_at = 0.0
         self._synced_at = clock()
@@ -64,33 +64,36 @@ class Journal:
     def write(self, data: bytes) -> None:
         """Add a record."""
         self.size += len(data)
-        if self._fresh or self._backlog:
-            if self._fresh:
-                self._backlog += HEADER
-                self._fresh = False
+        if self._backlog:
             self._backlog += data
             if self._clock() >= self._retry_at:
                 self._try()
             elif len(self._backlog) > _MOST_BACKLOG:
                 self._backlog.clear()
                 self.lost = True
-            return
-        try:
-            self._store.append(self.number, data, sync=self._fsync == "always")
-        except StoreError as error:
+        elif self._fresh:
             self._backlog += data
-            self._failed(error)
-        self._unsynced = True
+            self._try()
+        else:
+            try:
+                self._store.append(self.number, data, sync=self._fsync == "always")
+            except StoreError as error:
+                self._backlog += data
+                self._failed(error)
+            self._unsynced = True
 
     def _try(self) -> None:
         try:
-            self._store.append(self.number, bytes(self._backlog), sync=self._fsync == "always")
+            self._write_backlog()
         except StoreError as error:
             self._failed(error)
-        else:
-            self._backlog.clear()
-            self._retry_at = 0.0
-            self._unsynced = True
+
+    def _write_backlog(self) -> None:
+        head = HEADER if self._fresh else b""
+        self._store.append(self.number, head + self._backlog, sync=self._fsync == "always")
+        self._fresh = False
+        self._backlog.clear()
+        self._unsynced = True
 
     def _failed(self, error: StoreError) -> None:
         self._metrics.journal_failed += 1
@@ -108,7 +111,7 @@ class Journal:
         self.number += 1
         self.size = 0
         self._fresh = True
-        self._retry_at = 0.0
+        self.lost = False
         return self.number
 
     def sync_is_due(self) -> bool:
@@ -142,9 +145,6 @@ class Journal:
             StoreError: It could not be written, and waits on.
         """
         if self._backlog:
-            self._store.append(self.number, bytes(self._backlog), sync=False)
-            self._backlog.clear()
-            self._retry_at = 0.0
-            self._unsynced = True
+            self._write_backlog()
         if self.lost:
             raise StoreError("the journal had no room for too long; the head is to be sealed")

@@ -149,9 +149,7 @@ class Slots:
     def _known(self, ledger: int, page: int, block: int) -> int:
         return self._slots.get(ledger, {}).get(page, {}).get(block, -1)
 
-    def _numbers(
-        self, batch: DueBatch, slot_of: Callable[[int, int, int], int]
-    ) -> Numbers:
+    def _numbers(self, batch: DueBatch, slot_of: Callable[[int, int, int], int]) -> Numbers:
         numbers = array("Q")
         for ledger, entries in batch.entries:
             if isinstance(entries, range):
@@ -192,20 +190,18 @@ class Slots:
             parts.append((ledger, page, block, (block - slot) << BLOCK_BITS, members))
         if len(parts) > 1:
             parts.sort(key=_ORDER)
-        batch = DueBatch()
+        groups: list[tuple[int, list[int]]] = []
         masks: dict[tuple[int, int], int] = {}
         for ledger, page, _, shift, members in parts:
             if page == WHOLE:
-                batch.entries.append((ledger, [number + shift for number in members]))
+                groups.append((ledger, [number + shift for number in members]))
                 continue
             for number in members:
                 position = number + shift
                 name = ledger, position >> PAGE_BITS
                 index = page << PAGE_BITS | position & _INDEX
                 masks[name] = masks.get(name, 0) | 1 << index
-        batch.indexes.extend((*name, masks[name]) for name in sorted(masks))
-        batch.entries = joined(batch.entries)
-        return batch
+        return DueBatch(joined(groups), [(*name, masks[name]) for name in sorted(masks)])
 
 
 def by_slot(numbers: Numbers) -> Iterator[tuple[int, Numbers]]:
@@ -220,7 +216,7 @@ def by_slot(numbers: Numbers) -> Iterator[tuple[int, Numbers]]:
         start = stop
 
 
-def joined(groups: list[tuple[int, list[int]]]) -> list[tuple[int, list[int] | range]]:
+def joined(groups: list[tuple[int, list[int]]]) -> list[tuple[int, Sequence[int]]]:
     """Groups in order of ledger and entry, one for each ledger; consecutive entries as a range."""
     one: list[tuple[int, list[int]]] = []
     for ledger, entries in groups:
@@ -231,7 +227,7 @@ def joined(groups: list[tuple[int, list[int]]]) -> list[tuple[int, list[int] | r
     return [(ledger, as_range(entries)) for ledger, entries in one]
 
 
-def as_range(entries: list[int]) -> list[int] | range:
+def as_range(entries: list[int]) -> Sequence[int]:
     """Rising entries, as a range where they follow each other."""
     if entries[-1] - entries[0] == len(entries) - 1:
         return range(entries[0], entries[-1] + 1)

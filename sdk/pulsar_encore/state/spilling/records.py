@@ -102,7 +102,7 @@ def play(data: bytes, to: Replay, what: str) -> int:
         StoreFormatError: It is something else, or of another version.
         StoreCorruptError: It is not what was written.
     """
-    if len(data) < len(HEADER) and HEADER.startswith(data) or not any(data):
+    if (len(data) < len(HEADER) and HEADER.startswith(data)) or not any(data):
         return len(data)
     opened(_MAGIC, data[: len(HEADER)], what)
     end = len(HEADER)

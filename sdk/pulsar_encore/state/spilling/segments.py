@@ -111,7 +111,7 @@ class Segment:
 
     def __init__(self, data: bytes) -> None:
         try:
-            form, _, rows, self.count, first = _HEAD.unpack_from(data)
+            form, _, rows, count, first = _HEAD.unpack_from(data)
             self._data = data if form == _BITMAPS else zlib.decompress(data[_HEAD.size :])
             start = _HEAD.size if form == _BITMAPS else 0
             self._edges = from_bytes("Q", self._data[start : start + 8 * rows])
@@ -122,11 +122,12 @@ class Segment:
                 raise ValueError(f"{rows} rows in {len(data)} bytes of form {form}")
         except (struct.error, zlib.error, ValueError) as error:
             raise StoreCorruptError(f"not a segment of due ids: {error}") from error
-        self._first = first
+        self.count: int = count
+        self._first: int = first
         self._form = form
         self._row = 0
         self._at = start + 12 * rows  # where the row begins
-        self.left = self.count  # ids of rows that were not passed
+        self.left: int = count  # ids of rows that were not passed
         self._rest: Numbers | None = None  # of the row, when some of it was taken
 
     @property
@@ -163,9 +164,7 @@ class Segment:
 
     def rows(self) -> Iterator[Row]:
         """All rows, whatever was taken."""
-        at = len(self._data) - (
-            sum(self._sizes) * (8 if self._form == _COLUMNS else 1)
-        )
+        at = len(self._data) - (sum(self._sizes) * (8 if self._form == _COLUMNS else 1))
         for row, size in enumerate(self._sizes):
             yield self._first + self._edges[row], self._numbers(row, at)
             at += 8 * size if self._form == _COLUMNS else size

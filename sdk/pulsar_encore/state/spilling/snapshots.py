@@ -180,7 +180,9 @@ class Snapshots:
         """A segment is not what was written: its ids are those of the snapshot that are in no other
         segment of it; they come due at the last time that one of them may have been due."""
         try:
-            meta = snapshot.decoded(self._store.meta(blob.generation), f"snapshot {blob.generation}")
+            meta = snapshot.decoded(
+                self._store.meta(blob.generation), f"snapshot {blob.generation}"
+            )
             ids, latest = meta.ids, 0
             for number in range(len(blob.firsts)):
                 try:
@@ -244,4 +246,3 @@ class Snapshots:
         if blob.cutter is not None:
             for _, numbers in blob.cutter.rows:
                 yield from numbers
-

@@ -147,7 +147,8 @@ class Storing:
         ):
             self.trim()
         elif (full and not self.sealing) or (
-            journal is None and departed - self._committed_at >= max(limits.head, len(membership) // 8)
+            journal is None
+            and departed - self._committed_at >= max(limits.head, len(membership) // 8)
         ):
             self.checkpoint()
         elif "merge" not in tasks and 0 < limits.snapshots < len(snapshots) - len(snapshots.ended):
@@ -290,6 +291,8 @@ class Storing:
 
     def _merging(self) -> Steps:
         old = self.mergeable()
+        if len(old) < 2:  # some came to their end since it was planned
+            return
         sources = old[merging.chosen([each.total - each.handed for each in old])]
         blob = self._making = Blob(self._take_generation(), array("Q"), 0)
         blob.dead |= self._conflicts
@@ -302,6 +305,9 @@ class Storing:
                 yield from self._commit(drop=sources)
                 return
             yield from self._commit(add=blob, drop=sources)
+        except StoreError:
+            self._discard([blob])  # after the next manifest: who knows which one is in place
+            raise
         finally:
             self._making = None
 
@@ -389,7 +395,7 @@ class Storing:
         drop: list[Blob] | None = None,
         first_journal: int | None = None,
     ) -> Steps:
-        """Write a manifest with what holds now, then let it be true here and remove what is over."""
+        """Write a manifest with what holds now, let that be true here, remove what is over."""
         while self._committing:
             yield None
         self._committing = True

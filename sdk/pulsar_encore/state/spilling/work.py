@@ -94,8 +94,8 @@ class _Task:
             self._away = None
         try:
             if self._error is not None:
-                error, self._error = self._error, None
-                asked = self._steps.throw(error)
+                failed, self._error = self._error, None
+                asked = self._steps.throw(failed)
             else:
                 asked = self._steps.send(self._answer)
         except StopIteration:
