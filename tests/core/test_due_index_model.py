@@ -7,6 +7,7 @@ opened again, and partial drains cut groups. A new engine is one more line in `E
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,8 +24,8 @@ from pulsar_encore.core.due_index import DueIndex, MessageKey, TimeBucketIndex
 from pulsar_encore.state import MemoryBlobs, SpillingIndex
 
 
-def spilling(journal: bool = True, **options: int) -> Callable[[], DueIndex]:
-    return lambda: SpillingIndex(MemoryBlobs(), journal=journal, **options)
+def spilling(**options: Any) -> Callable[[], DueIndex]:
+    return lambda: SpillingIndex(MemoryBlobs(), **options)
 
 
 ENGINES: dict[str, Callable[[], DueIndex]] = {

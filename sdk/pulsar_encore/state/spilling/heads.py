@@ -24,9 +24,9 @@ class Heads:
 
     def __init__(self, *, remembers: bool) -> None:
         self._remembers = remembers
-        self.head = TimeBucketIndex()
+        self.head: TimeBucketIndex = TimeBucketIndex()
         self.old: TimeBucketIndex | None = None
-        self.taken = TimeBucketIndex()
+        self.taken: TimeBucketIndex = TimeBucketIndex()
 
     def __len__(self) -> int:
         return len(self.head) + (len(self.old) if self.old is not None else 0)

@@ -16,7 +16,7 @@ from ..blobs.base import BlobStore
 from .metrics import Metrics
 from .records import HEADER
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 Fsync = Literal["none", "interval", "always"]
 _MOST_BACKLOG: Final = 64 << 20
@@ -47,7 +47,7 @@ class Journal:
         metrics: Metrics,
     ) -> None:
         self._store = store
-        self.number = number
+        self.number: int = number
         self._fsync = fsync
         self._interval_s = interval_s
         self._retry_s = retry_s
@@ -58,8 +58,8 @@ class Journal:
         self._retry_at = 0.0
         self._synced_at = clock()
         self._unsynced = False
-        self.size = 0  # bytes since `rotate`
-        self.lost = False  # the backlog grew too long: only a snapshot of the head helps
+        self.size: int = 0  # bytes since `rotate`
+        self.lost: bool = False  # the backlog grew too long: only a snapshot of the head helps
 
     def write(self, data: bytes) -> None:
         """Add a record."""

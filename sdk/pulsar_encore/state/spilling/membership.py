@@ -27,12 +27,12 @@ class Membership:
     """Which keys of snapshots are tracked, and which are not any more."""
 
     def __init__(self) -> None:
-        self.slots = Slots()
-        self.live = BitMap64()
-        self.taken = BitMap64()
-        self.shadowed = BitMap64()
-        self.left = BitMap64()
-        self.departed = 0  # how many numbers have left so far
+        self.slots: Slots = Slots()
+        self.live: BitMap64 = BitMap64()
+        self.taken: BitMap64 = BitMap64()
+        self.shadowed: BitMap64 = BitMap64()
+        self.left: BitMap64 = BitMap64()
+        self.departed: int = 0  # how many numbers have left so far
         self._len = 0
 
     def __len__(self) -> int:

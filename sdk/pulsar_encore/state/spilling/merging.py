@@ -72,7 +72,7 @@ class Merging:
         self._wanted = wanted
         self._done = done
         self._cutter = Cutter(*cut, self._segment)
-        self.meta = Meta()
+        self.meta: Meta = Meta()
         self._slots: dict[int, Block] = {}
         for meta, _, _ in sources:
             self._slots.update(meta.slots)

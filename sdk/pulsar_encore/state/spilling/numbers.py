@@ -38,7 +38,7 @@ class Slots:
     """Which slot stands for which block, and how many keys of it are in use."""
 
     def __init__(self) -> None:
-        self.next = 0  # the slot that is given out next
+        self.next: int = 0  # the slot that is given out next
         self._blocks: dict[int, Block] = {}  # by slot
         self._counts: dict[int, int] = {}  # by slot
         self._slots: dict[int, dict[int, dict[int, int]]] = {}  # by ledger, page, block

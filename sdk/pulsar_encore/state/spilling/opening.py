@@ -21,7 +21,7 @@ from .manifest import Manifest
 from .membership import Membership
 from .snapshots import Snapshots
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from .numbers import Numbers
 from .segments import Segment
 from .work import Away, Steps
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_MS: Final = 1000
 _MOST_PAUSE_MS: Final = 60_000

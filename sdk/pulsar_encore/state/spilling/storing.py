@@ -34,11 +34,11 @@ from .snapshot import Meta
 from .snapshots import Snapshots
 from .work import Away, Steps, Tasks
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _TRIES: Final = 4  # as Pulsar: once, and three times more
 _ROWS: Final = 32  # of the head in one step
-_IDS: Final = 4096
+_IDS: Final = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
