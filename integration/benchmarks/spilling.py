@@ -5,8 +5,9 @@ to 7 days, and closes; `drain` opens what is there and takes everything in burst
 done, over a clock that moves in 10,000 steps. Memory is the resident set above that of the same
 process when all is imported and nothing is made, looked at 50 times a second by a thread, and the
 largest is told. A call is what the event loop waits for; the longest of millions meets what else
-the machine does, so what it worked itself (CPU of its thread) is told beside it. Bits as the SDK chooses them (2**bits ms is at most 1/64 of the delay), and 256 ms
-for all. An id that comes twice, or not at all, ends the program.
+the machine does, so what it worked itself (CPU of its thread) is told beside it. Bits as the SDK
+chooses them (2**bits ms is at most 1/64 of the delay), and 256 ms for all. An id that comes twice,
+or not at all, ends the program.
 
     python -m integration.benchmarks.spilling [--ids 10000000] [--directory DIR] [--inline]
 """

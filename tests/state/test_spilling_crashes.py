@@ -157,3 +157,18 @@ def test_no_id_is_lost_or_comes_twice_whatever_write_the_crash_is_at(seed: int) 
         except AssertionError as error:
             error.add_note(f"seed {seed}, crash at write {at}, of which {share} took place")
             raise
+
+
+@pytest.mark.parametrize("seed", [103, *range(10, 15)])
+def test_no_id_is_lost_or_comes_twice_between_two_calls(seed: int) -> None:
+    """103 had a merge commit while a head with copies of what it merged was half sealed."""
+    blobs = FaultyBlobs()
+    world = World(blobs, seed)
+    for step in range(260):
+        world.step()
+        if not (step + seed) % 7 or seed == 103:
+            try:
+                world.check_after_crash(blobs.fork())
+            except AssertionError as error:
+                error.add_note(f"seed {seed}, after step {step}")
+                raise

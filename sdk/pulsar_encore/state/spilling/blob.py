@@ -27,6 +27,7 @@ class Blob:
 
     Attributes:
         dead: Numbers of which a newer snapshot has the copy that counts.
+        fresh: Those of `dead` of which the newer snapshot is not committed yet.
         pending: The segments of one that is not in the store yet.
         cutter: Of one that is being filled: what is not cut yet.
         slots: Of one that is being filled: what its slots stand for.
@@ -45,6 +46,7 @@ class Blob:
         "dead",
         "fetched",
         "firsts",
+        "fresh",
         "generation",
         "handed",
         "next",
@@ -61,6 +63,7 @@ class Blob:
         self.firsts: array[int] = firsts
         self.total: int = total
         self.dead: BitMap64 = BitMap64()
+        self.fresh: BitMap64 = BitMap64()
         self.pending: list[bytes] | None = None
         self.cutter: Cutter | None = None
         self.slots: dict[int, Block] = {}
@@ -114,10 +117,16 @@ class Blob:
             self._leave_dead()
 
     def bury(self, numbers: BitMap64) -> None:
-        """A newer snapshot has these as well."""
+        """A newer snapshot, which is not committed yet, has these as well."""
+        self.fresh |= numbers - self.dead
         self.dead |= numbers
         if self.resident is not None:
             self._leave_dead()
+
+    @property
+    def lasting_dead(self) -> BitMap64:
+        """What is dead even if the newer snapshot is never committed."""
+        return self.dead - self.fresh
 
     def _leave_dead(self) -> None:
         if self.dead:

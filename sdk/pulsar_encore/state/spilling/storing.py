@@ -113,6 +113,7 @@ class Storing:
         self._meta = Meta()  # of that
         self._after = 0  # the first journal that counts once that is written
         self._conflicts = BitMap64()  # ids of that of which older snapshots have a copy
+        self._left_before = BitMap64()  # those of them whose older copies are stale in any case
         self._making: Blob | None = None  # what a merge makes
         self._garbage: list[Callable[[], None]] = []
         self._garbage_journals: range = range(0)
@@ -172,7 +173,7 @@ class Storing:
         """Everything was cleared: what is under way comes to nothing, what is stored goes."""
         over = [*self._snapshots, *([self._making] if self._making is not None else [])]
         self._tasks.stop()
-        self._conflicts = BitMap64()
+        self._conflicts, self._left_before = BitMap64(), BitMap64()
         self._filling = self._making = None
         self._discard(over)
         self._committed_at = -1
@@ -201,7 +202,6 @@ class Storing:
         blob = Blob(self._take_generation(), array("Q"), 0)
         blob.pending = []
         self._meta = Meta()
-        self._conflicts = BitMap64()
         cutter = blob.cutter = Cutter(*self._cut, self._segment)
         self._filling = blob
         self._snapshots.add(blob)
@@ -229,6 +229,7 @@ class Storing:
         older = BitMap64(numbers) & membership.left
         if older:  # before they are live
             self._conflicts |= older
+            self._left_before |= older - membership.shadowed
             self._snapshots.bury(older, blob)
             if self._making is not None:
                 self._making.bury(older)
@@ -244,7 +245,11 @@ class Storing:
     def _sealed(self) -> None:
         blob, self._filling = self._filling, None
         assert blob is not None
-        self._conflicts = BitMap64()
+        self._conflicts, self._left_before = BitMap64(), BitMap64()
+        for each in self._snapshots:
+            each.fresh = BitMap64()
+        if self._making is not None:
+            self._making.fresh = BitMap64()
         blob.pending = None
         if blob.total:
             self._snapshots.stored(blob)
@@ -295,10 +300,10 @@ class Storing:
             return
         sources = old[merging.chosen([each.total - each.handed for each in old])]
         blob = self._making = Blob(self._take_generation(), array("Q"), 0)
-        blob.dead |= self._conflicts
+        blob.bury(self._conflicts)
         try:
             with self._metrics.counted("merge"):
-                dead = [each.dead - self._conflicts for each in sources]
+                dead = [each.lasting_dead for each in sources]
                 meta = yield Away(self._merged(blob, sources, dead))
             blob.firsts, blob.total = meta.firsts, len(meta.ids)
             if not blob.total:
@@ -351,8 +356,7 @@ class Storing:
         first = self._rotated()
         self._trimmed_at = self._membership.departed
         looked_at = [each for each in self._snapshots if each.pending is None]
-        conflicts = self._conflicts.copy()
-        dead = [each.dead - conflicts for each in looked_at]
+        dead = [each.lasting_dead for each in looked_at]
         unwanted, copies = yield Away(self._unwanted(looked_at, dead))
         if list(self._snapshots) == looked_at:  # of one that came meanwhile nobody asked
             self._membership.left &= copies
@@ -432,20 +436,22 @@ class Storing:
     def _manifest(
         self, add: Blob | None, drop: list[Blob], first: int, *, sealed: bool
     ) -> Manifest:
-        uncommitted = BitMap64() if sealed else self._conflicts
         blobs = {
-            each.generation: each.dead - uncommitted
+            each.generation: each.dead if sealed else each.lasting_dead
             for each in self._snapshots
             if each.pending is None and each not in drop
         }
         if add is not None and add.total:
-            blobs[add.generation] = add.dead - uncommitted
+            blobs[add.generation] = add.dead if sealed else add.lasting_dead
+        left = self._membership.lasting_left()
+        if not sealed:
+            left |= self._left_before
         return Manifest(
             self._next_generation,
             first,
             self._membership.slots.next,
             dict(sorted(blobs.items())),
-            self._membership.lasting_left(),
+            left,
         )
 
     def _manifest_written(self, now: Manifest) -> Generator[None, None, None]:
