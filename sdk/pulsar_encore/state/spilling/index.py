@@ -37,8 +37,8 @@ class SpillingIndex:
 
     One thread calls it. It goes on where an index before it on the same store was: `close` it, or
     let it crash. Without a journal, a crash loses what was added since the last `flush` or
-    snapshot (the broker has it still), and forgets what was discarded or done since then (which
-    then comes due again).
+    snapshot, and what was taken before it was in one (the broker has both still); and it forgets
+    what was discarded or done since then, which comes due again.
 
     Args:
         blobs: Where it spills to; closed with the index.
