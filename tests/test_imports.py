@@ -31,6 +31,11 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     # Pure
     ("letters/", "wire/"),
     ("core/",),
+    # What outlives a process
+    ("state/blobs/base.py",),
+    ("state/blobs/",),
+    ("state/spilling/",),
+    ("state/__init__.py",),
     ("message.py",),
     # State on disk
     ("state/",),

@@ -7,8 +7,6 @@
           UnreadableError   the transport cannot read a key or property of a message
         WrongLoopError      you: called from another event loop
         ForkedError         you: used in a child process
-        StateInUseError     you: another process, or consumer, has that state
-        StateFormatError    you: the directory is no state of this package, or a newer version's
       PulsarException       all that has a `Result` (also both PulsarExceptions of stock)
         ClosedError         you, late: the object was closed (also pulsar.AlreadyClosed)
         Timeout             also pulsar.Timeout
@@ -18,6 +16,8 @@
           ProtocolError     the peer sent bytes that break the protocol
           SchemaVersionError  the schema a message was written with could not be fetched
       StoreError            a local store failed; what it held is still in memory
+        StateInUseError     somebody else has it open, who is named
+        StateFormatError    what is there is no state, or a newer version's
         StateDamagedError   files of a state directory were lost or changed
       Refusal               a `testing` broker or transport cannot do what a test asked of it
 
@@ -63,15 +63,6 @@ class WrongLoopError(ConfigurationError):
 
 class ForkedError(ConfigurationError):
     """Used in a child process, made in its parent."""
-
-
-class StateInUseError(ConfigurationError):
-    """Another process has that state directory open, or another consumer that source of it; the
-    text says who."""
-
-
-class StateFormatError(ConfigurationError):
-    """The directory holds something else than state, or state that a newer version wrote."""
 
 
 @stock.twin("PulsarException", "pulsar.asyncio.PulsarException")
@@ -158,6 +149,15 @@ class SchemaVersionError(TransportError):
 
 class StoreError(EncoreError):
     """A durable store could not write or read; the entry concerned stays in memory."""
+
+
+class StateInUseError(StoreError):
+    """Another process has that state directory open, or another consumer that source of it; the
+    text says who. One that died has it no more."""
+
+
+class StateFormatError(StoreError):
+    """What is stored is something else than state, or state that a newer version wrote."""
 
 
 class StateDamagedError(StoreError):

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from functools import cache
 from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,6 +26,7 @@ from hypothesis.stateful import (
 )
 
 from pulsar_encore.core.due_index import DueIndex, MessageKey, TimeBucketIndex
+from pulsar_encore.state import MemoryBlobs, SpillingIndex
 from pulsar_encore.state.rocks import RocksIndex, RocksStore
 
 numbers = count()
@@ -42,6 +44,10 @@ def rocks_index() -> RocksIndex:
     return rocks_store().source("persistent://public/default/t", f"s{next(numbers)}").index
 
 
+def spilling(**options: Any) -> Callable[[], DueIndex]:
+    return lambda: SpillingIndex(MemoryBlobs(), **options)
+
+
 ENGINES: dict[str, Callable[[], DueIndex]] = {
     "time buckets": TimeBucketIndex,
     "time buckets, small blocks": lambda: TimeBucketIndex(
@@ -51,6 +57,17 @@ ENGINES: dict[str, Callable[[], DueIndex]] = {
         open_buckets=0, block_bits=1, page_bits=1
     ),
     "RocksDB": rocks_index,
+    "spilling": spilling(),
+    "spilling, sealed at once": spilling(min_index_count_per_bucket=1),
+    "spilling, merged at once": spilling(
+        min_index_count_per_bucket=2, max_indexes_per_bucket_snapshot_segment=3, max_num_buckets=1
+    ),
+    "spilling, no journal": spilling(
+        journal=False,
+        min_index_count_per_bucket=7,
+        max_indexes_per_bucket_snapshot_segment=2,
+        max_num_buckets=3,
+    ),
 }
 
 ledgers = st.integers(0, 3)

@@ -1,1 +1,9 @@
-"""What survives the process: stores on disk for what a consumer knows."""
+"""State that outlives a process: what waits for its redelivery, on disk."""
+
+from __future__ import annotations
+
+from .blobs import BlobStore, DirectoryBlobs, MemoryBlobs
+from .spilling.index import SpillingIndex
+from .spilling.metrics import SpillingStatistics
+
+__all__ = ["BlobStore", "DirectoryBlobs", "MemoryBlobs", "SpillingIndex", "SpillingStatistics"]

@@ -1,0 +1,284 @@
+"""What a spilling index costs: memory, start, adding and draining; ids due over seven days.
+
+Each stage is a process of its own: `fill` adds ids in order, each with a delay at random from 1 ms
+to 7 days, and closes; `drain` opens what is there and takes everything in bursts of 1000, each
+done, over a clock that moves in 10,000 steps. Memory is the resident set above that of the same
+process when all is imported and nothing is made, looked at 50 times a second by a thread, and the
+largest is told. A call is what the event loop waits for; the longest of millions meets what else
+the machine does, so what it worked itself (CPU of its thread) is told beside it. Bits as the SDK
+chooses them (2**bits ms is at most 1/64 of the delay), and 256 ms for all. An id that comes twice,
+or not at all, ends the program.
+
+    python -m integration.benchmarks.spilling [--ids 10000000] [--directory DIR] [--inline]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from array import array
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from time import perf_counter, thread_time
+
+import psutil
+from pyroaring import BitMap64
+
+from integration.benchmarks.figures import Row, percentile, report
+from pulsar_encore.core.due_index import MessageKey, TimeBucketIndex, precision_bits
+from pulsar_encore.state import DirectoryBlobs, SpillingIndex
+
+IDS = 10_000_000
+WEEK_MS = 7 * 24 * 3600 * 1000
+START_MS = 1_700_000_000_000
+PER_LEDGER = 50_000
+BURST = 1000
+STEPS = 10_000
+BESIDE = 1_000_000  # ids for the engine in memory
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one process found out."""
+
+    ids: int
+    seconds: float
+    open_s: float
+    rss_mib: float
+    call_us: float
+    slow_us: float  # 99.9 % of calls are faster
+    longest_ms: float
+    longest_cpu_ms: float
+    stored_mib: float
+
+
+def arrivals(ids: int, bits: int | None) -> Iterator[tuple[MessageKey, int, int]]:
+    """Keys, their due times and precisions."""
+    rng = random.Random(7)
+    for number in range(ids):
+        delay_ms = 1 + int(rng.random() * WEEK_MS)
+        key = (number // PER_LEDGER, number % PER_LEDGER, -1)
+        yield key, START_MS + delay_ms, precision_bits(delay_ms, bits)
+
+
+@contextmanager
+def largest_growth(found: list[float]) -> Iterator[None]:
+    """Appends the most that the resident set grew by, in MiB."""
+    gc.collect()
+    process = psutil.Process()
+    before, most = process.memory_info().rss, [0]
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.02):
+            most[0] = max(most[0], process.memory_info().rss - before)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        found.append(max(most[0], process.memory_info().rss - before) / 2**20)
+
+
+class Calls:
+    """Times of calls: every one's sum and longest, and one in ten for the rest."""
+
+    def __init__(self) -> None:
+        self.some = array("d")
+        self.longest = self.longest_cpu = self.total = 0.0
+        self.count = 0
+
+    def took(self, seconds: float, cpu: float = 0.0) -> None:
+        """One call: how long it was away, and how long it worked."""
+        self.longest_cpu = max(self.longest_cpu, cpu)
+        self.count += 1
+        self.total += seconds
+        self.longest = max(self.longest, seconds)
+        if not self.count % 10:
+            self.some.append(seconds)
+
+
+def stored_mib(directory: str) -> float:
+    """What the directory takes."""
+    return sum(each.stat().st_size for each in os.scandir(directory)) / 2**20
+
+
+def fill(directory: str, ids: int, bits: int | None, **options: object) -> Measured:
+    """Add everything, then close."""
+    growth: list[float] = []
+    calls = Calls()
+    start = perf_counter()
+    with largest_growth(growth):
+        index = SpillingIndex(DirectoryBlobs(directory), **options)  # type: ignore[arg-type]
+        add = index.add
+        for key, due_ms, width in arrivals(ids, bits):
+            before, cpu = perf_counter(), thread_time()
+            add(key, due_ms, width)
+            calls.took(perf_counter() - before, thread_time() - cpu)
+        assert len(index) == ids
+        index.close()
+    seconds = perf_counter() - start
+    return measured(calls, seconds, 0.0, growth[0], directory, ids)
+
+
+def drain(directory: str, ids: int, bits: int | None, **options: object) -> Measured:
+    """Open, and take everything."""
+    growth: list[float] = []
+    calls = Calls()
+    seen = BitMap64()
+    start = perf_counter()
+    with largest_growth(growth):
+        index = SpillingIndex(DirectoryBlobs(directory), **options)  # type: ignore[arg-type]
+        head = index.next_due()
+        opened = perf_counter() - start
+        assert len(index) == ids and head is not None
+        step = WEEK_MS // STEPS
+        now_ms = START_MS
+        while len(index):
+            now_ms += step
+            while True:
+                before, cpu = perf_counter(), thread_time()
+                batch = index.pop_due(now_ms, BURST)
+                calls.took(perf_counter() - before, thread_time() - cpu)
+                before, cpu = perf_counter(), thread_time()
+                index.done(batch)
+                calls.took(perf_counter() - before, thread_time() - cpu)
+                if not batch:
+                    break
+                for ledger, entries in batch.entries:
+                    numbers = BitMap64(entries)
+                    numbers = numbers.shift(ledger * PER_LEDGER)
+                    if not seen.isdisjoint(numbers):
+                        raise SystemExit("an id came twice")
+                    seen |= numbers
+        if len(seen) != ids:
+            raise SystemExit(f"{ids - len(seen)} ids did not come")
+        index.close()
+    seconds = perf_counter() - start
+    return measured(calls, seconds, opened, growth[0], directory, ids)
+
+
+def measured(
+    calls: Calls, seconds: float, opened: float, rss: float, directory: str, ids: int
+) -> Measured:
+    """The figures of a stage."""
+    return Measured(
+        ids=ids,
+        seconds=seconds,
+        open_s=opened,
+        rss_mib=rss,
+        call_us=calls.total / ids * 1e6,
+        slow_us=percentile(calls.some, 0.999) * 1e6,
+        longest_ms=calls.longest * 1e3,
+        longest_cpu_ms=calls.longest_cpu * 1e3,
+        stored_mib=stored_mib(directory),
+    )
+
+
+def beside(bits: int | None) -> float:
+    """Microseconds of an add to the engine in memory."""
+    index = TimeBucketIndex()
+    calls = Calls()
+    for key, due_ms, width in arrivals(BESIDE, bits):
+        before = perf_counter()
+        index.add(key, due_ms, width)
+        calls.took(perf_counter() - before)
+    return calls.total / BESIDE * 1e6
+
+
+def stage(name: str, directory: str, ids: int, bits: int | None, inline: bool, most: int) -> int:
+    """One stage, in this process; prints JSON."""
+    if name == "beside":
+        print(json.dumps(beside(bits)))
+        return 0
+    do: Callable[..., Measured] = {"fill": fill, "drain": drain}[name]
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(int).result()
+        found = do(
+            directory, ids, bits, executor=None if inline else executor, max_num_buckets=most
+        )
+    print(json.dumps(asdict(found)))
+    return 0
+
+
+def run(ids: int, directory: str, inline: bool, widths: list[str], most: int) -> list[Row]:
+    """Measure everything."""
+    rows: list[Row] = []
+    for width in widths:
+        path = os.path.join(directory, f"spilling-{width}")
+
+        def asked(name: str, path: str = path, width: str = width) -> str:
+            command = [sys.executable, "-m", __spec__.name, "--stage", name, "--ids", str(ids)]
+            command += ["--directory", path, "--widths", width, "--most", str(most)]
+            command += ["--inline"] if inline else []
+            return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+        try:
+            filled, drained = Measured(**json.loads(asked("fill"))), None
+            drained = Measured(**json.loads(asked("drain")))
+            memory = json.loads(asked("beside"))
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+        what = f"{ids / 1e6:g} M, {'SDK widths' if width == 'sdk' else width + ' bits'}"
+        resident = 60.0 if ids <= 10_000_000 else 200.0
+        rows += [
+            Row(
+                what=f"{what}: add", unit="us", figure=filled.call_us, other=memory, beside="memory"
+            ),
+            Row(what=f"{what}: add, 99.9 % within", unit="us", figure=filled.slow_us),
+            Row(what=f"{what}: add, longest", unit="ms", figure=filled.longest_ms),
+            Row(what=f"{what}: add, longest, CPU", unit="ms", figure=filled.longest_cpu_ms),
+            Row(what=f"{what}: resident, filling", unit="MiB", figure=filled.rss_mib, bar=resident),
+            Row(what=f"{what}: on disk", unit="MiB", figure=filled.stored_mib),
+            Row(what=f"{what}: opened", unit="s", figure=drained.open_s, bar=1.0),
+            Row(what=f"{what}: pop and done, an id", unit="us", figure=drained.call_us),
+            Row(what=f"{what}: pop or done, 99.9 % within", unit="us", figure=drained.slow_us),
+            Row(what=f"{what}: pop or done, longest", unit="ms", figure=drained.longest_ms),
+            Row(
+                what=f"{what}: pop or done, longest, CPU", unit="ms", figure=drained.longest_cpu_ms
+            ),
+            Row(
+                what=f"{what}: resident, draining",
+                unit="MiB",
+                figure=drained.rss_mib,
+                bar=resident,
+            ),
+        ]
+        print(f"{what}: filled in {filled.seconds:.0f} s, drained in {drained.seconds:.0f} s")
+    return rows
+
+
+def main() -> int:
+    """Print the table; the exit code says whether every bar was met."""
+    parser = argparse.ArgumentParser(description="Memory and speed of a spilling index.")
+    parser.add_argument("--ids", type=int, default=IDS)
+    parser.add_argument("--directory", help="where to spill; by default a temporary directory")
+    parser.add_argument("--inline", action="store_true", help="no thread beside the calls")
+    parser.add_argument("--widths", nargs="+", default=["sdk", "8"], help="sdk, or bits")
+    parser.add_argument("--most", type=int, default=-1, help="max_num_buckets")
+    parser.add_argument("--stage", choices=["fill", "drain", "beside"], help="one stage, as JSON")
+    options = parser.parse_args()
+    if options.stage:
+        bits = None if options.widths == ["sdk"] else int(options.widths[0])
+        return stage(
+            options.stage, options.directory, options.ids, bits, options.inline, options.most
+        )
+    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+        return report(run(options.ids, directory, options.inline, options.widths, options.most))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,528 @@
+"""`DirectoryBlobs`: blobs, journals and the manifest as files of one directory.
+
+Owns the names of files, the layout of a blob's file and the lock. A blob and the manifest are
+written under another name, synced and renamed, so that they are there as a whole or not at all;
+each segment has its CRC-32, which is looked at whenever it is read. Invariant: whoever holds the
+lock of `owner` is the only one who writes here; the lock is the kernel's and dies with its process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+import sys
+import zlib
+from array import array
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from ...errors import (
+    ForkedError,
+    NotSupportedError,
+    StateDamagedError,
+    StateFormatError,
+    StateInUseError,
+    StoreError,
+)
+
+_MAGIC: Final = b"PEBLOB"
+_VERSION: Final = 1
+_HEAD: Final = struct.Struct("<6sH")
+# Segments, bytes of the meta, its CRC, CRC of the index; the CRC of these four comes after them.
+_FOOT: Final = struct.Struct("<IIII")
+_FOOT_SIZE: Final = _FOOT.size + 4
+_BLOB: Final = re.compile(r"blob-(\d{1,19})\Z")
+_JOURNAL: Final = re.compile(r"journal-(\d{1,19})\Z")
+_UNFINISHED: Final = ".unfinished"
+_OPEN_FILES: Final = 16
+
+# What this process owns: its id, as a child has none of it, and the device and inode of the lock.
+_held: set[tuple[int, int, int]] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Where the segments of a blob are, and what their checksums are."""
+
+    ends: array[int]
+    sums: array[int]
+    meta_size: int
+    meta_sum: int
+    size: int
+
+
+class DirectoryBlobs:
+    """A `BlobStore` in a directory.
+
+    Args:
+        path: The directory, made when it is opened. Files that this store does not know, it leaves
+            alone.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._pid = os.getpid()
+        self._tables: dict[int, _Table] = {}
+        self._files: OrderedDict[int, int] = OrderedDict()  # blobs that are open, oldest first
+        self._journal: tuple[int, int, int] | None = None  # number, file, bytes that are whole
+        self._opening = Lock()  # files are closed under it, and used elsewhere than on one thread
+        self._lock = -1
+
+    def __repr__(self) -> str:
+        return f"DirectoryBlobs({str(self._path)!r})"
+
+    # The owner
+
+    def open(self) -> None:
+        """Take the directory.
+
+        Raises:
+            StateInUseError: Another process has it, which is named; or this one has.
+            StoreError: It could not be opened.
+            NotSupportedError: This system has no locks of files (`fcntl`).
+        """
+        self._pid = os.getpid()
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            self._lock = self._own()
+        except OSError as error:
+            raise self._failed("open", error) from error
+
+    def _own(self) -> int:
+        try:
+            import fcntl
+        except ImportError as error:
+            raise NotSupportedError("DirectoryBlobs needs fcntl, which is not here") from error
+        # A lock is its process's: it would be had a second time; and to open and close the file
+        # would give free what the first one holds.
+        with suppress(FileNotFoundError):
+            if self._identity(os.stat(self._path / "owner")) in _held:
+                raise StateInUseError(
+                    f"{self._path} is in use by this process, {self._pid}; close that store first"
+                )
+        file = os.open(self._path / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._name = self._identity(os.fstat(file))
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.pread(file, 400, 0).decode("utf-8", "replace").strip()
+            os.close(file)
+            raise StateInUseError(
+                f"{self._path} is in use by {owner or 'another process'}; end that, or use "
+                "another directory"
+            ) from error
+        _held.add(self._name)
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"process {self._pid} on {socket.gethostname()}\n".encode(), 0)
+        return file
+
+    def _identity(self, status: os.stat_result) -> tuple[int, int, int]:
+        return self._pid, status.st_dev, status.st_ino
+
+    def _mine(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedError(f"{self._path} was opened by the parent of this process")
+        if self._lock < 0:
+            raise StoreError(f"{self._path} is not open")
+
+    def close(self) -> None:
+        """Give the directory free for another owner. Again is nothing."""
+        if self._lock < 0 or os.getpid() != self._pid:
+            return
+        with self._opening:
+            for file in self._files.values():
+                os.close(file)
+            self._files.clear()
+            self._close_journal()
+            os.close(self._lock)
+            self._lock = -1
+            _held.discard(self._name)
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self.close()
+
+    # Blobs
+
+    def create(self, generation: int) -> _Writer:
+        """Begin a blob.
+
+        Raises:
+            StoreError: It could not be begun.
+        """
+        self._mine()
+        with self._opening:
+            self._forget(generation)
+        try:
+            return _Writer(self._path, f"blob-{generation}")
+        except OSError as error:
+            raise self._failed("write", error) from error
+
+    def meta(self, generation: int) -> bytes:
+        """What a blob was committed with.
+
+        Raises:
+            StateDamagedError: It is not there, or not what was written.
+            StateFormatError: It was written by another version.
+            StoreError: It could not be read.
+        """
+        index = self._table(generation)
+        start = index.ends[-1] if index.ends else _HEAD.size
+        return self._read(generation, start, index.meta_size, index.meta_sum, "meta")
+
+    def segment(self, generation: int, number: int) -> bytes:
+        """One segment of a blob; raises as `meta` does."""
+        index = self._table(generation)
+        if not 0 <= number < len(index.ends):
+            raise StateDamagedError(f"blob {generation} of {self._path} has no segment {number}")
+        start = index.ends[number - 1] if number else _HEAD.size
+        size = index.ends[number] - start
+        return self._read(generation, start, size, index.sums[number], f"segment {number}")
+
+    def size(self, generation: int) -> int:
+        """Bytes that a blob takes; raises as `meta` does."""
+        return self._table(generation).size
+
+    def delete(self, generation: int) -> None:
+        """Remove a blob; one that is not there is nothing.
+
+        Raises:
+            StoreError: It could not be removed.
+        """
+        self._mine()
+        with self._opening:
+            self._forget(generation)
+        self._unlink(f"blob-{generation}")
+
+    def _forget(self, generation: int) -> None:
+        self._tables.pop(generation, None)
+        file = self._files.pop(generation, None)
+        if file is not None:
+            os.close(file)
+
+    def generations(self) -> list[int]:
+        """Every blob, in rising order; also removes what was never finished.
+
+        Raises:
+            StoreError: They could not be listed.
+        """
+        return self._numbers(_BLOB)
+
+    def _table(self, generation: int) -> _Table:
+        with self._opening:
+            index = self._tables.get(generation)
+            if index is None:
+                index = self._tables[generation] = self._read_table(generation)
+            return index
+
+    def _read_table(self, generation: int) -> _Table:
+        name = f"blob {generation} of {self._path}"
+        try:
+            file = self._open(generation)
+            size = os.fstat(file).st_size
+            magic, version = _HEAD.unpack(os.pread(file, _HEAD.size, 0).ljust(_HEAD.size, b"\0"))
+            if magic != _MAGIC:
+                raise StateFormatError(f"{name} is not a blob")
+            if version != _VERSION:
+                raise StateFormatError(f"{name} has version {version}, this reads {_VERSION}")
+            foot = os.pread(file, _FOOT_SIZE, max(size - _FOOT_SIZE, 0))
+            if len(foot) < _FOOT_SIZE or _sum(foot[:-4]) != int.from_bytes(foot[-4:], "little"):
+                raise StateDamagedError(f"{name} is not whole: its last bytes are not its end")
+            count, meta_size, meta_sum, index_sum = _FOOT.unpack_from(foot)
+            start = size - _FOOT_SIZE - 8 * count
+            data = os.pread(file, 8 * count, max(start, 0))
+        except OSError as error:
+            raise self._failed("read", error) from error
+        if len(data) != 8 * count or _sum(data) != index_sum:
+            raise StateDamagedError(f"{name}: the index of its segments is not what was written")
+        ends, sums = array("Q"), _from_little("I", data[4 * count :])
+        end = _HEAD.size
+        for each in _from_little("I", data[: 4 * count]):
+            end += each
+            ends.append(end)
+        if end + meta_size != start:
+            raise StateDamagedError(f"{name} is not as long as its index says")
+        return _Table(ends, sums, meta_size, meta_sum, size)
+
+    def _open(self, generation: int) -> int:
+        file = self._files.get(generation)
+        if file is not None:
+            self._files.move_to_end(generation)
+            return file
+        self._mine()
+        try:
+            file = os.open(self._path / f"blob-{generation}", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise StateDamagedError(f"blob {generation} is not in {self._path}") from error
+        self._files[generation] = file
+        while len(self._files) > _OPEN_FILES:
+            os.close(self._files.popitem(last=False)[1])
+        return file
+
+    def _read(self, generation: int, start: int, size: int, expected: int, what: str) -> bytes:
+        try:
+            with self._opening:
+                data = os.pread(self._open(generation), size, start)
+        except OSError as error:
+            raise self._failed("read", error) from error
+        if len(data) != size or _sum(data) != expected:
+            raise StateDamagedError(
+                f"{what} of blob {generation} of {self._path} is not what was written"
+            )
+        return data
+
+    # The manifest
+
+    def read_manifest(self) -> bytes | None:
+        """The manifest as it was last written.
+
+        Raises:
+            StoreError: It could not be read.
+        """
+        self._mine()
+        try:
+            return (self._path / "manifest").read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._failed("read", error) from error
+
+    def write_manifest(self, data: bytes, *, sync: bool) -> None:
+        """Replace the manifest.
+
+        Raises:
+            StoreError: It could not be written; the old one is in place.
+        """
+        self._mine()
+        try:
+            file = _Unfinished(self._path, "manifest")
+            try:
+                file.write(data)
+                file.finish(sync=sync)
+            finally:
+                file.close()
+        except OSError as error:
+            raise self._failed("write", error) from error
+
+    # Journals
+
+    def append(self, journal: int, data: bytes, *, sync: bool) -> None:
+        """Add bytes to the end of a journal, all of them or none.
+
+        Raises:
+            StoreError: They could not be written.
+        """
+        try:
+            if not data:
+                self._sync_journal(journal)
+                return
+            if self._journal is None or self._journal[0] != journal:
+                self._open_journal(journal)
+            assert self._journal is not None
+            _, file, size = self._journal
+            if os.getpid() != self._pid:
+                self._mine()
+            written = os.write(file, data)
+            if written != len(data):
+                written += _write_all(file, memoryview(data)[written:])
+            if sync:
+                os.fsync(file)
+            self._journal = (journal, file, size + written)
+        except OSError as error:
+            self._shorten_journal()
+            raise self._failed("write", error) from error
+
+    def _sync_journal(self, journal: int) -> None:
+        with self._opening:
+            if self._journal is None or self._journal[0] != journal:
+                return
+            file = os.dup(self._journal[1])
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+    def _open_journal(self, journal: int) -> None:
+        self._mine()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        with self._opening:
+            self._close_journal()
+            file = os.open(self._path / f"journal-{journal}", flags, 0o644)
+            self._journal = (journal, file, os.fstat(file).st_size)
+        _sync_directory(self._path)
+
+    def _close_journal(self) -> None:
+        if self._journal is not None:
+            os.close(self._journal[1])
+            self._journal = None
+
+    def _shorten_journal(self) -> None:
+        """What was written by half goes; what comes later could not be read behind it."""
+        if self._journal is not None:
+            _, file, size = self._journal
+            with suppress(OSError):
+                os.ftruncate(file, size)
+
+    def read_journal(self, journal: int) -> bytes:
+        """All bytes of a journal.
+
+        Raises:
+            StoreError: It could not be read.
+        """
+        self._mine()
+        try:
+            return (self._path / f"journal-{journal}").read_bytes()
+        except OSError as error:
+            raise self._failed("read", error) from error
+
+    def delete_journal(self, journal: int) -> None:
+        """Remove a journal; one that is not there is nothing.
+
+        Raises:
+            StoreError: It could not be removed.
+        """
+        self._mine()
+        with self._opening:
+            if self._journal is not None and self._journal[0] == journal:
+                self._close_journal()
+        self._unlink(f"journal-{journal}")
+
+    def journals(self) -> list[int]:
+        """The number of every journal, rising.
+
+        Raises:
+            StoreError: They could not be listed.
+        """
+        return self._numbers(_JOURNAL)
+
+    # Files
+
+    def _numbers(self, pattern: re.Pattern[str]) -> list[int]:
+        self._mine()
+        try:
+            names = os.listdir(self._path)
+            for name in names:
+                if name.endswith(_UNFINISHED):
+                    (self._path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise self._failed("read", error) from error
+        return sorted(int(found[1]) for name in names if (found := pattern.match(name)))
+
+    def _unlink(self, name: str) -> None:
+        try:
+            (self._path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise self._failed("remove from", error) from error
+
+    def _failed(self, what: str, error: OSError) -> StoreError:
+        return StoreError(f"could not {what} {self._path}: {error.strerror or error}")
+
+
+class _Unfinished:
+    """A file under another name until it is whole."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._directory = directory
+        self._final = directory / name
+        self._path = directory / (name + _UNFINISHED)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        self._file = os.open(self._path, flags, 0o644)
+
+    def write(self, data: bytes) -> None:
+        _write_all(self._file, memoryview(data))
+
+    def finish(self, *, sync: bool) -> None:
+        if sync:
+            os.fsync(self._file)
+        os.rename(self._path, self._final)
+        self._path = self._final
+        if sync:
+            _sync_directory(self._directory)
+
+    def close(self) -> None:
+        """Close it; what is not finished goes."""
+        if self._file < 0:
+            return
+        with suppress(OSError):
+            os.close(self._file)
+        self._file = -1
+        if self._path != self._final:
+            with suppress(OSError):
+                self._path.unlink()
+
+
+class _Writer:
+    def __init__(self, directory: Path, name: str) -> None:
+        self._name = f"{name} of {directory}"
+        self._file = _Unfinished(directory, name)
+        self._sizes = array("I")
+        self._sums = array("I")
+        self._do(_HEAD.pack(_MAGIC, _VERSION))
+
+    def append(self, segment: bytes) -> None:
+        self._do(segment)
+        self._sizes.append(len(segment))
+        self._sums.append(_sum(segment))
+
+    def commit(self, meta: bytes, *, sync: bool) -> None:
+        index = _to_little(self._sizes) + _to_little(self._sums)
+        foot = _FOOT.pack(len(self._sizes), len(meta), _sum(meta), _sum(index))
+        self._do(b"".join((meta, index, foot, _sum(foot).to_bytes(4, "little"))))
+        try:
+            self._file.finish(sync=sync)
+        except OSError as error:
+            raise self._failed(error) from error
+        finally:
+            self._file.close()
+
+    def abort(self) -> None:
+        self._file.close()
+
+    def _do(self, data: bytes) -> None:
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self._file.close()
+            raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> StoreError:
+        return StoreError(f"could not write {self._name}: {error.strerror or error}")
+
+
+def _write_all(file: int, data: memoryview) -> int:
+    size = len(data)
+    while data:
+        data = data[os.write(file, data) :]
+    return size
+
+
+def _sync_directory(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _sum(data: bytes) -> int:
+    return zlib.crc32(data)
+
+
+def _to_little(numbers: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        numbers = numbers[:]
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def _from_little(typecode: str, data: bytes) -> array[int]:
+    numbers = array(typecode, data)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers

@@ -1,0 +1,1 @@
+"""The due index that spills to a `BlobStore`, after Pulsar's PIP-195."""

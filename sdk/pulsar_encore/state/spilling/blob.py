@@ -1,0 +1,146 @@
+"""One snapshot as the index sees it: what is still to come of it, and the segment that is resident.
+
+Invariant: rows before the one in front were handed over or were stale; a row in front has no id
+that a newer snapshot has as well.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final
+
+from pyroaring import BitMap64
+
+from .numbers import Block, Numbers
+from .segments import Cutter, Segment
+
+_PREFETCH: Final = 0.2
+
+
+class Blob:
+    """A snapshot.
+
+    Args:
+        generation: Its name; a growing number.
+        firsts: By segment: the first edge.
+        total: How many ids were written.
+
+    Attributes:
+        dead: Numbers of which a newer snapshot has the copy that counts.
+        fresh: Those of `dead` of which the newer snapshot is not committed yet.
+        pending: The segments of one that is not in the store yet.
+        cutter: Of one that is being filled: what is not cut yet.
+        slots: Of one that is being filled: what its slots stand for.
+        next: The segment after the resident one.
+        resident: The segment that rows are taken from.
+        fetched: The segment after it, when it was read before it is needed.
+        blocked_until: The segment after it could not be read: not before that time, ms.
+        pause_ms: How long that was last time.
+        handed: How many ids were handed over.
+        size: Bytes in the store.
+    """
+
+    __slots__ = (
+        "blocked_until",
+        "cutter",
+        "dead",
+        "fetched",
+        "firsts",
+        "fresh",
+        "generation",
+        "handed",
+        "next",
+        "pause_ms",
+        "pending",
+        "resident",
+        "size",
+        "slots",
+        "total",
+    )
+
+    def __init__(self, generation: int, firsts: array[int], total: int) -> None:
+        self.generation: int = generation
+        self.firsts: array[int] = firsts
+        self.total: int = total
+        self.dead: BitMap64 = BitMap64()
+        self.fresh: BitMap64 = BitMap64()
+        self.pending: list[bytes] | None = None
+        self.cutter: Cutter | None = None
+        self.slots: dict[int, Block] = {}
+        self.next: int = 0
+        self.resident: Segment | None = None
+        self.fetched: Segment | None = None
+        self.blocked_until: int = 0
+        self.pause_ms: int = 0
+        self.handed: int = 0
+        self.size: int = 0
+
+    @property
+    def edge(self) -> int:
+        """Not after the first due time of what is to come; -1 when nothing is."""
+        if self.resident is not None:
+            return self.resident.edge
+        if self.next < len(self.firsts):
+            return max(self.firsts[self.next], self.blocked_until)
+        if self.cutter is not None and self.cutter.rows:
+            return self.cutter.rows[0][0]
+        return -1
+
+    @property
+    def loaded(self) -> int:
+        """Ids in memory."""
+        return (self.resident.left if self.resident is not None else 0) + (
+            self.fetched.left if self.fetched is not None else 0
+        )
+
+    def arrived(self, segment: Segment) -> None:
+        """The next segment is here."""
+        self.resident = segment
+        self.next += 1
+        self.fetched = None
+        self.blocked_until = 0
+        self.pause_ms = 0
+        self._leave_dead()
+
+    def front(self) -> Numbers:
+        """The row in front."""
+        assert self.resident is not None
+        return self.resident.front()
+
+    def drop(self) -> None:
+        """The row in front is dealt with."""
+        assert self.resident is not None
+        self.resident.drop()
+        if self.resident.edge < 0:
+            self.resident = None
+        else:
+            self._leave_dead()
+
+    def bury(self, numbers: BitMap64) -> None:
+        """A newer snapshot, which is not committed yet, has these as well."""
+        self.fresh |= numbers - self.dead
+        self.dead |= numbers
+        if self.resident is not None:
+            self._leave_dead()
+
+    @property
+    def lasting_dead(self) -> BitMap64:
+        """What is dead even if the newer snapshot is never committed."""
+        return self.dead - self.fresh
+
+    def _leave_dead(self) -> None:
+        if self.dead:
+            assert self.resident is not None
+            dead = self.dead
+            row = self.resident.front()
+            self.resident.keep(array("Q", [number for number in row if number not in dead]))
+
+    def wants_next(self) -> bool:
+        """Whether the segment after the resident one should be read now."""
+        return (
+            self.fetched is None
+            and self.pending is None
+            and self.resident is not None
+            and self.next < len(self.firsts)
+            and self.resident.left < _PREFETCH * self.resident.count
+        )

@@ -1,0 +1,103 @@
+"""How everything here is framed on disk: magic, version, length, CRC-32; and records in a row.
+
+Owns the two frames. Invariant: what `opened` gives back is what `framed` was given, or it raises.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import zlib
+from array import array
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final
+
+from ...errors import StateDamagedError, StateFormatError
+
+VERSION: Final = 1
+_FRAME: Final = struct.Struct("<4sHHII")  # magic, version, flags, size, CRC
+_RECORD: Final = struct.Struct("<IHI")  # size, check of the size, CRC
+
+
+def framed(magic: bytes, body: bytes) -> bytes:
+    """A whole thing: a snapshot's meta, a manifest."""
+    return _FRAME.pack(magic, VERSION, 0, len(body), zlib.crc32(body)) + body
+
+
+def opened(magic: bytes, data: bytes, what: str) -> bytes:
+    """The body of what `framed` returned.
+
+    Raises:
+        StateFormatError: It is something else, or of another version.
+        StateDamagedError: It is not what was framed.
+    """
+    if len(data) < _FRAME.size:
+        raise StateDamagedError(f"{what} is cut short: {len(data)} bytes")
+    found, version, flags, size, expected = _FRAME.unpack_from(data)
+    if found != magic:
+        raise StateFormatError(f"{what} does not begin with {magic!r}, but with {found!r}")
+    if version != VERSION or flags:
+        raise StateFormatError(
+            f"{what} has version {version} and flags {flags}; this release reads {VERSION} and none"
+        )
+    body = data[_FRAME.size :]
+    if len(body) != size or zlib.crc32(body) != expected:
+        raise StateDamagedError(f"{what} is not what was written")
+    return body
+
+
+def record(body: bytes) -> bytes:
+    """One record of a journal."""
+    size = len(body)
+    return _RECORD.pack(size, _check(size), zlib.crc32(body)) + body
+
+
+def records(data: bytes, start: int, what: str) -> Iterator[tuple[int, bytes]]:
+    """(where it ends, body) of each record from `start` on, up to one that was never finished.
+
+    What a crash leaves at the end is no error: a record that goes on beyond the end, a last one
+    that does not fit its sum, or zeros, which a file system shows where it had not written yet.
+
+    Raises:
+        StateDamagedError: A record is not what was written, and more comes after it.
+    """
+    at = start
+    while len(data) - at >= _RECORD.size:
+        size, check, expected = _RECORD.unpack_from(data, at)
+        end = at + _RECORD.size + size
+        if not size or check != _check(size):
+            if any(data[at:]):
+                raise StateDamagedError(f"{what} is not what was written, from byte {at} on")
+            return
+        if end > len(data):
+            return
+        body = data[at + _RECORD.size : end]
+        if zlib.crc32(body) != expected:
+            if any(data[end:]):
+                raise StateDamagedError(f"{what} is not what was written, from byte {at} on")
+            return
+        yield end, body
+        at = end
+
+
+@lru_cache(maxsize=256)
+def _check(size: int) -> int:
+    return zlib.crc32(size.to_bytes(4, "little")) & 0xFFFF
+
+
+def to_bytes(numbers: array[int]) -> bytes:
+    """The numbers, little-endian."""
+    if sys.byteorder == "big":
+        numbers = numbers[:]
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def from_bytes(typecode: str, data: bytes) -> array[int]:
+    """What `to_bytes` was given."""
+    numbers: array[int] = array(typecode)
+    numbers.frombytes(data)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers

@@ -1,0 +1,446 @@
+"""`SpillingIndex`: a due index of which most is on disk, after Pulsar's PIP-195.
+
+Owns the `DueIndex` calls. What is added goes to a mutable head in memory, of which a journal can
+keep a copy; a full head becomes an immutable snapshot, cut into segments by due time, of which the
+one that is next is in memory. Invariants: a key is in a head or live in `Membership`, never both;
+what `pop_due` took is on disk until `done`. Refuses to know what time it is: due times are of the
+caller's clock, and a durable index wants one that goes on after a restart, the wall clock. Set
+back, such a clock lets what waits wait longer by that much; nothing is lost and nothing is early.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Final
+
+from ...core.due import DueBatch, MessageKey, bucket_edge
+from ...errors import ClosedError, ConfigurationError, StoreError
+from ..blobs.base import BlobStore
+from . import records
+from .heads import MAX_DUE_MS, Heads
+from .journal import Fsync, Journal
+from .membership import Membership
+from .metrics import Metrics, SpillingStatistics
+from .numbers import Numbers, united
+from .opening import open_store
+from .snapshots import Snapshots
+from .storing import Limits, Storing
+from .work import Tasks
+
+_PACE: Final = 16  # calls between two steps of what else is to be done
+
+
+class SpillingIndex:
+    """A `DueIndex` that keeps in memory what is due soon, and a bit or so for each other key.
+
+    One thread calls it. It goes on where an index before it on the same store was: `close` it, or
+    let it crash. Without a journal, a crash loses what was added since the last `flush` or
+    snapshot, and what was taken before it was in one (the broker has both still); and it forgets
+    what was discarded or done since then, which comes due again.
+
+    Args:
+        blobs: Where it spills to; closed with the index.
+        min_index_count_per_bucket: Ids in the head that make a snapshot (Pulsar:
+            delayedDeliveryMinIndexCountPerBucket).
+        max_time_step_per_bucket_snapshot_segment_seconds: A segment spans no more
+            (delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds).
+        max_indexes_per_bucket_snapshot_segment: Ids in a segment; -1: any number
+            (delayedDeliveryMaxIndexesPerBucketSnapshotSegment).
+        max_num_buckets: More snapshots than that are merged; -1: never
+            (delayedDeliveryMaxNumBuckets).
+        journal: Whether the head is written to a journal as it changes.
+        fsync: When what is written is to survive a loss of power, as it always does the death of
+            the process: ``"always"`` before the call returns; ``"interval"`` after
+            `fsync_interval_s` at most, if there are calls; ``"none"`` when the system likes.
+        fsync_interval_s: See `fsync`.
+        max_journal_bytes: A longer journal is made unnecessary by a snapshot.
+        retry_s: How long to wait after a write that failed before it is tried again.
+        executor: What may take long runs there, such as a thread of its own; None: in small steps
+            within the calls. It stays the caller's.
+        clock: Seconds, of any origin; for intervals.
+
+    Raises:
+        ConfigurationError: An argument is out of range.
+        StateInUseError: The store is somebody else's, who is named.
+        StateDamagedError: What is stored is not what was written.
+        StateFormatError: It was written by another version, or by something else.
+        StoreError: It could not be opened or read.
+    """
+
+    def __init__(
+        self,
+        blobs: BlobStore,
+        *,
+        min_index_count_per_bucket: int = 50_000,
+        max_time_step_per_bucket_snapshot_segment_seconds: float = 300,
+        max_indexes_per_bucket_snapshot_segment: int = 5000,
+        max_num_buckets: int = -1,
+        journal: bool = True,
+        fsync: Fsync = "interval",
+        fsync_interval_s: float = 1.0,
+        max_journal_bytes: int = 8 << 20,
+        retry_s: float = 60.0,
+        executor: Executor | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        step_s = max_time_step_per_bucket_snapshot_segment_seconds
+        most = max_indexes_per_bucket_snapshot_segment
+        _check("min_index_count_per_bucket", min_index_count_per_bucket, 1)
+        _check("max_time_step_per_bucket_snapshot_segment_seconds", step_s, 0.001)
+        _check("max_num_buckets", max_num_buckets, -1)
+        _check("fsync_interval_s", fsync_interval_s, 0)
+        _check("max_journal_bytes", max_journal_bytes, 1)
+        _check("retry_s", retry_s, 0)
+        if most != -1:
+            _check("max_indexes_per_bucket_snapshot_segment", most, 1)
+        if fsync not in ("none", "interval", "always"):
+            raise ConfigurationError(f'fsync must be "none", "interval" or "always", not {fsync!r}')
+        self._blobs = blobs
+        self._closed = False
+        self._pace = max(1, min(_PACE, min_index_count_per_bucket // 64))
+        self._calls = 0
+        self._worth_sealing = min_index_count_per_bucket // 8
+        self._prefetches = executor is not None
+        self._metrics = metrics = Metrics(clock)
+        self._tasks = Tasks(executor)
+        self._heads = Heads(remembers=journal)
+        self._membership = Membership()
+        self._snapshots = Snapshots(blobs, self._membership, metrics, self._rescued)
+        self._journal: Journal | None = None
+        limits = Limits(
+            head=min_index_count_per_bucket,
+            cut=(most, int(step_s * 1000)),
+            snapshots=max_num_buckets,
+            journal_bytes=max_journal_bytes,
+            retry_s=retry_s,
+            sync=fsync != "none",
+        )
+        blobs.open()
+        try:
+            found = open_store(
+                blobs, self._heads, self._membership, self._snapshots, sync=limits.sync
+            )
+        except BaseException:
+            blobs.close()
+            raise
+        metrics.journal_torn_bytes = found.torn
+        if journal:
+            self._journal = Journal(
+                blobs,
+                found.journal,
+                fsync=fsync,
+                interval_s=fsync_interval_s,
+                retry_s=retry_s,
+                clock=clock,
+                metrics=metrics,
+            )
+            self._journal.size = found.size
+        self._storing = Storing(
+            blobs,
+            tasks=self._tasks,
+            heads=self._heads,
+            membership=self._membership,
+            snapshots=self._snapshots,
+            journal=self._journal,
+            following=found.journal,
+            metrics=metrics,
+            limits=limits,
+            clock=clock,
+            start=found.start,
+        )
+
+    # `DueIndex`
+
+    def __len__(self) -> int:
+        return len(self._heads) + len(self._membership)
+
+    def __contains__(self, key: MessageKey) -> bool:
+        return key in self._heads or key in self._membership
+
+    def add(self, key: MessageKey, due_ms: int, bits: int) -> bool:
+        """Track a key; True when it is new. One already tracked stays where it is.
+
+        Raises:
+            ConfigurationError: The key, `due_ms` or `bits` is out of range.
+        """
+        self._open()
+        old = self._heads.old
+        if key in self._membership or (old is not None and key in old):
+            self._heads.head.discard(key)  # judges the key; it is not there
+            bucket_edge(due_ms, bits)
+            return False
+        if not self._heads.head.add(key, due_ms, bits):
+            return False
+        if len(self._heads.taken):
+            self._heads.taken.discard(key)
+        self._put(key, due_ms, bits)
+        return True
+
+    def move(self, key: MessageKey, due_ms: int, bits: int) -> bool:
+        """Give a key another due time, tracking it when it was not; True when it was.
+
+        Raises:
+            ConfigurationError: The key, `due_ms` or `bits` is out of range.
+        """
+        self._open()
+        was = self._heads.put(key, due_ms, bits)
+        return self._put(key, due_ms, bits) or was
+
+    def _put(self, key: MessageKey, due_ms: int, bits: int) -> bool:
+        was = self._membership.shadow(key)
+        if self._journal is not None:
+            self._journal.write(records.put(key, due_ms, bits))
+        self._tick()
+        return was
+
+    def discard(self, key: MessageKey) -> bool:
+        """Forget a key; True when it was tracked.
+
+        Raises:
+            ConfigurationError: The key is out of range.
+        """
+        self._open()
+        before = self._membership.departed
+        gone = self._heads.discard(key)
+        gone = self._membership.leave(key) or gone
+        taken = len(self._heads.taken) > 0 and self._heads.taken.discard(key)
+        if self._journal is not None and (gone or taken or self._membership.departed != before):
+            self._journal.write(records.gone(key))
+        self._tick()
+        return gone
+
+    def discard_entry(self, ledger: int, entry: int) -> int:
+        """Forget the entry's whole key and all its batch indexes; returns how many there were.
+
+        Raises:
+            ConfigurationError: `ledger` or `entry` is out of range.
+        """
+        self._open()
+        before = self._membership.departed
+        gone = self._heads.discard_entry(ledger, entry)
+        gone += self._membership.leave_entry(ledger, entry)
+        taken = self._heads.taken.discard_entry(ledger, entry)
+        if self._journal is not None and (gone or taken or self._membership.departed != before):
+            self._journal.write(records.entry_gone(ledger, entry))
+        self._tick()
+        return gone
+
+    def discard_through(self, ledger: int, entry: int) -> int:
+        """Forget every key of this entry and of all before it; returns how many there were.
+
+        Raises:
+            ConfigurationError: `ledger` or `entry` is out of range.
+        """
+        self._open()
+        before = self._membership.departed
+        gone = self._heads.discard_through(ledger, entry)
+        gone += self._membership.leave_through(ledger, entry)
+        taken = self._heads.taken.discard_through(ledger, entry)
+        if self._journal is not None and (gone or taken or self._membership.departed != before):
+            self._journal.write(records.through_gone(ledger, entry))
+        self._tick()
+        return gone
+
+    def next_due(self) -> int | None:
+        """The earliest time at which `pop_due` hands anything over; None when nothing waits."""
+        edge = self._heads.next_due()
+        if not self._membership:
+            return edge
+        other = self._snapshots.next_due()
+        if edge is None or other is None:
+            return edge if other is None else other
+        return min(edge, other)
+
+    def pop_due(self, now_ms: int, limit: int | None = None) -> DueBatch:
+        """Take what is due at `now_ms`, the earliest bucket first; on disk it is until `done`.
+
+        A segment that cannot be read is tried again, at first after a second: what is in it comes
+        later. One that is damaged is given up, and its ids, which are known from elsewhere, come
+        due at the last time that one of them was.
+
+        Args:
+            now_ms: The time in milliseconds, on the clock of the due times.
+            limit: At most so many keys; what is left stays due.
+
+        Raises:
+            ConfigurationError: `limit` is negative.
+        """
+        if limit is not None and limit < 0:
+            raise ConfigurationError(f"limit must not be negative, got {limit}")
+        self._open()
+        batch = DueBatch()
+        left = len(self) if limit is None else limit
+        while left:
+            edge = self._heads.next_due()
+            if self._membership:
+                other = self._snapshots.next_due(now_ms)
+                if other is not None and (edge is None or other < edge):
+                    edge = other
+            if edge is None or edge > now_ms:
+                break
+            left -= self._take(edge, now_ms, left, batch)
+        self.maintain()
+        return batch
+
+    def _take(self, edge: int, now_ms: int, limit: int, into: DueBatch) -> int:
+        parts = self._heads.take(edge, limit)
+        count = sum(map(len, parts))
+        while count < limit and self._membership and self._snapshots.next_due(now_ms) == edge:
+            numbers = self._snapshots.take(edge, limit - count)
+            count += len(numbers)
+            parts.append(self._membership.slots.batch(numbers))
+        bucket = united(parts)
+        into.entries.extend(bucket.entries)
+        into.indexes.extend(bucket.indexes)
+        return count
+
+    def done(self, batch: DueBatch) -> None:
+        """What was taken is seen to: it does not come again after a crash."""
+        self._open()
+        membership, heads = self._membership, self._heads
+        numbers = membership.those_taken(batch)
+        keys = heads.settle(batch)
+        if self._journal is not None and (numbers or keys):
+            if len(numbers) + len(keys) < len(batch):  # the rest is in a head again
+                batch = united([membership.slots.batch(numbers), _batch(keys)])
+            self._journal.write(records.done(batch))
+        if membership.shadowed:
+            membership.unshadow(key for key in membership.those_shadowed(batch) if key not in heads)
+        membership.settle(numbers)
+        self._tick()
+
+    def clear(self) -> None:
+        """Forget everything. What is stored is removed in the steps that follow."""
+        self._open()
+        if not (len(self._snapshots) or self._heads or self._heads.taken or self._tasks):
+            return
+        if self._journal is not None:
+            self._journal.write(records.clear())
+        self._storing.forget()
+        self._heads.clear()
+        self._membership.clear()
+        self._snapshots.clear()
+        self._storing.checkpoint()
+
+    def _check(self) -> None:
+        """Walk every invariant and raise AssertionError on the first broken one; for tests."""
+        self._heads._check()
+        self._membership.check()
+        self._snapshots.check()
+        live = self._membership.live.to_array()
+        assert not any(key in self._heads for key in self._membership.slots.batch(live))
+
+    # The store
+
+    def flush(self) -> None:
+        """Return when all that was called would survive a loss of power.
+
+        With a journal that is to sync it; without, the head becomes a snapshot, however small.
+
+        Raises:
+            StoreError: It could not be written. It is in memory, and tried again.
+        """
+        self._open()
+        if self._journal is not None:
+            try:
+                self._journal.flush()
+                for _ in self._journal.syncing():
+                    pass
+                return
+            except StoreError:
+                pass  # a snapshot may find room where the journal does not
+        self._tasks.finish()
+        storing = self._storing
+        while storing.sealing or len(self._heads) or storing.uncommitted:
+            storing.seal()
+            self._tasks.finish()
+            if storing.error is not None:
+                raise storing.error
+
+    def close(self) -> None:
+        """Flush, and give the store free; a long head is sealed, so that a start need not read it
+        from the journal. Again is nothing.
+
+        Raises:
+            StoreError: What is in memory could not be written, and is gone now; the store is free.
+        """
+        if self._closed:
+            return
+        try:
+            self.flush()
+            if len(self._heads) > self._worth_sealing:
+                self._tasks.finish()
+                self._storing.seal()
+                self._tasks.finish()
+        finally:
+            self._tasks.stop()
+            self._closed = True
+            self._blobs.close()
+
+    def maintain(self) -> bool:
+        """Do a bounded bit of what is to be done in the store; True when there is more.
+
+        Calls do it as well, some of them; this is for an owner who has a moment to spare, and for
+        one that makes no calls for long.
+        """
+        self._open()
+        self._tasks.step()
+        self._storing.plan()
+        if self._prefetches and "fetch" not in self._tasks:
+            blob = self._snapshots.front()
+            if blob is not None and blob.wants_next():
+                self._tasks.start("fetch", self._snapshots.fetch(blob))
+        return bool(self._tasks)
+
+    def statistics(self) -> SpillingStatistics:
+        """What it has and what it did so far."""
+        journal, metrics = self._journal, self._metrics
+        return SpillingStatistics(
+            bucket_total=len(self._snapshots) + 1,
+            loaded=len(self._heads) + sum(blob.loaded for blob in self._snapshots),
+            bucket_snapshot_size_bytes=sum(blob.size for blob in self._snapshots),
+            operations=metrics.operations(),
+            journal_size_bytes=journal.size if journal is not None else 0,
+            journal_failed=metrics.journal_failed,
+            journal_torn_bytes=metrics.journal_torn_bytes,
+            segments_rescued=metrics.segments_rescued,
+        )
+
+    def _rescued(self, due_ms: int, numbers: Numbers) -> None:
+        due_ms = min(due_ms, MAX_DUE_MS)
+        for key in self._membership.slots.batch(numbers):
+            self._heads.put(key, due_ms, 0)
+            self._membership.shadow(key)
+            if self._journal is not None:
+                self._journal.write(records.put(key, due_ms, 0))
+
+    def _tick(self) -> None:
+        self._calls += 1
+        if self._calls >= self._pace:
+            self._calls = 0
+            self.maintain()
+
+    def _open(self) -> None:
+        if self._closed:
+            raise ClosedError("the index is closed")
+
+
+def _batch(keys: list[MessageKey]) -> DueBatch:
+    entries: dict[int, list[int]] = {}
+    masks: dict[tuple[int, int], int] = {}
+    for ledger, entry, index in keys:
+        if index < 0:
+            entries.setdefault(ledger, []).append(entry)
+        else:
+            masks[ledger, entry] = masks.get((ledger, entry), 0) | 1 << index
+    return DueBatch(
+        [(ledger, sorted(some)) for ledger, some in entries.items()],
+        [(*name, mask) for name, mask in masks.items()],
+    )
+
+
+def _check(name: str, value: float, least: float) -> None:
+    if value < least:
+        raise ConfigurationError(f"{name} must be at least {least:g}, got {value:g}")

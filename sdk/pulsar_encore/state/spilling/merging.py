@@ -1,0 +1,114 @@
+"""Choosing which snapshots become one, and making it.
+
+Owns the rule and the stream. Pure, but for where the segments come from: a function is handed in.
+Invariant: what is wanted of the sources is in the result, and nothing of it twice.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Generator, Iterator, Sequence
+from heapq import merge
+from operator import itemgetter
+from typing import Final
+
+from pyroaring import BitMap64
+
+from .numbers import Block, by_slot
+from .segments import Cutter, Row, Segment
+from .snapshot import Meta
+
+MOST_AT_ONCE: Final = 4  # as Pulsar merges
+_EDGE: Final = itemgetter(0)
+_ROWS: Final = 64  # between two looks at whether somebody else wants the interpreter
+
+
+def chosen(sizes: Sequence[int]) -> slice:
+    """Which neighbours to merge: two to four, so that the fewest ids are copied for each snapshot
+    less.
+
+    Neighbours, as they are of about the same time and so end at about the same time. Pulsar takes
+    the four with the fewest ids in all, and so copies a long one again for every short one that
+    comes after it.
+
+    Args:
+        sizes: Ids of the snapshots, by generation; at least two.
+    """
+
+    def copied(window: tuple[int, int]) -> float:
+        start, width = window
+        return sum(sizes[start : start + width]) / (width - 1)
+
+    start, width = min(
+        (
+            (start, width)
+            for width in range(min(MOST_AT_ONCE, len(sizes)), 1, -1)
+            for start in range(len(sizes) - width + 1)
+        ),
+        key=copied,
+    )
+    return slice(start, start + width)
+
+
+class Merging:
+    """Several snapshots as one.
+
+    Args:
+        sources: Of each: its meta, the numbers whose copy in it is stale, and how to read a
+            segment.
+        wanted: Tells which of some numbers a snapshot has to keep.
+        cut: As `Cutter` takes it: ids, ms.
+        done: Gets the segments.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[tuple[Meta, BitMap64, Callable[[int], Segment]]],
+        wanted: Callable[[BitMap64], BitMap64],
+        cut: tuple[int, int],
+        done: Callable[[bytes], None],
+    ) -> None:
+        self._sources = sources
+        self._wanted = wanted
+        self._done = done
+        self._cutter = Cutter(*cut, self._segment)
+        self.meta: Meta = Meta()
+        self._slots: dict[int, Block] = {}
+        for meta, _, _ in sources:
+            self._slots.update(meta.slots)
+
+    def _segment(self, first: int, last: int, count: int, data: bytes) -> None:
+        self.meta.firsts.append(first)
+        self.meta.lasts.append(last)
+        self.meta.counts.append(count)
+        self._done(data)
+
+    def steps(self) -> Generator[None, None, None]:
+        """Do it."""
+        streams = [self._rows(*source) for source in self._sources]
+        ids, slots = self.meta.ids, self.meta.slots
+        since = 0
+        for edge, numbers in merge(*streams, key=_EDGE):
+            self._cutter.add(edge, numbers)
+            ids.update(numbers)
+            for slot, _ in by_slot(numbers):
+                if slot not in slots:
+                    slots[slot] = self._slots[slot]
+            since += 1
+            if since >= _ROWS:
+                since = 0
+                yield
+        self._cutter.cut()
+
+    def _rows(self, meta: Meta, dead: BitMap64, read: Callable[[int], Segment]) -> Iterator[Row]:
+        for number in range(len(meta.counts)):
+            segment = read(number)
+            ids = segment.ids()
+            keep = self._wanted(ids - dead if dead else ids)
+            if len(keep) == segment.count:
+                yield from segment.rows()
+            elif keep:
+                for edge, numbers in segment.rows():
+                    some = array("Q", [each for each in numbers if each in keep])
+                    if some:
+                        yield edge, some

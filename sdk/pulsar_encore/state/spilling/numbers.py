@@ -1,0 +1,251 @@
+"""Lasting numbers for message keys, so that one bitmap means the same in memory and on disk.
+
+Owns the naming: the positions of a ledger (entries, or 64 batch indexes of each of them, a page)
+are cut into blocks, a block in use has a *slot*, and a key's number is its slot and its place in
+the block. It is `core.key_space` with one difference, for which it is not that: a slot is never
+used a second time, so a number that was written stands for one key for good. A block whose slot
+holds nothing any more is forgotten and gets another slot when it comes again. Refuses to know when
+keys are due.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
+from typing import Final, TypeAlias
+
+from ...core.due import DueBatch, MessageKey
+from ...errors import StateDamagedError
+
+WHOLE: Final = -1  # the page of messages that are their whole entry
+BLOCK_BITS: Final = 13
+PAGE_BITS: Final = 6
+_BLOCK: Final = 1 << BLOCK_BITS
+_PLACE: Final = _BLOCK - 1
+_INDEX: Final = (1 << PAGE_BITS) - 1
+_ORDER: Final = itemgetter(0, 1, 2)
+
+Numbers: TypeAlias = "array[int]"
+"""Of type "Q", rising."""
+
+Block = tuple[int, int, int]
+"""Ledger, page, number of the block."""
+
+
+class Slots:
+    """Which slot stands for which block, and how many keys of it are in use."""
+
+    def __init__(self) -> None:
+        self.next: int = 0  # the slot that is given out next
+        self._blocks: dict[int, Block] = {}  # by slot
+        self._counts: dict[int, int] = {}  # by slot
+        self._slots: dict[int, dict[int, dict[int, int]]] = {}  # by ledger, page, block
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def clear(self) -> None:
+        """Forget every block, not which slots were given out."""
+        self._blocks.clear()
+        self._counts.clear()
+        self._slots.clear()
+
+    def find(self, key: MessageKey) -> int:
+        """The number of a key, or -1 where its block has no slot. The key must be in range."""
+        ledger, entry, index = key
+        pages = self._slots.get(ledger)
+        if pages is None:
+            return -1
+        if index < 0:
+            blocks = pages.get(WHOLE)
+        else:
+            blocks = pages.get(index >> PAGE_BITS)
+            entry = entry << PAGE_BITS | index & _INDEX
+        if blocks is None:
+            return -1
+        slot = blocks.get(entry >> BLOCK_BITS)
+        return -1 if slot is None else slot << BLOCK_BITS | entry & _PLACE
+
+    def claim(self, ledger: int, page: int, block: int) -> int:
+        """The slot of a block, a new one for a block that has none."""
+        blocks = self._slots.setdefault(ledger, {}).setdefault(page, {})
+        slot = blocks.get(block)
+        if slot is None:
+            slot = blocks[block] = self.next
+            self.next += 1
+            self._blocks[slot] = (ledger, page, block)
+            self._counts[slot] = 0
+        return slot
+
+    def restore(self, slot: int, block: Block) -> None:
+        """A slot that was given out when the numbers were written.
+
+        Raises:
+            StateDamagedError: It stands for another block here, or the block has another slot.
+        """
+        ledger, page, at = block
+        blocks = self._slots.setdefault(ledger, {}).setdefault(page, {})
+        if blocks.setdefault(at, slot) != slot or self._blocks.setdefault(slot, block) != block:
+            raise StateDamagedError(f"slot {slot} of snapshots has two meanings")
+        self._counts.setdefault(slot, 0)
+        self.next = max(self.next, slot + 1)
+
+    def hold(self, slot: int, count: int) -> None:
+        """So many keys of a slot more are in use; less when negative. Nothing left: forgotten."""
+        left = self._counts[slot] + count
+        if left:
+            self._counts[slot] = left
+            return
+        ledger, page, block = self._blocks.pop(slot)
+        del self._counts[slot]
+        pages = self._slots[ledger]
+        del pages[page][block]
+        if not pages[page]:
+            del pages[page]
+            if not pages:
+                del self._slots[ledger]
+
+    def counts(self) -> dict[int, int]:
+        """How many keys of each slot are in use; for tests."""
+        return dict(self._counts)
+
+    def block(self, slot: int) -> Block:
+        """What a slot in use stands for."""
+        return self._blocks[slot]
+
+    def of_entry(self, ledger: int, entry: int) -> Iterator[tuple[int, int]]:
+        """Ranges of numbers (from, up to) that stand for keys of an entry."""
+        for page, blocks in self._slots.get(ledger, {}).items():
+            start = entry if page == WHOLE else entry << PAGE_BITS
+            slot = blocks.get(start >> BLOCK_BITS)
+            if slot is not None:
+                first = slot << BLOCK_BITS | start & _PLACE
+                yield first, first + (1 if page == WHOLE else 1 << PAGE_BITS)
+
+    def through(self, ledger: int, entry: int) -> Iterator[tuple[int, int]]:
+        """Ranges of numbers (from, up to) that stand for keys of an entry or of any before it."""
+        for other, pages in self._slots.items():
+            if other > ledger:
+                continue
+            for page, blocks in pages.items():
+                stop = entry + 1 if page == WHOLE else (entry + 1) << PAGE_BITS
+                for block, slot in blocks.items():
+                    size = _BLOCK if other < ledger else min(stop - (block << BLOCK_BITS), _BLOCK)
+                    if size > 0:
+                        yield slot << BLOCK_BITS, (slot << BLOCK_BITS) + size
+
+    # Batches
+
+    def named(self, batch: DueBatch) -> Numbers:
+        """The numbers of all keys of a batch; blocks that have no slot get one."""
+        return self._numbers(batch, self.claim)
+
+    def known(self, batch: DueBatch) -> Numbers:
+        """The numbers of those keys of a batch whose block has a slot."""
+        return self._numbers(batch, self._known)
+
+    def _known(self, ledger: int, page: int, block: int) -> int:
+        return self._slots.get(ledger, {}).get(page, {}).get(block, -1)
+
+    def _numbers(self, batch: DueBatch, slot_of: Callable[[int, int, int], int]) -> Numbers:
+        numbers = array("Q")
+        for ledger, entries in batch.entries:
+            if isinstance(entries, range):
+                start = entries.start
+                while start < entries.stop:
+                    block = start >> BLOCK_BITS
+                    stop = min(entries.stop, (block + 1) << BLOCK_BITS)
+                    slot = slot_of(ledger, WHOLE, block)
+                    if slot >= 0:
+                        shift = (slot - block) << BLOCK_BITS
+                        numbers.extend(range(start + shift, stop + shift))
+                    start = stop
+                continue
+            at = slot = shift = -1
+            for entry in entries:
+                if entry >> BLOCK_BITS != at:
+                    at = entry >> BLOCK_BITS
+                    slot = slot_of(ledger, WHOLE, at)
+                    shift = (slot - at) << BLOCK_BITS
+                if slot >= 0:
+                    numbers.append(entry + shift)
+        for ledger, entry, mask in batch.indexes:
+            while mask:
+                lowest = mask & -mask
+                mask ^= lowest
+                index = lowest.bit_length() - 1
+                position = entry << PAGE_BITS | index & _INDEX
+                slot = slot_of(ledger, index >> PAGE_BITS, position >> BLOCK_BITS)
+                if slot >= 0:
+                    numbers.append(slot << BLOCK_BITS | position & _PLACE)
+        return array("Q", sorted(numbers))
+
+    def batch(self, numbers: Numbers) -> DueBatch:
+        """The keys of rising numbers, as one bucket of a batch."""
+        parts = []
+        for slot, members in by_slot(numbers):
+            ledger, page, block = self._blocks[slot]
+            parts.append((ledger, page, block, (block - slot) << BLOCK_BITS, members))
+        if len(parts) > 1:
+            parts.sort(key=_ORDER)
+        groups: list[tuple[int, list[int]]] = []
+        masks: dict[tuple[int, int], int] = {}
+        for ledger, page, _, shift, members in parts:
+            if page == WHOLE:
+                groups.append((ledger, [number + shift for number in members]))
+                continue
+            for number in members:
+                position = number + shift
+                name = ledger, position >> PAGE_BITS
+                index = page << PAGE_BITS | position & _INDEX
+                masks[name] = masks.get(name, 0) | 1 << index
+        return DueBatch(joined(groups), [(*name, masks[name]) for name in sorted(masks)])
+
+
+def by_slot(numbers: Numbers) -> Iterator[tuple[int, Numbers]]:
+    """Rising numbers, cut into slots."""
+    start, size = 0, len(numbers)
+    while start < size:
+        slot = numbers[start] >> BLOCK_BITS
+        stop = size
+        if numbers[-1] >> BLOCK_BITS != slot:
+            stop = bisect_left(numbers, (slot + 1) << BLOCK_BITS, start, size)
+        yield slot, numbers[start:stop]
+        start = stop
+
+
+def joined(groups: list[tuple[int, list[int]]]) -> list[tuple[int, Sequence[int]]]:
+    """Groups in order of ledger and entry, one for each ledger; consecutive entries as a range."""
+    one: list[tuple[int, list[int]]] = []
+    for ledger, entries in groups:
+        if one and one[-1][0] == ledger:
+            one[-1][1].extend(entries)
+        else:
+            one.append((ledger, entries))
+    return [(ledger, as_range(entries)) for ledger, entries in one]
+
+
+def as_range(entries: list[int]) -> Sequence[int]:
+    """Rising entries, as a range where they follow each other."""
+    if entries[-1] - entries[0] == len(entries) - 1:
+        return range(entries[0], entries[-1] + 1)
+    return entries
+
+
+def united(batches: list[DueBatch]) -> DueBatch:
+    """Batches of one bucket as one, in order of ledger and entry; no key is in two of them."""
+    if len(batches) == 1:
+        return batches[0]
+    entries: dict[int, list[int]] = {}
+    masks: dict[tuple[int, int], int] = {}
+    for batch in batches:
+        for ledger, some in batch.entries:
+            entries.setdefault(ledger, []).extend(some)
+        for ledger, entry, mask in batch.indexes:
+            masks[ledger, entry] = masks.get((ledger, entry), 0) | mask
+    return DueBatch(
+        [(ledger, as_range(sorted(entries[ledger]))) for ledger in sorted(entries)],
+        [(*name, masks[name]) for name in sorted(masks)],
+    )

@@ -1,0 +1,136 @@
+"""What is there when an index is opened: the manifest, the snapshots it names, the journals.
+
+Owns the order: manifest, metas, journals; segments are not read. Invariant: what counts is what the
+manifest says, and after it the journals in their order; what it does not name is removed.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from pyroaring import BitMap64
+
+from ...core.due import MessageKey
+from ...errors import StateDamagedError
+from ..blobs.base import BlobStore
+from . import manifest, records, snapshot
+from .blob import Blob
+from .heads import Heads
+from .manifest import Manifest
+from .membership import Membership
+from .snapshots import Snapshots
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a start found.
+
+    Attributes:
+        start: The manifest to go on from.
+        journal: The number of the next journal.
+        size: Bytes of journals that are still needed.
+        torn: Bytes of records that a crash had cut short.
+    """
+
+    start: Manifest
+    journal: int
+    size: int
+    torn: int
+
+
+def open_store(
+    store: BlobStore, heads: Heads, membership: Membership, snapshots: Snapshots, *, sync: bool
+) -> Found:
+    """Bring an index to where the last one was.
+
+    Raises:
+        StateDamagedError: Something that counts is not there, or not what was written.
+        StateFormatError: It was written by another version, or by something else.
+        StoreError: It could not be read.
+    """
+    there, journals = store.generations(), store.journals()
+    data = store.read_manifest()
+    if data is None:
+        if there or journals:
+            raise StateDamagedError(
+                f"there are {len(there)} snapshots and {len(journals)} journals, and no manifest "
+                "that says which count; remove them to begin with nothing"
+            )
+        start = Manifest()
+        store.write_manifest(manifest.encoded(start), sync=sync)
+    else:
+        start = manifest.decoded(data)
+    _read_snapshots(store, start, there, membership, snapshots)
+    membership.slots.next = max(membership.slots.next, start.next_slot)
+    size = torn = 0
+    player = _Player(heads, membership, snapshots)
+    for number in journals:
+        if number < start.first_journal:
+            store.delete_journal(number)
+            continue
+        data = store.read_journal(number)
+        size += len(data)
+        cut = records.play(data, player, f"journal {number}")
+        if cut:
+            logger.warning("journal %d: a crash cut its last %d bytes short", number, cut)
+        torn += cut
+    following = max([start.first_journal, *(number + 1 for number in journals)])
+    return Found(start, following, size, torn)
+
+
+def _read_snapshots(
+    store: BlobStore,
+    start: Manifest,
+    there: list[int],
+    membership: Membership,
+    snapshots: Snapshots,
+) -> None:
+    copies = BitMap64()
+    for generation in there:
+        if generation not in start.blobs:
+            store.delete(generation)
+    for generation, dead in start.blobs.items():
+        meta = snapshot.decoded(store.meta(generation), f"snapshot {generation}")
+        copies |= meta.ids
+        blob = Blob(generation, meta.firsts, len(meta.ids))
+        blob.dead = dead
+        blob.size = store.size(generation)
+        live = meta.ids - start.left
+        live -= dead
+        blob.handed = blob.total - len(live)
+        membership.restored(live, meta.slots)
+        snapshots.add(blob)
+    membership.left = start.left & copies
+
+
+class _Player(records.Replay):
+    """Does again what the journals say was done."""
+
+    def __init__(self, heads: Heads, membership: Membership, snapshots: Snapshots) -> None:
+        self._heads = heads
+        self._membership = membership
+        self._snapshots = snapshots
+
+    def put(self, key: MessageKey, due_ms: int, bits: int) -> None:
+        self._heads.put(key, due_ms, bits)
+        self._membership.shadow(key)
+
+    def gone(self, key: MessageKey) -> None:
+        self._heads.discard(key)
+        self._membership.leave(key)
+
+    def entry_gone(self, ledger: int, entry: int) -> None:
+        self._heads.discard_entry(ledger, entry)
+        self._membership.leave_entry(ledger, entry)
+
+    def through_gone(self, ledger: int, entry: int) -> None:
+        self._heads.discard_through(ledger, entry)
+        self._membership.leave_through(ledger, entry)
+
+    def clear(self) -> None:
+        self._heads.clear()
+        self._membership.clear()
+        self._snapshots.clear()

@@ -1,0 +1,248 @@
+"""The snapshots, in order of what is due next in them.
+
+Owns which segment is resident, and what becomes of one that cannot be read. A heap has one lower
+bound for each snapshot, looked at again when it comes to the front: so the earliest due time is
+exact and only segments that are near it are read. Invariant: what is handed over is live.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
+from heapq import heappop, heappush, heapreplace
+from typing import Final
+
+from pyroaring import BitMap64
+
+from ...errors import StateDamagedError, StoreError
+from ..blobs.base import BlobStore
+from . import snapshot
+from .blob import Blob
+from .membership import Membership
+from .metrics import Metrics
+from .numbers import Numbers
+from .segments import Segment
+from .work import Away, Steps
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE_MS: Final = 1000
+_MOST_PAUSE_MS: Final = 60_000
+
+
+class Snapshots:
+    """Snapshots of one index.
+
+    Args:
+        store: Where they are.
+        membership: What of them is tracked.
+        metrics: Counts loads.
+        rescue: Told of ids whose segment cannot be read: the last due time of it, the numbers.
+    """
+
+    def __init__(
+        self,
+        store: BlobStore,
+        membership: Membership,
+        metrics: Metrics,
+        rescue: Callable[[int, Numbers], None],
+    ) -> None:
+        self._store = store
+        self._membership = membership
+        self._metrics = metrics
+        self._rescue_ids = rescue
+        self._blobs: dict[int, Blob] = {}
+        self._fronts: list[tuple[int, int]] = []  # (lower bound, generation)
+        self._queued: set[int] = set()  # generations in there
+        self.ended: set[int] = set()  # generations of which everything was handed over
+
+    def __len__(self) -> int:
+        return len(self._blobs)
+
+    def __iter__(self) -> Iterator[Blob]:
+        return iter(self._blobs.values())
+
+    def add(self, blob: Blob) -> None:
+        """One more; of one that is being filled, before there is anything in it."""
+        self._blobs[blob.generation] = blob
+        self.grown(blob)
+
+    def grown(self, blob: Blob) -> None:
+        """One that is being filled has something in front that it had not."""
+        if blob.edge >= 0 and blob.generation not in self._queued:
+            heappush(self._fronts, (blob.edge, blob.generation))
+            self._queued.add(blob.generation)
+
+    def remove(self, blobs: Iterable[Blob]) -> None:
+        """These count no longer."""
+        for blob in blobs:
+            self._blobs.pop(blob.generation, None)
+            self.ended.discard(blob.generation)
+
+    def stored(self, blob: Blob) -> None:
+        """One that was being filled is in the store."""
+        if blob.edge < 0:
+            self.ended.add(blob.generation)
+
+    def clear(self) -> None:
+        """None at all."""
+        self._blobs.clear()
+        self._fronts.clear()
+        self._queued.clear()
+        self.ended.clear()
+
+    def bury(self, numbers: BitMap64, newest: Blob) -> None:
+        """The newest one has ids of which older ones have a copy that was left."""
+        for blob in self._blobs.values():
+            if blob is not newest:
+                blob.bury(numbers)
+
+    # What is due
+
+    def next_due(self, now_ms: int | None = None) -> int | None:
+        """The earliest time at which something live is due; None when nothing is.
+
+        Args:
+            now_ms: What is due by then is made ready to be taken.
+        """
+        fronts = self._fronts
+        while fronts:
+            bound, generation = fronts[0]
+            blob = self._blobs.get(generation)
+            if blob is None or (edge := blob.edge) < 0:
+                heappop(fronts)
+                self._queued.discard(generation)
+                if blob is not None and blob.pending is None:
+                    self.ended.add(generation)
+            elif edge != bound:
+                heapreplace(fronts, (edge, generation))
+            elif blob.resident is not None:
+                if self._membership.any_live(blob.front()):
+                    return edge
+                blob.drop()
+            elif blob.next >= len(blob.firsts):  # what is due next is not cut yet
+                assert blob.cutter is not None
+                live = self._membership.any_live(blob.cutter.rows[0][1])
+                if live and (now_ms is None or now_ms < bound):
+                    return bound
+                blob.cutter.cut()
+            elif blob.blocked_until and (now_ms is None or now_ms < blob.blocked_until):
+                return bound
+            else:
+                self._load(blob, now_ms if now_ms is not None else edge)
+        return None
+
+    def take(self, edge: int, limit: int) -> Numbers:
+        """Some of what is live at the earliest edge, which `next_due` made ready."""
+        blob = self._blobs[self._fronts[0][1]]
+        numbers = self._membership.those_live(blob.front())
+        if len(numbers) > limit:
+            assert blob.resident is not None
+            blob.resident.keep(numbers[limit:])
+            numbers = numbers[:limit]
+        else:
+            blob.drop()
+        blob.handed += len(numbers)
+        self._membership.take(numbers)
+        return numbers
+
+    # Segments
+
+    def _load(self, blob: Blob, now_ms: int) -> None:
+        if blob.fetched is not None:
+            blob.arrived(blob.fetched)
+            return
+        try:
+            blob.arrived(self._read(blob, blob.next))
+        except StateDamagedError as error:
+            self._rescue(blob, error, now_ms)
+        except StoreError as error:
+            self._block(blob, error, now_ms)
+
+    def _block(self, blob: Blob, error: StoreError, now_ms: int) -> None:
+        blob.pause_ms = min(2 * blob.pause_ms or _FIRST_PAUSE_MS, _MOST_PAUSE_MS)
+        blob.blocked_until = now_ms + blob.pause_ms
+        logger.warning(
+            "segment %d of snapshot %d could not be read, its ids wait for another try: %s",
+            blob.next,
+            blob.generation,
+            error,
+        )
+
+    def _read(self, blob: Blob, number: int) -> Segment:
+        if blob.pending is not None:
+            return Segment(blob.pending[number])
+        with self._metrics.counted("load"):
+            return Segment(self._store.segment(blob.generation, number))
+
+    def _rescue(self, blob: Blob, error: StateDamagedError, now_ms: int) -> None:
+        """A segment is not what was written: its ids are those of the snapshot that are in no other
+        segment of it; they come due at the last time that one of them may have been due."""
+        try:
+            meta = snapshot.decoded(
+                self._store.meta(blob.generation), f"snapshot {blob.generation}"
+            )
+            ids, latest = meta.ids, 0
+            for number in range(len(blob.firsts)):
+                try:
+                    ids -= self._read(blob, number).ids()
+                except StateDamagedError:
+                    latest = max(latest, meta.lasts[number])
+        except StoreError as other:
+            self._block(blob, other, now_ms)
+            return
+        ids -= blob.dead
+        ids &= self._membership.live
+        logger.error(
+            "segment %d of snapshot %d is damaged: its %d ids are known and come due together, at "
+            "%d ms: %s",
+            blob.next,
+            blob.generation,
+            len(ids),
+            latest,
+            error,
+        )
+        self._metrics.segments_rescued += 1
+        blob.next += 1
+        self._rescue_ids(latest, ids.to_array())
+
+    def front(self) -> Blob | None:
+        """The one that is next, as far as anybody looked."""
+        return self._blobs.get(self._fronts[0][1]) if self._fronts else None
+
+    def fetch(self, blob: Blob) -> Steps:
+        """Read the segment after the resident one."""
+        number = blob.next
+        with suppress(StoreError):  # whoever needs it reads it again, and judges
+            segment = yield Away(self._fetched(blob, number))
+            if blob.next == number:
+                blob.fetched = segment
+
+    def _fetched(self, blob: Blob, number: int) -> Generator[None, None, Segment]:
+        segment = self._read(blob, number)
+        yield
+        return segment
+
+    def check(self) -> None:
+        """Walk the invariants; for tests."""
+        bounds = {generation: bound for bound, generation in self._fronts}
+        assert len(bounds) == len(self._fronts) and bounds.keys() == self._queued
+        found = BitMap64()
+        for blob in self:
+            if blob.edge >= 0:
+                assert bounds[blob.generation] <= blob.edge, blob.generation
+            for number in self._rest(blob):
+                if number in self._membership.live and number not in blob.dead:
+                    assert number not in found, "an id has two copies that count"
+                    found.add(number)
+        assert found == self._membership.live, "an id has no copy"
+
+    def _rest(self, blob: Blob) -> Iterator[int]:
+        if blob.resident is not None:
+            yield from blob.resident.rest()
+        for number in range(blob.next, len(blob.firsts)):
+            yield from self._read(blob, number).ids()
+        if blob.cutter is not None:
+            for _, numbers in blob.cutter.rows:
+                yield from numbers

@@ -1,0 +1,496 @@
+"""What an index does to its store, beside the journal: seal, merge, trim, commit, remove.
+
+Owns the order of things. A new snapshot is written, then the manifest names it, then what it takes
+the place of is removed: so whatever a crash or an error cuts short, the manifest decides. Each of
+these is a task in steps. Invariants: one manifest is written at a time, and says what held at one
+moment; a snapshot that could not be written stays in memory and is tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any, Final
+
+from pyroaring import BitMap64
+
+from ...errors import StoreError
+from ..blobs.base import BlobStore
+from . import manifest, merging, snapshot
+from .blob import Blob
+from .heads import MAX_DUE_MS, Heads
+from .journal import Journal
+from .manifest import Manifest
+from .membership import Membership
+from .metrics import Metrics
+from .numbers import by_slot
+from .records import put
+from .segments import Cutter, Row, Segment
+from .snapshot import Meta
+from .snapshots import Snapshots
+from .work import Away, Steps, Tasks
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+_TRIES: Final = 4  # as Pulsar: once, and three times more
+_ROWS: Final = 32  # of the head in one step
+_IDS: Final = 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """When what is done.
+
+    Attributes:
+        head: Ids of a head that is sealed.
+        cut: Ids in a segment, and ms that it may span.
+        snapshots: More are merged; -1: never.
+        journal_bytes: A journal that has more is made unnecessary.
+        retry_s: How long to wait after something failed.
+        sync: Whether what is committed is to survive a loss of power.
+    """
+
+    head: int
+    cut: tuple[int, int]
+    snapshots: int
+    journal_bytes: int
+    retry_s: float
+    sync: bool
+
+
+class Storing:
+    """Keeps the store of one index in step with it.
+
+    Args:
+        store: Where to.
+        tasks: Does the work.
+        heads: What is sealed.
+        membership: Which ids of snapshots are tracked.
+        snapshots: The snapshots.
+        journal: Of the head; None when there is none.
+        metrics: Counts.
+        limits: When what is done.
+        clock: Seconds, of any origin.
+        start: The manifest that was read.
+        following: The number after the last journal that is there.
+    """
+
+    def __init__(
+        self,
+        store: BlobStore,
+        *,
+        tasks: Tasks,
+        heads: Heads,
+        membership: Membership,
+        snapshots: Snapshots,
+        journal: Journal | None,
+        metrics: Metrics,
+        limits: Limits,
+        clock: Callable[[], float],
+        start: Manifest,
+        following: int,
+    ) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._heads = heads
+        self._membership = membership
+        self._snapshots = snapshots
+        self._journal = journal
+        self._metrics = metrics
+        self._limits = limits
+        self._clock = clock
+        self._sync = limits.sync
+        self._cut = limits.cut
+        self._next_generation = start.next_generation
+        self._first_journal = start.first_journal
+        self._following = following
+        self._committing = False
+        self._filling: Blob | None = None  # the head that is being sealed, or waits to be written
+        self._meta = Meta()  # of that
+        self._after = 0  # the first journal that counts once that is written
+        self._conflicts = BitMap64()  # ids of that of which older snapshots have a copy
+        self._left_before = BitMap64()  # those of them whose older copies are stale in any case
+        self._making: Blob | None = None  # what a merge makes
+        self._garbage: list[Callable[[], None]] = []
+        self._garbage_journals: range = range(0)
+        self.error: StoreError | None = None  # why the last task failed; None when it did not
+        self._retry_at = 0.0
+        self._committed_at = 0  # how many ids had departed when the last manifest was made
+        self._trimmed_at = 0
+
+    def plan(self) -> None:
+        """Begin what is to be done now."""
+        tasks, limits, membership = self._tasks, self._limits, self._membership
+        if self.error is not None and self._clock() < self._retry_at:
+            return
+        journal = self._journal
+        if journal is not None and journal.sync_is_due() and "sync" not in tasks:
+            tasks.start("sync", self._caught("sync", self._syncing(journal)))
+        departed = membership.departed
+        full = journal is not None and (journal.size > limits.journal_bytes or journal.lost)
+        if "seal" not in tasks:
+            if (
+                self._filling is not None
+                or len(self._heads.head) >= limits.head
+                or (full and len(self._heads))
+            ):
+                self.seal()
+        if "checkpoint" in tasks or "trim" in tasks:
+            return
+        snapshots = self._snapshots
+        if "merge" not in tasks and (
+            4 * len(snapshots.ended) > len(snapshots)
+            or departed - self._trimmed_at >= max(limits.head, len(membership))
+        ):
+            self.trim()
+        elif (full and not self.sealing) or (
+            journal is None
+            and departed - self._committed_at >= max(limits.head, len(membership) // 8)
+        ):
+            self.checkpoint()
+        elif "merge" not in tasks and 0 < limits.snapshots < len(snapshots) - len(snapshots.ended):
+            if len(self.mergeable()) > max(limits.snapshots, 1):
+                self.merge()
+
+    def _syncing(self, journal: Journal) -> Steps:
+        yield Away(journal.syncing())
+
+    @property
+    def uncommitted(self) -> bool:
+        """Whether something of snapshots left that no manifest says."""
+        return self._membership.departed != self._committed_at
+
+    @property
+    def sealing(self) -> bool:
+        """Whether a head is on its way into a snapshot."""
+        return self._filling is not None
+
+    def forget(self) -> None:
+        """Everything was cleared: what is under way comes to nothing, what is stored goes."""
+        over = [*self._snapshots, *([self._making] if self._making is not None else [])]
+        self._tasks.stop()
+        self._conflicts, self._left_before = BitMap64(), BitMap64()
+        self._filling = self._making = None
+        self._discard(over)
+        self._committed_at = -1
+
+    # Sealing
+
+    def seal(self) -> None:
+        """The head becomes a snapshot; what could not be written before is tried again."""
+        self._tasks.start("seal", self._caught("seal", self._sealing()))
+
+    def _sealing(self) -> Steps:
+        if self._filling is None:
+            yield from self._fill()
+        blob = self._filling
+        assert blob is not None and blob.pending is not None
+        if blob.total:
+            with self._metrics.counted("create"):
+                yield Away(self._written(blob, self._meta))
+        yield from self._commit(add=blob)
+
+    def _fill(self) -> Steps:
+        """Empty the old head into segments, in order of due times."""
+        membership = self._membership
+        self._after = self._rotate()
+        old = self._heads.rotate()
+        blob = Blob(self._take_generation(), array("Q"), 0)
+        blob.pending = []
+        self._meta = Meta()
+        cutter = blob.cutter = Cutter(*self._cut, self._segment)
+        self._filling = blob
+        self._snapshots.add(blob)
+        rows: list[Row] = []
+        ids = 0
+        while (edge := old.next_due()) is not None:
+            batch = old.pop_due(edge, min(cutter.room(), _IDS))
+            numbers = membership.slots.named(batch)
+            rows.append((edge, numbers))
+            ids += len(numbers)
+            if len(rows) >= _ROWS or ids >= _IDS:
+                self._move(blob, rows)
+                rows, ids = [], 0
+                yield None
+        self._move(blob, rows)
+        cutter.cut()
+        blob.cutter = None
+        self._heads.old = None
+
+    def _move(self, blob: Blob, rows: list[Row]) -> None:
+        """What was taken out of the old head is in the new snapshot from now on."""
+        membership, cutter = self._membership, blob.cutter
+        assert cutter is not None
+        numbers = array("Q", sorted(chain.from_iterable(row for _, row in rows)))
+        older = BitMap64(numbers) & membership.left
+        if older:  # before they are live
+            self._conflicts |= older
+            self._left_before |= older - membership.shadowed
+            self._snapshots.bury(older, blob)
+            if self._making is not None:
+                self._making.bury(older)
+        membership.sealed(numbers)
+        self._meta.ids.update(numbers)
+        for slot, _ in by_slot(numbers):
+            self._meta.slots[slot] = membership.slots.block(slot)
+        for edge, row in rows:
+            cutter.add(edge, row)
+        blob.total += len(numbers)
+        self._snapshots.grown(blob)
+
+    def _sealed(self) -> None:
+        blob, self._filling = self._filling, None
+        assert blob is not None
+        self._conflicts, self._left_before = BitMap64(), BitMap64()
+        for each in self._snapshots:
+            each.fresh = BitMap64()
+        if self._making is not None:
+            self._making.fresh = BitMap64()
+        blob.pending = None
+        if blob.total:
+            self._snapshots.stored(blob)
+        else:
+            self._snapshots.remove([blob])
+
+    def _segment(self, first: int, last: int, count: int, data: bytes) -> None:
+        blob = self._filling
+        assert blob is not None and blob.pending is not None
+        self._meta.firsts.append(first)
+        self._meta.lasts.append(last)
+        self._meta.counts.append(count)
+        blob.firsts.append(first)
+        blob.pending.append(data)
+
+    def _written(self, blob: Blob, meta: Meta) -> Generator[None, None, None]:
+        assert blob.pending is not None
+        for left in reversed(range(_TRIES)):
+            try:
+                writer = self._store.create(blob.generation)
+                try:
+                    for data in blob.pending:
+                        writer.append(data)
+                        yield
+                    writer.commit(snapshot.encoded(meta), sync=self._sync)
+                finally:
+                    writer.abort()
+                blob.size = self._store.size(blob.generation)
+                return
+            except StoreError:
+                if not left:
+                    raise
+            yield
+
+    def _take_generation(self) -> int:
+        self._next_generation += 1
+        return self._next_generation - 1
+
+    # Merging
+
+    def merge(self) -> None:
+        """Some neighbours become one snapshot."""
+        self._tasks.start("merge", self._caught("merge", self._merging()))
+
+    def _merging(self) -> Steps:
+        old = self.mergeable()
+        if len(old) < 2:  # some came to their end since it was planned
+            return
+        sources = old[merging.chosen([each.total - each.handed for each in old])]
+        blob = self._making = Blob(self._take_generation(), array("Q"), 0)
+        blob.bury(self._conflicts)
+        try:
+            with self._metrics.counted("merge"):
+                dead = [each.lasting_dead for each in sources]
+                meta = yield Away(self._merged(blob, sources, dead))
+            blob.firsts, blob.total = meta.firsts, len(meta.ids)
+            if not blob.total:
+                yield from self._commit(drop=sources)
+                return
+            yield from self._commit(add=blob, drop=sources)
+        except StoreError:
+            self._discard([blob])  # after the next manifest: who knows which one is in place
+            raise
+        finally:
+            self._making = None
+
+    def mergeable(self) -> list[Blob]:
+        """Snapshots that can be merged, by generation: those in the store, not yet handed over."""
+        blobs = (each for each in self._snapshots if each.pending is None and each.edge >= 0)
+        return sorted(blobs, key=lambda each: each.generation)
+
+    def _merged(
+        self, blob: Blob, sources: list[Blob], dead: list[BitMap64]
+    ) -> Generator[None, None, Meta]:
+        writer = self._store.create(blob.generation)
+        try:
+            parts = []
+            for source, stale in zip(sources, dead, strict=True):
+                meta = self._read_meta(source.generation)
+                yield
+                parts.append((meta, stale, self._reader(source.generation)))
+            work = merging.Merging(parts, self._membership.wanted, self._cut, writer.append)
+            yield from work.steps()
+            if work.meta.counts:
+                writer.commit(snapshot.encoded(work.meta), sync=self._sync)
+                blob.size = self._store.size(blob.generation)
+            return work.meta
+        finally:
+            writer.abort()
+
+    def _read_meta(self, generation: int) -> Meta:
+        return snapshot.decoded(self._store.meta(generation), f"snapshot {generation}")
+
+    def _reader(self, generation: int) -> Callable[[int], Segment]:
+        return lambda number: Segment(self._store.segment(generation, number))
+
+    # Trimming
+
+    def trim(self) -> None:
+        """Snapshots of which nothing is wanted go, and what is remembered for their sake."""
+        self._tasks.start("trim", self._caught("trim", self._trimming()))
+
+    def _trimming(self) -> Steps:
+        first = self._rotated()
+        self._trimmed_at = self._membership.departed
+        looked_at = [each for each in self._snapshots if each.pending is None]
+        dead = [each.lasting_dead for each in looked_at]
+        unwanted, copies = yield Away(self._unwanted(looked_at, dead))
+        if list(self._snapshots) == looked_at:  # of one that came meanwhile nobody asked
+            self._membership.left &= copies
+        yield from self._commit(drop=unwanted, first_journal=first)
+
+    def _unwanted(
+        self, blobs: list[Blob], dead: list[BitMap64]
+    ) -> Generator[None, None, tuple[list[Blob], BitMap64]]:
+        unwanted, copies = [], BitMap64()
+        for blob, stale in zip(blobs, dead, strict=True):
+            ids = self._read_meta(blob.generation).ids
+            if self._membership.wanted(ids - stale if stale else ids):
+                copies |= ids
+            else:
+                unwanted.append(blob)
+            yield
+        return unwanted, copies
+
+    # Committing
+
+    def checkpoint(self) -> None:
+        """The manifest says what has left, so that the journal need not."""
+        self._tasks.start("checkpoint", self._caught("check", self._checkpointing()))
+
+    def _checkpointing(self) -> Steps:
+        yield from self._commit(first_journal=self._rotated())
+
+    def _rotated(self) -> int:
+        """The first journal that counts after a commit, begun now: with nothing in a head, journals
+        so far have nothing to say that the manifest does not."""
+        return self._first_journal if len(self._heads) or self.sealing else self._rotate()
+
+    def _rotate(self) -> int:
+        return self._following if self._journal is None else self._journal.rotate()
+
+    def _commit(
+        self,
+        *,
+        add: Blob | None = None,
+        drop: list[Blob] | None = None,
+        first_journal: int | None = None,
+    ) -> Steps:
+        """Write a manifest with what holds now, let that be true here, remove what is over."""
+        while self._committing:
+            yield None
+        self._committing = True
+        try:
+            sealed = add is not None and add is self._filling
+            first = self._after if sealed else (first_journal or self._first_journal)
+            first = max(first, self._first_journal)
+            if self._journal is not None and first > self._first_journal:
+                # What was taken from a head and is not done is in no snapshot, and must not go
+                # with the journal that has it.
+                for key, edge in self._heads.remembered():
+                    self._journal.write(put(key, min(edge, MAX_DUE_MS), 0))
+                self._journal.flush()
+                yield Away(self._journal.syncing())
+            self._committed_at = self._membership.departed
+            now = self._manifest(add, drop or [], first, sealed=sealed)
+            yield Away(self._manifest_written(now))
+            over = range(self._first_journal, first)
+            self._first_journal = first
+            if sealed:
+                self._sealed()
+        except BaseException:
+            self._committed_at = -1
+            raise
+        finally:
+            self._committing = False
+        if add is not None and not sealed:
+            self._snapshots.add(add)
+        self._snapshots.remove(drop or [])
+        self._discard(drop or [])
+        self._garbage += [partial(self._store.delete_journal, number) for number in over]
+        yield Away(self._removed())
+
+    def _manifest(
+        self, add: Blob | None, drop: list[Blob], first: int, *, sealed: bool
+    ) -> Manifest:
+        blobs = {
+            each.generation: each.dead if sealed else each.lasting_dead
+            for each in self._snapshots
+            if each.pending is None and each not in drop
+        }
+        if add is not None and add.total:
+            blobs[add.generation] = add.dead if sealed else add.lasting_dead
+        left = self._membership.lasting_left()
+        if not sealed:
+            left |= self._left_before
+        return Manifest(
+            self._next_generation,
+            first,
+            self._membership.slots.next,
+            dict(sorted(blobs.items())),
+            left,
+        )
+
+    def _manifest_written(self, now: Manifest) -> Generator[None, None, None]:
+        data = manifest.encoded(now)
+        yield
+        for left in reversed(range(_TRIES)):
+            try:
+                self._store.write_manifest(data, sync=self._sync)
+                return
+            except StoreError:
+                if not left:
+                    raise
+            yield
+
+    def _discard(self, blobs: list[Blob]) -> None:
+        self._garbage += [partial(self._store.delete, each.generation) for each in blobs]
+
+    def _removed(self) -> Generator[None, None, None]:
+        garbage, self._garbage = self._garbage, []
+        for at, remove in enumerate(garbage):
+            try:
+                with self._metrics.counted("delete"):
+                    remove()
+            except StoreError as error:
+                self._garbage += garbage[at:]
+                logger.warning("what is over could not be removed, tried again later: %s", error)
+                return
+            yield
+
+    def _caught(self, name: str, steps: Steps) -> Generator[Any, Any, None]:
+        try:
+            yield from steps
+        except StoreError as error:
+            self.error = error
+            self._retry_at = self._clock() + self._limits.retry_s
+            logger.warning(
+                "to %s snapshots failed; every id is still in memory, and it is tried again: %s",
+                name,
+                error,
+            )
+        else:
+            self.error = None

@@ -1,0 +1,129 @@
+"""Work that takes long, in steps that do not.
+
+Owns `Tasks`. A task is a generator: between two of its yields it does a bounded bit on the thread
+of the index. What it yields as `Away` touches nothing that belongs to that thread: an executor
+runs it to its end, or, without one, it is done step by step as well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Steps: TypeAlias = "Generator[Away | None, Any, None]"
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """Steps for another thread; what they return is what the yield gives back."""
+
+    steps: Generator[None, None, Any]
+
+
+class Tasks:
+    """Tasks under way, by name.
+
+    Args:
+        executor: Runs what is `Away`; None: done here.
+    """
+
+    def __init__(self, executor: Executor | None) -> None:
+        self._executor = executor
+        self._tasks: dict[str, _Task] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._tasks)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tasks
+
+    def start(self, name: str, steps: Steps) -> None:
+        """Begin a task; nothing of it is done yet. Errors are its own to catch."""
+        assert name not in self._tasks
+        self._tasks[name] = _Task(steps)
+
+    def step(self) -> None:
+        """A bit of every task."""
+        for name, task in list(self._tasks.items()):
+            if not task.step(self._executor):
+                self._tasks.pop(name, None)
+
+    def finish(self) -> None:
+        """All tasks, to their end."""
+        while self._tasks:
+            for task in list(self._tasks.values()):
+                task.wait()
+            self.step()
+
+    def stop(self) -> None:
+        """Give up all tasks, after the step that runs elsewhere."""
+        for task in self._tasks.values():
+            task.close()
+        self._tasks.clear()
+
+
+class _Task:
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._away: Generator[None, None, Any] | None = None
+        self._future: Future[Any] | None = None
+        self._answer: Any = None
+        self._error: BaseException | None = None
+        self._stopped = False  # read by the other thread
+
+    def step(self, executor: Executor | None) -> bool:
+        """A bit of it; False when it is over."""
+        if self._future is not None:
+            if not self._future.done():
+                return True
+            self._error = self._future.exception()
+            self._answer = self._future.result() if self._error is None else None
+            self._future = None
+        elif self._away is not None:
+            try:
+                next(self._away)
+            except StopIteration as end:
+                self._answer = end.value
+            except Exception as error:  # the task's own to judge
+                self._error = error
+            else:
+                return True
+            self._away = None
+        try:
+            if self._error is not None:
+                failed, self._error = self._error, None
+                asked = self._steps.throw(failed)
+            else:
+                asked = self._steps.send(self._answer)
+        except StopIteration:
+            return False
+        self._answer = None
+        if asked is not None and executor is not None:
+            self._future = executor.submit(self._exhaust, asked.steps)
+        elif asked is not None:
+            self._away = asked.steps
+        return True
+
+    def wait(self) -> None:
+        if self._future is not None:
+            self._future.exception()
+
+    def close(self) -> None:
+        self._stopped = True
+        self.wait()
+        if self._away is not None:
+            self._away.close()
+        self._steps.close()
+
+    def _exhaust(self, steps: Generator[None, None, Any]) -> Any:
+        while not self._stopped:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value
+            time.sleep(0)  # lets a waiting event loop have the interpreter now, not after 5 ms
+        steps.close()
+        return None

@@ -1,0 +1,113 @@
+"""What tests of the spilling index share: a store whose writes fail or kill, and a plain model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from pulsar_encore.core.due_index import MessageKey
+from pulsar_encore.errors import StoreError
+from pulsar_encore.state import MemoryBlobs, SpillingIndex
+from pulsar_encore.state.blobs.base import BlobWriter
+
+
+class Crash(BaseException):
+    """The process dies; not an error, so that nothing catches it on its way."""
+
+
+class FaultyBlobs(MemoryBlobs):
+    """Counts its writes, and does as it is told at some of them.
+
+    Args:
+        judge: Called with the number of each write, from 0; raises, or says how much of the write
+            takes place before `Crash` (0 to 1), or None for all of it and no crash.
+    """
+
+    def __init__(self, judge: Callable[[int], float | None] = lambda number: None) -> None:
+        super().__init__()
+        self.judge = judge
+        self.writes = 0
+        self.deleted: list[int] = []
+        self.reads = 0
+
+    def fork(self) -> MemoryBlobs:
+        """What is on disk now, without faults."""
+        other = MemoryBlobs()
+        other._blobs = dict(self._blobs)
+        other._journals = {number: bytearray(data) for number, data in self._journals.items()}
+        other._manifest = self._manifest
+        return other
+
+    @contextmanager
+    def write(self) -> Iterator[float]:
+        """One write: how much of it takes place, and the end of the process after it."""
+        number = self.writes
+        self.writes += 1
+        share = self.judge(number)
+        yield 1 if share is None else share
+        if share is not None:
+            raise Crash
+
+    def create(self, generation: int) -> BlobWriter:  # type: ignore[override]
+        return _Writer(self, super().create(generation))
+
+    def segment(self, generation: int, number: int) -> bytes:
+        self.reads += 1
+        return super().segment(generation, number)
+
+    def write_manifest(self, data: bytes, *, sync: bool) -> None:
+        with self.write() as share:
+            if share == 1:
+                super().write_manifest(data, sync=sync)
+
+    def append(self, journal: int, data: bytes, *, sync: bool) -> None:
+        with self.write() as share:
+            super().append(journal, data[: int(share * len(data))], sync=sync)
+
+    def delete(self, generation: int) -> None:
+        self.deleted.append(generation)
+        with self.write() as share:
+            if share == 1:
+                super().delete(generation)
+
+    def delete_journal(self, journal: int) -> None:
+        with self.write() as share:
+            if share == 1:
+                super().delete_journal(journal)
+
+
+class _Writer:
+    def __init__(self, store: FaultyBlobs, inner: BlobWriter) -> None:
+        self._store = store
+        self._inner = inner
+
+    def append(self, segment: bytes) -> None:
+        with self._store.write():
+            self._inner.append(segment)
+
+    def commit(self, meta: bytes, *, sync: bool) -> None:
+        with self._store.write() as share:
+            if share == 1:
+                self._inner.commit(meta, sync=sync)
+
+    def abort(self) -> None:
+        self._inner.abort()
+
+
+def full_disk(after: int, until: int) -> Callable[[int], float | None]:
+    """Writes that have no room, from one up to another."""
+
+    def judge(number: int) -> None:
+        if after <= number < until:
+            raise StoreError("could not write: No space left on device")
+
+    return judge
+
+
+def drained(index: SpillingIndex, now_ms: int = 2**62) -> list[MessageKey]:
+    """Everything, taken and done."""
+    found: list[MessageKey] = []
+    while batch := index.pop_due(now_ms, 1000):
+        found += batch
+        index.done(batch)
+    return found

@@ -1,0 +1,227 @@
+"""A directory as a store: whole or not at all, found out when damaged, one owner at a time."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pulsar_encore.errors import (
+    StateDamagedError,
+    StateFormatError,
+    StateInUseError,
+    StoreError,
+)
+from pulsar_encore.state import BlobStore, DirectoryBlobs, MemoryBlobs
+
+SDK = str(Path(__file__).parents[2] / "sdk")
+
+
+@pytest.fixture(params=["memory", "directory"])
+def again(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], BlobStore]:
+    """Opens the same store again; the one before is closed by then."""
+    memory = MemoryBlobs()
+
+    def make() -> BlobStore:
+        store = memory if request.param == "memory" else DirectoryBlobs(tmp_path / "d")
+        store.open()
+        return store
+
+    return make
+
+
+def write(store: BlobStore, generation: int, *segments: bytes, meta: bytes = b"m") -> None:
+    writer = store.create(generation)
+    for segment in segments:
+        writer.append(segment)
+    writer.commit(meta, sync=True)
+
+
+def test_what_was_committed_is_there_after_a_restart(again: Callable[[], BlobStore]) -> None:
+    store = again()
+    write(store, 3, b"one", b"", b"three" * 1000, meta=b"about it")
+    write(store, 1, b"x")
+    store.write_manifest(b"first", sync=True)
+    store.write_manifest(b"second", sync=False)
+    store.append(7, b"ab", sync=True)
+    store.append(7, b"", sync=True)
+    store.append(7, b"cd", sync=False)
+    store.append(8, b"e", sync=False)
+    store.close()
+    store = again()
+    assert store.generations() == [1, 3] and store.journals() == [7, 8]
+    assert [store.segment(3, number) for number in range(3)] == [b"one", b"", b"three" * 1000]
+    assert store.meta(3) == b"about it" and store.size(3) > 5000
+    assert store.read_manifest() == b"second"
+    assert store.read_journal(7) == b"abcd"
+    store.delete(3)
+    store.delete(3)
+    store.delete_journal(7)
+    store.delete_journal(7)
+    assert store.generations() == [1] and store.journals() == [8]
+    with pytest.raises(StateDamagedError):
+        store.meta(3)
+    with pytest.raises(StateDamagedError):
+        store.segment(1, 1)
+    with pytest.raises(StoreError):
+        store.read_journal(7)
+    store.close()
+
+
+def test_what_was_not_committed_is_not_there(again: Callable[[], BlobStore]) -> None:
+    store = again()
+    assert store.read_manifest() is None
+    writer = store.create(1)
+    writer.append(b"half")
+    assert store.generations() == []
+    writer.abort()
+    left = store.create(2)
+    left.append(b"half")
+    store.close()
+    store = again()
+    assert store.generations() == []
+    store.close()
+    left.abort()
+
+
+def test_a_blob_may_be_written_again(again: Callable[[], BlobStore]) -> None:
+    store = again()
+    write(store, 1, b"one", b"two")
+    assert store.segment(1, 1) == b"two"
+    write(store, 1, b"other")
+    assert store.segment(1, 0) == b"other"
+    store.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryBlobs:
+    store = DirectoryBlobs(tmp_path)
+    store.open()
+    write(store, 1, b"segment 0", b"segment 1" * 100, meta=b"meta")
+    store.close()
+    store.open()
+    return store
+
+
+def test_a_byte_that_changed_anywhere_is_found_out(store: DirectoryBlobs, tmp_path: Path) -> None:
+    path = tmp_path / "blob-1"
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x40]) + whole[at + 1 :])
+        store.close()
+        store.open()
+        store._tables.clear()
+        with pytest.raises((StateDamagedError, StateFormatError), match="blob"):
+            for number in range(2):
+                store.segment(1, number)
+            store.meta(1)
+    store.close()
+
+
+def test_a_file_cut_short_is_found_out(store: DirectoryBlobs, tmp_path: Path) -> None:
+    path = tmp_path / "blob-1"
+    whole = path.read_bytes()
+    for size in range(0, len(whole), 7):
+        path.write_bytes(whole[:size])
+        store.close()
+        store.open()
+        with pytest.raises((StateDamagedError, StateFormatError)):
+            store.meta(1)
+    store.close()
+
+
+def test_another_version_is_named(store: DirectoryBlobs, tmp_path: Path) -> None:
+    path = tmp_path / "blob-1"
+    path.write_bytes(b"PEBLOB\x09\x00" + path.read_bytes()[8:])
+    with pytest.raises(StateFormatError, match="version 9"):
+        store.meta(1)
+    store.close()
+
+
+def test_a_second_one_in_this_process_is_refused(tmp_path: Path) -> None:
+    first, second = DirectoryBlobs(tmp_path), DirectoryBlobs(tmp_path)
+    first.open()
+    for _ in range(2):  # to be refused does not give the first one's lock free
+        with pytest.raises(StateInUseError, match=f"this process, {os.getpid()}"):
+            second.open()
+    with pytest.raises(StateInUseError):
+        first.open()
+    first.close()
+    first.close()
+    second.open()
+    with pytest.raises(StoreError, match="not open"):
+        first.write_manifest(b"", sync=False)
+    second.close()
+
+
+OWNER = """
+import sys, time
+from pulsar_encore.state import DirectoryBlobs
+store = DirectoryBlobs(sys.argv[1])
+store.open()
+print("mine", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_second_process_is_refused_with_the_owner_named_until_that_is_killed(
+    tmp_path: Path,
+) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": SDK},
+    )
+    try:
+        assert owner.stdout is not None and owner.stdout.readline() == "mine\n"
+        with pytest.raises(StateInUseError, match=re.escape(f"process {owner.pid} on ")):
+            DirectoryBlobs(tmp_path).open()
+    finally:
+        owner.send_signal(signal.SIGKILL)
+        owner.communicate()
+    store = DirectoryBlobs(tmp_path)
+    store.open()
+    store.close()
+
+
+def test_a_write_that_has_no_room_is_named_and_leaves_no_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectoryBlobs(tmp_path)
+    store.open()
+    store.append(1, b"whole", sync=False)
+    store.write_manifest(b"old", sync=True)
+    real = os.write
+
+    def half(file: int, data: bytes) -> int:
+        written = real(file, data[: len(data) // 2])
+        monkeypatch.setattr(os, "write", full)
+        return written
+
+    def full(file: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    writes: list[Callable[[], None]] = [
+        lambda: store.append(1, b"too much", sync=False),
+        lambda: store.write_manifest(b"new one", sync=True),
+        lambda: write(store, 5, b"segment"),
+    ]
+    for write_it in writes:
+        monkeypatch.setattr(os, "write", half)
+        with pytest.raises(StoreError, match="No space left on device"):
+            write_it()
+    monkeypatch.setattr(os, "write", real)
+    assert store.read_journal(1) == b"whole"
+    assert store.read_manifest() == b"old"
+    assert store.generations() == []
+    assert not [name for name in os.listdir(tmp_path) if "unfinished" in name]
+    store.append(1, b", more", sync=False)
+    assert store.read_journal(1) == b"whole, more"
+    store.close()

@@ -1,0 +1,457 @@
+"""What a spilling index promises beyond other due indexes: restarts, failures, what it costs."""
+
+from __future__ import annotations
+
+import logging
+import random
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from spilling_kit import FaultyBlobs, drained, full_disk
+
+from pulsar_encore.core.due_index import MessageKey
+from pulsar_encore.errors import (
+    ClosedError,
+    ConfigurationError,
+    StateDamagedError,
+    StateFormatError,
+    StateInUseError,
+    StoreError,
+)
+from pulsar_encore.state import DirectoryBlobs, MemoryBlobs, SpillingIndex
+
+
+def filled(blobs: object, count: int = 1000, **options: object) -> SpillingIndex:
+    """Entries 0 and so on of ledger 1, due at 10 times their number, in snapshots of 100."""
+    made = {"min_index_count_per_bucket": 100, "max_indexes_per_bucket_snapshot_segment": 20}
+    index = SpillingIndex(blobs, **(made | options))  # type: ignore[arg-type]
+    for entry in range(count):
+        index.add((1, entry, -1), entry * 10, 0)
+    return index
+
+
+def settled(index: SpillingIndex) -> SpillingIndex:
+    """All that was begun is done."""
+    while index.maintain():
+        pass
+    return index
+
+
+def test_opened_again_it_goes_on(tmp_path: Path) -> None:
+    index = filled(DirectoryBlobs(tmp_path))
+    index.move((1, 3, -1), 77_777, 0)
+    index.discard((1, 4, -1))
+    index.close()
+    index = SpillingIndex(DirectoryBlobs(tmp_path))
+    assert len(index) == 999 and (1, 3, -1) in index and (1, 4, -1) not in index
+    assert index.next_due() == 0
+    assert list(index.pop_due(60)) == [(1, entry, -1) for entry in (0, 1, 2, 5, 6)]
+    assert index.add((1, 4, -1), 20, 0)
+    assert not index.add((1, 3, -1), 20, 0)
+    index._check()
+    index.close()
+
+
+@pytest.mark.parametrize("journal", [True, False])
+def test_what_was_taken_and_not_done_is_due_again_after_a_restart(
+    tmp_path: Path, journal: bool
+) -> None:
+    index = filled(DirectoryBlobs(tmp_path), 1050, journal=journal)
+    index.flush()
+    taken, done = index.pop_due(100), index.pop_due(200)
+    late = index.pop_due(10_500)
+    assert len(taken) + len(done) + len(late) == 1050
+    index.done(done)
+    index.close()
+    index = SpillingIndex(DirectoryBlobs(tmp_path), journal=journal)
+    assert sorted(drained(index)) == sorted([*taken, *late])
+    index.close()
+
+
+def test_what_was_put_back_takes_the_place_of_done(tmp_path: Path) -> None:
+    index = filled(DirectoryBlobs(tmp_path), 300)
+    batch = index.pop_due(50)
+    for key in batch:
+        assert index.add(key, 9000, 0)
+    index.close()
+    index = SpillingIndex(DirectoryBlobs(tmp_path))
+    assert len(index) == 300 and index.next_due() == 60
+    assert sorted(index.pop_due(9000))[:6] == sorted(batch)
+    index.close()
+
+
+def test_a_closed_index_says_so(tmp_path: Path) -> None:
+    index = filled(DirectoryBlobs(tmp_path), 10)
+    index.close()
+    index.close()
+    for call in (
+        lambda: index.add((1, 1, -1), 5, 0),
+        lambda: index.pop_due(5),
+        lambda: index.discard((1, 1, -1)),
+        index.flush,
+    ):
+        with pytest.raises(ClosedError):
+            call()
+
+
+def test_two_on_one_directory_are_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    index = filled(DirectoryBlobs(tmp_path), 150)
+    with pytest.raises(StateInUseError, match="process"):
+        SpillingIndex(DirectoryBlobs(tmp_path))
+    assert len(drained(index)) == 150
+    index.close()
+
+
+def test_a_start_that_fails_gives_the_directory_free(tmp_path: Path) -> None:
+    filled(DirectoryBlobs(tmp_path), 150).close()
+    manifest = (tmp_path / "manifest").read_bytes()
+    (tmp_path / "manifest").write_bytes(b"something else altogether")
+    with pytest.raises(StateFormatError, match="manifest"):
+        SpillingIndex(DirectoryBlobs(tmp_path))
+    (tmp_path / "manifest").write_bytes(manifest)
+    index = SpillingIndex(DirectoryBlobs(tmp_path))
+    assert len(drained(index)) == 150
+    index.close()
+
+
+def test_no_start_takes_damage_for_nothing(tmp_path: Path) -> None:
+    """Manifest, metas and journals: a byte of them changed or gone is an error by name."""
+    index = filled(DirectoryBlobs(tmp_path), 320)
+    settled(index)
+    index.flush()
+    index._blobs.close()  # as a crash leaves it, with a journal
+    journal = next(path for path in tmp_path.glob("journal-*"))
+    for path in (tmp_path / "manifest", journal):
+        whole = path.read_bytes()
+        end = len(whole) - (60 if path is journal else 0)  # the last record could be a torn one
+        for at in random.Random(3).sample(range(end), min(end, 60)):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            with pytest.raises((StateDamagedError, StateFormatError), match=r"manifest|journal"):
+                SpillingIndex(DirectoryBlobs(tmp_path))
+        path.write_bytes(whole)
+    (tmp_path / "manifest").rename(tmp_path / "m")
+    with pytest.raises(StateDamagedError, match="no manifest"):
+        SpillingIndex(DirectoryBlobs(tmp_path))
+    (tmp_path / "m").rename(tmp_path / "manifest")
+    blob = next(path for path in tmp_path.glob("blob-*"))
+    data = blob.read_bytes()
+    blob.unlink()
+    with pytest.raises(StateDamagedError, match="blob"):
+        SpillingIndex(DirectoryBlobs(tmp_path))
+    blob.write_bytes(data)
+    index = SpillingIndex(DirectoryBlobs(tmp_path))
+    assert len(drained(index)) == 320
+    index.close()
+
+
+@pytest.mark.parametrize("cut", [1, 9, 20, 49])
+def test_the_torn_end_of_a_journal_is_no_error(
+    tmp_path: Path, cut: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    index = filled(DirectoryBlobs(tmp_path), 50)
+    index.flush()
+    index._blobs.close()
+    (journal,) = tmp_path.glob("journal-*")
+    journal.write_bytes(journal.read_bytes()[:-cut] + b"\0" * (cut == 20) * 300)
+    with caplog.at_level(logging.WARNING):
+        index = SpillingIndex(DirectoryBlobs(tmp_path))
+    assert "cut its last" in caplog.text
+    assert index.statistics().journal_torn_bytes > 0
+    assert len(drained(index)) == (49 if cut < 49 else 48)
+    index.close()
+
+
+def test_another_version_of_a_journal_is_named() -> None:
+    blobs = MemoryBlobs()
+    filled(blobs, 50).flush()
+    (journal,) = blobs.journals()
+    data = bytearray(blobs.read_journal(journal))
+    data[4] = 9
+    blobs._journals[journal] = data
+    with pytest.raises(StateFormatError, match="version 9"):
+        SpillingIndex(blobs)
+
+
+def test_a_damaged_segment_loses_no_id(tmp_path: Path) -> None:
+    """Its ids are known from elsewhere, and come at the last time that one of them is due."""
+    blobs = FaultyBlobs()
+    index = settled(filled(blobs, 100))
+    index.close()
+    index = SpillingIndex(blobs)
+    (generation,) = blobs.generations()
+    blobs._blobs[generation].segments[2] = b"damaged"
+    index.discard((1, 45, -1))
+    assert len(index.pop_due(390)) == 40
+    assert not index.pop_due(500), "none of 40 to 59 early"
+    assert index.next_due() == 590
+    assert list(index.pop_due(590)) == [(1, entry, -1) for entry in range(40, 60) if entry != 45]
+    assert len(index.pop_due(10_000)) == 40
+    assert index.statistics().segments_rescued == 1
+    index._check()
+
+
+def test_a_segment_that_cannot_be_read_now_is_read_later() -> None:
+    blobs = FaultyBlobs()
+    index = settled(filled(blobs, 100))
+    index.close()
+    index = SpillingIndex(blobs)
+    assert len(index.pop_due(190)) == 20
+    read, blobs.segment = blobs.segment, unreadable  # type: ignore[method-assign]
+    assert len(index.pop_due(1000)) == 20, "what was in memory"
+    for _ in range(3):
+        assert not index.pop_due(1000)
+    head = index.next_due()
+    assert head is not None and head > 1000, "an alarm would ring again and again"
+    assert len(index) == 60
+    blobs.segment = read  # type: ignore[method-assign]
+    assert len(index.pop_due(head)) == 60
+    assert index.statistics().operations["load"].failed == 1
+
+
+def unreadable(generation: int, number: int) -> bytes:
+    raise StoreError("could not read: Input/output error")
+
+
+class Clock:
+    """Seconds, set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    rng = random.Random(seed)
+    blobs, clock = FaultyBlobs(), Clock()
+    index = filled(
+        blobs, 130, min_index_count_per_bucket=20, max_num_buckets=2, clock=clock, retry_s=60
+    )
+    start = blobs.writes + rng.randrange(40)
+    blobs.judge = full_disk(start, start + 10**9)
+    for entry in range(130, 400):
+        index.add((1, entry, -1), entry * 10, 0)
+        clock.now += 0.3
+    due = index.pop_due(390)
+    assert len(due) == 40
+    index.done(due)
+    index._check()
+    with pytest.raises(StoreError, match="No space left"):
+        index.flush()
+    statistics = index.statistics()
+    failed = statistics.journal_failed + sum(each.failed for each in statistics.operations.values())
+    assert failed and ("tried again" in caplog.text or "next try" in caplog.text)
+    blobs.judge = lambda number: None
+    clock.now += 61
+    index.add((1, 400, -1), 4000, 0)
+    index.flush()
+    index._check()
+    again = SpillingIndex(blobs.fork())
+    expected = [(1, entry, -1) for entry in range(40, 401)]
+    assert drained(again) == expected, f"seed {seed}"
+    assert drained(index) == expected
+
+
+def test_a_clock_set_back_delays_and_loses_nothing() -> None:
+    blobs = MemoryBlobs()
+    index = filled(blobs, 300)
+    assert len(index.pop_due(1000)) == 101
+    assert not index.pop_due(500)
+    index.add((2, 1, -1), 700, 0)
+    assert index.next_due() == 700
+    assert list(index.pop_due(700)) == [(2, 1, -1)]
+    assert len(index.pop_due(3000)) == 199
+
+
+def test_cleared_is_cleared_after_a_restart_too() -> None:
+    blobs = FaultyBlobs()
+    index = filled(blobs, 350)
+    index.clear()
+    assert len(index) == 0 and index.next_due() is None
+    assert not drained(SpillingIndex(blobs.fork())), "at once"
+    settled(index)
+    assert not blobs.generations()
+    index.add((1, 5, -1), 7, 0)
+    index.close()
+    assert drained(SpillingIndex(blobs)) == [(1, 5, -1)]
+
+
+def test_snapshots_that_are_used_up_are_removed() -> None:
+    blobs = MemoryBlobs()
+    index = filled(blobs, 1000)
+    drained(index)
+    settled(index)
+    index.flush()
+    assert blobs.generations() == []
+    assert index.statistics().bucket_snapshot_size_bytes == 0
+    assert index._membership.left.to_array().tolist() == []
+
+
+def test_a_cumulative_ack_removes_what_it_settles() -> None:
+    blobs = MemoryBlobs()
+    index = settled(filled(blobs, 1000))
+    assert len(blobs.generations()) == 9
+    assert index.discard_through(1, 879) == 880
+    settled(index)
+    assert blobs.generations() == [8]
+    assert len(drained(index)) == 120
+
+
+def test_more_snapshots_than_allowed_are_merged() -> None:
+    blobs = FaultyBlobs()
+    index = filled(blobs, 3000, max_num_buckets=4)
+    settled(index)
+    assert len(blobs.generations()) <= 5
+    assert index.statistics().operations["merge"].succeed >= 5
+    index._check()
+    assert drained(index) == [(1, entry, -1) for entry in range(3000)]
+
+
+def test_an_id_is_copied_a_logarithmic_number_of_times() -> None:
+    def written(count: int) -> float:
+        blobs = FaultyBlobs()
+        index = settled(filled(blobs, count, max_num_buckets=8, journal=False))
+        index.close()
+        return blobs.writes / count
+
+    assert written(16_000) < 2.5 * written(2000)
+
+
+def test_a_start_reads_no_segment_and_a_drain_each_one_once() -> None:
+    blobs = FaultyBlobs()
+    index = settled(filled(blobs, 2000))
+    index.close()
+    blobs.reads = 0
+    index = SpillingIndex(blobs)
+    assert blobs.reads == 0
+    assert (1, 700, -1) in index and len(index) == 2000
+    assert blobs.reads == 0
+    segments = sum(len(blobs._blobs[each].segments) for each in blobs.generations())
+    drained(index)
+    assert blobs.reads == segments >= 100
+
+
+def test_only_segments_that_are_near_are_in_memory() -> None:
+    blobs = MemoryBlobs()
+    index = filled(blobs, 0, min_index_count_per_bucket=500)
+    rng = random.Random(5)
+    for entry in range(10_000):
+        index.add((1, entry, -1), rng.randrange(10**6), 0)
+        assert index.statistics().loaded < 2000
+    settled(index)
+    while index:
+        head = index.next_due()
+        assert head is not None
+        index.done(index.pop_due(head))
+        assert index.statistics().loaded < 2000
+
+
+def test_equal_due_times_are_cut_into_segments_and_come_in_order() -> None:
+    blobs = MemoryBlobs()
+    index = SpillingIndex(
+        blobs, min_index_count_per_bucket=500, max_indexes_per_bucket_snapshot_segment=50
+    )
+    keys: list[MessageKey] = [(ledger, entry, -1) for ledger in (1, 2) for entry in range(1000)]
+    for key in random.Random(1).sample(keys, len(keys)):
+        index.add(key, 5000, 0)
+    settled(index)
+    first = list(index.pop_due(5000, 120))
+    assert len(first) == 120 and first == sorted(first)
+    batch = index.pop_due(5000)
+    assert sorted([*first, *batch]) == keys
+    assert [ledger for ledger, _ in batch.entries] == [1, 2]
+
+
+def test_segments_end_where_the_time_step_ends() -> None:
+    blobs = MemoryBlobs()
+    index = settled(filled(blobs, 100, max_time_step_per_bucket_snapshot_segment_seconds=0.1))
+    (generation,) = blobs.generations()
+    assert len(blobs._blobs[generation].segments) == 10
+    assert len(drained(index)) == 100
+
+
+def test_with_a_thread_it_is_the_same(tmp_path: Path) -> None:
+    rng = random.Random(8)
+    with ThreadPoolExecutor(1) as executor:
+        index = SpillingIndex(
+            DirectoryBlobs(tmp_path),
+            executor=executor,
+            min_index_count_per_bucket=200,
+            max_indexes_per_bucket_snapshot_segment=30,
+            max_num_buckets=3,
+            fsync="none",
+        )
+        model: dict[MessageKey, int] = {}
+        now_ms = 0
+        for entry in range(8000):
+            key = (1, entry, -1)
+            model[key] = now_ms + rng.randrange(3000)
+            index.add(key, model[key], 0)
+            if not entry % 5:
+                other = (1, rng.randrange(entry + 1), -1)
+                assert index.discard(other) is (model.pop(other, None) is not None)
+            if not entry % 50:
+                now_ms += 100
+                batch = index.pop_due(now_ms)
+                assert sorted(batch) == sorted(key for key in model if model[key] <= now_ms)
+                for key in batch:
+                    del model[key]
+                index.done(batch)
+        assert len(index) == len(model)
+        index._check()
+        index.close()
+        index = SpillingIndex(DirectoryBlobs(tmp_path), executor=executor)
+        assert sorted(drained(index)) == sorted(model)
+        index.close()
+
+
+@pytest.mark.parametrize("fsync", ["none", "interval", "always"])
+def test_every_sync_policy_survives_the_death_of_the_process(fsync: str) -> None:
+    blobs = FaultyBlobs()
+    index = filled(blobs, 130, fsync=fsync, fsync_interval_s=0)
+    index.discard((1, 7, -1))
+    again = SpillingIndex(blobs.fork())
+    assert len(drained(again)) == 129
+    index.close()
+
+
+def test_arguments_out_of_range_are_refused_by_name() -> None:
+    for name, value in (
+        ("min_index_count_per_bucket", 0),
+        ("max_time_step_per_bucket_snapshot_segment_seconds", 0),
+        ("max_indexes_per_bucket_snapshot_segment", 0),
+        ("max_num_buckets", -2),
+        ("fsync", "sometimes"),
+        ("fsync_interval_s", -1),
+        ("max_journal_bytes", 0),
+        ("retry_s", -1),
+    ):
+        with pytest.raises(ConfigurationError, match=name):
+            SpillingIndex(MemoryBlobs(), **{name: value})  # type: ignore[arg-type]
+
+
+def test_a_journal_never_outgrows_its_limit_for_long() -> None:
+    blobs = MemoryBlobs()
+    index = SpillingIndex(blobs, max_journal_bytes=20_000)
+    for turn in range(3000):
+        index.add((1, turn % 5, -1), turn, 0)
+        index.discard((1, turn % 5, -1))
+    settled(index)
+    size = sum(len(blobs.read_journal(number)) for number in blobs.journals())
+    assert size < 25_000
+
+
+def test_what_is_stored_begins_with_magic_and_version() -> None:
+    blobs = MemoryBlobs()
+    settled(filled(blobs, 150))
+    manifest = blobs.read_manifest()
+    assert manifest is not None and manifest[:6] == b"PEMF\x01\x00"
+    assert int.from_bytes(manifest[12:16], "little") == zlib.crc32(manifest[16:])
+    assert blobs.meta(0)[:6] == b"PESN\x01\x00"
+    assert blobs.read_journal(blobs.journals()[-1])[:6] == b"PEJL\x01\x00"
