@@ -90,6 +90,8 @@ def test_options_go_to_tasks_and_back_and_show_no_secret() -> None:
         ({"startingOffsets": "earliest", "startingTime": "5"}, "not both"),
         ({"startingOffsets": "subscription"}, "needs the name of a subscription"),
         ({"startingTime": "yesterday"}, "in ms since the epoch"),
+        ({"startingTime": "1764000000"}, "of seconds it would be 1764000000000"),
+        ({"kafka.bootstrap.servers": "b:9092"}, "service.url is Pulsar's"),
         ({"startingTime": str(1 << 63)}, "startingTime must be in ms since the epoch"),
         ({"endingOffsets": "latest"}, "an option of spark.read only"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "is more than"),

@@ -110,6 +110,18 @@ def test_what_was_done_is_said() -> None:
     assert "nothing new since the last run" in report_text(nothing)
 
 
+def test_a_choice_that_fits_nothing_is_told_what_there_is() -> None:
+    there = [
+        group("a", 2),
+        group("b", 3, error_class="TimeoutError"),
+        group("c", 1, error_class=""),
+    ]
+    text = report_text(report(*there, replay_id="r"))
+    assert "nothing fits the choice: the letters are of KeyError, TimeoutError, no class" in text
+    assert "nothing fits" not in report_text(report(*there, replay_id="r", selected=2, replayed=2))
+    assert "nothing fits" not in report_text(report(replay_id="r"))
+
+
 def test_strangers_texts_are_escaped() -> None:
     bad = "\x1b[2J\u202e\n"
     text = report_text(

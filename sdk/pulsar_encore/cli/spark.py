@@ -198,7 +198,16 @@ def _triage(
     replay = None if selection is None else GroupSelection(**selection)
     plan_of(topics, replay=replay, **given)  # what is wrong is said before Spark starts
     existing = SparkSession.getActiveSession()
-    spark = existing or _session(master)
+    try:
+        spark = existing or _session(master)
+    except Exception as error:
+        if not type(error).__module__.startswith(_OF_SPARK):
+            raise
+        sys.stderr.write(
+            f"pulsar-encore: Spark did not start: {said_by(error)}. It needs Java 17 or later: "
+            "install it, or set JAVA_HOME to where it is\n"
+        )
+        return WRONG
     try:
         report = triage(spark, topics, options, replay=replay, **given)
         return outcome.say(spark, report)

@@ -70,7 +70,7 @@ class Admin:
             TransportError: The web service refused, or did not answer.
         """
         answer = await self._web.get(
-            f"/admin/v2/{path_of(topic)}/internalStats", {}, f"ledgers of {topic}"
+            f"/admin/v2/{path_of(topic)}/internalStats", {}, f"admin.url: ledgers of {topic}"
         )
         try:
             found = _read(answer)

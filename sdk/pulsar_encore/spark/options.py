@@ -256,6 +256,7 @@ _FIRST: Final = {  # lower-cased: (usual name, parser)
     for each in written.split(",")
 }
 _SPELLED: Final = tuple(each.strip() for written in _TABLE for each in written.split(","))
+_SECONDS: Final = range(10**9, 10**10)  # of the years 2001 to 2286
 _BATCH_ONLY: Final = ("endingOffsets", "endingTime")
 _STREAM_ONLY: Final = (
     "maxOffsetsPerTrigger",
@@ -274,6 +275,11 @@ _SPARKS_OWN: Final = frozenset(
     "path provider location owner external is_managed_location comment collation table_type "
     "serialization.format".split()
 )
+_KAFKAS: Final = {
+    "kafka.bootstrap.servers": "service.url",
+    "kafka.group.id": "subscription",
+    "groupidprefix": "subscriptionPrefix",
+}
 _OF_TABLE: Final = "option."  # before those of a table, beside the same without or instead
 
 
@@ -392,9 +398,9 @@ def _parsed(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
         if lowered in _SPARKS_OWN:
             continue
         if lowered not in _FIRST:
-            raise ConfigurationError(
-                f"there is no option {name!r}{nearest(name, _SPELLED)} of the pulsar source"
-            )
+            like = _KAFKAS.get(lowered)
+            hint = nearest(name, _SPELLED) if like is None else f" ({like} is Pulsar's)"
+            raise ConfigurationError(f"there is no option {name!r}{hint} of the pulsar source")
         usual, parse = _FIRST[lowered]
         if usual in said:
             raise ConfigurationError(f"{usual} was given twice, once as {name}")
@@ -487,6 +493,11 @@ def _time(value: Any, name: str) -> int:
         number = -1
     if not 0 <= number < 1 << 63:
         raise ConfigurationError(f"{name} must be in ms since the epoch, got {value!r}")
+    if number in _SECONDS:
+        raise ConfigurationError(
+            f"{name} must be in ms since the epoch, and {value} is in 1970 by that; of seconds it "
+            f"would be {number * 1000}"
+        )
     return number
 
 

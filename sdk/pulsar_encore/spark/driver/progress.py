@@ -244,8 +244,9 @@ class Progress:
         furthest = self._furthest.get(topic)
         if furthest is None:
             self._warn(
-                f"{topic} was deleted while this query did not run; whether it was read to its "
-                "end is not known"
+                f"{topic} is in the checkpoint, and is not among the topics that are read: it was "
+                "deleted, or the options name others now. Whether it was read to its end is not "
+                "known"
             )
         elif furthest.order > start.order:
             self._lost(

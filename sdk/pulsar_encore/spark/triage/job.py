@@ -45,6 +45,7 @@ _STARTS: Final = frozenset(
     """startingoffsets startingtime startingtimestamp startingoffsetsbytimestamp""".split()
 )
 _OF_THE_CLUSTER: Final = frozenset({"service.url", "serviceurl", "clientfactory"})
+_WAITS: Final = "waitingForNonExistedTopic"
 _OF_THE_PRODUCER: Final = "pulsar.producer."
 _OF_THE_CLIENT: Final = ("pulsar.client.", _OF_THE_PRODUCER)
 _READ_WITH_KEYS: Final = frozenset(
@@ -187,6 +188,8 @@ def read_letters(
     }
     if not any(name.lower() in _STARTS for name in options):
         own["startingOffsets"] = "earliest"
+    if _WAITS.lower() not in map(str.lower, options):
+        own[_WAITS] = "true"  # nobody has died yet: that is no error, and an empty report says it
     if streaming and cursor is not None:
         own["subscription"] = cursor
     reader: Any = spark.readStream if streaming else spark.read

@@ -16,6 +16,7 @@ from .report import TriageReport
 from .tally import HourGroup
 
 _MOST_LINES = 30
+_MOST_CLASSES = 10
 _MOST_FINGERPRINT = 40
 _MOST_TOPIC = 60
 _MOST_FAILURE = 80
@@ -72,6 +73,13 @@ def _found(report: TriageReport) -> str:
     return f"{report.letters:,} letters{doubles} on {names or 'what was read'}"
 
 
+def _classes(groups: Iterable[HourGroup]) -> str:
+    """The classes of the failures, as a choice names them."""
+    found = sorted({each.error_class or "no class" for each in groups})
+    rest = f" and {len(found) - _MOST_CLASSES} more" if len(found) > _MOST_CLASSES else ""
+    return ", ".join(printable(each, _MOST_TOPIC) for each in found[:_MOST_CLASSES]) + rest
+
+
 def _done(report: TriageReport) -> list[str]:
     lines = []
     if report.replay_id is not None:
@@ -81,6 +89,8 @@ def _done(report: TriageReport) -> list[str]:
             f"{sent:,} {verb} home (replay {printable(report.replay_id)}), "
             f"{report.kept:,} not selected"
         )
+        if report.letters and not (report.selected or report.refused):
+            lines.append(f"nothing fits the choice: the letters are of {_classes(report.groups)}")
         if report.refused:
             lines.append(f"{report.refused:,} cannot be sent:")
             lines += [f"  {count:,}: {why}" for why, count in sorted(report.reasons.items())]
