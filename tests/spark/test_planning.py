@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -176,6 +178,24 @@ def test_one_hot_topic_leaves_room_to_nine_quiet_ones_and_takes_the_rest() -> No
     ends = admit(read, Quota(entries=500))
     assert ends["hot"] == Position(1, 481)
     assert all(ends[f"quiet-{each}"] == Position(1, 1) for each in range(9))
+
+
+@pytest.mark.parametrize("size", [600, 1000, 5000])  # more than its share, than all, and by far
+@pytest.mark.parametrize("small", [1, 250])
+def test_large_entries_beside_small_ones_have_their_turn(size: int, small: int) -> None:
+    large = Span(EARLIEST, Position(1, 9), (Ledger(1, 10, 10, False),), float(size))
+    begin = EARLIEST
+    taken = []
+    for batch in range(200):
+        more = Span(begin, Position(2, small * (batch + 9)), (Ledger(2, 10**6, 1, False),))
+        ends = admit({"large": large, "small": more}, Quota(rows=1000))
+        assert ends == admit({"small": more, "large": large}, Quota(rows=1000))
+        assert ends["large"] != large.start or ends["small"] != more.start
+        if ends["large"] != large.start:
+            taken.append(batch)
+        large = replace(large, start=ends["large"])
+        begin = ends["small"]
+    assert large.empty, f"entries were taken in batches {taken}"
 
 
 def test_with_more_topics_than_entries_each_has_its_turn() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
+from zlib import crc32
 
 from .positions import LAST_ENTRY, Position
 
@@ -120,8 +121,9 @@ class Quota:
 def admit(spans: Mapping[str, Span], quota: Quota) -> dict[str, Position]:
     """Up to where each topic is read in this batch.
 
-    A topic whose entries cannot be counted is read to its end. At least one entry is taken of
-    something, however small the limits: else nothing would ever move.
+    A topic whose entries cannot be counted is read to its end. One topic, another with each batch,
+    has its next entry first, however small the limits: else one with large entries would never
+    move beside others that always have small ones.
 
     Args:
         spans: By topic.
@@ -146,7 +148,8 @@ def admit(spans: Mapping[str, Span], quota: Quota) -> dict[str, Position]:
             )
             for topic, stretches in counted.items()
         }
-        shares = water_fill(wants, limit)
+        first = _first(spans, counted)
+        shares = _shares(wants, limit, first, costs[first][0])
         _round(shares, costs, counted, limit, sum(each.start.entry for each in spans.values()))
         taken = {
             topic: _taken(stretches, costs[topic], shares[topic])
@@ -156,6 +159,29 @@ def admit(spans: Mapping[str, Span], quota: Quota) -> dict[str, Position]:
         for topic in taken:
             ends[topic] = _end_of(taken[topic], spans[topic])
     return ends
+
+
+def _first(spans: Mapping[str, Span], topics: Iterable[str]) -> str:
+    """Whose turn it is: drawn by where all of them are, so that it is another one each time, and
+    the same when a batch is planned again."""
+    where = "".join(f"{topic} {spans[topic].start};" for topic in sorted(spans))
+    return min(topics, key=lambda topic: (crc32(f"{where}{topic}".encode()), topic))
+
+
+def _shares(wants: Mapping[str, float], limit: float, first: str, entry: float) -> dict[str, float]:
+    """Equal shares, but for one topic that is to have an entry in any case.
+
+    Args:
+        wants: By topic.
+        limit: Of all together.
+        first: That topic.
+        entry: What its next entry costs.
+    """
+    shares = water_fill(wants, limit)
+    if shares[first] < entry:
+        others = {topic: want for topic, want in wants.items() if topic != first}
+        shares = {first: entry, **water_fill(others, max(0.0, limit - entry))}
+    return shares
 
 
 def _round(
@@ -184,14 +210,12 @@ def _round(
         for topic in topics
     }
     left = limit - sum(spent.values())
-    nothing_yet = not any(spent.values())
     for at in range(len(topics)):
         topic = topics[(turn + at) % len(topics)]
         more = _next_cost(counted[topic], costs[topic], spent[topic])
-        if more is not None and (more <= left or nothing_yet):
+        if more is not None and more <= left:
             shares[topic] = spent[topic] + more
             left -= more
-            nothing_yet = False
 
 
 def _next_cost(stretches: Sequence[Stretch], costs: Sequence[float], spent: float) -> float | None:
