@@ -47,6 +47,10 @@ __all__ = [
 KINDS = ("container", "standalone")
 NOT_WANTED = "PULSAR_BROKER asks for no container"
 
+# By itself a broker deletes a topic that nobody has subscribed to after a minute; that is less than
+# a test may need on a slow machine between what it publishes and what reads it.
+_STAYING = {"brokerDeleteInactiveTopicsEnabled": "false"}
+
 
 class NoBrokerError(RuntimeError):
     """No real Pulsar could be had; the message names what is missing."""
@@ -126,7 +130,7 @@ def running_server() -> Iterator[Server]:
         yield Server(service_url=url, admin_url=admin, origin="PULSAR_URL")
         return
     kind = _kind()
-    broker = own_broker(kind)
+    broker = own_broker(kind, **_STAYING)
     try:
         with _named(f"the {kind} broker did not start (PULSAR_BROKER takes another kind)"):
             broker.start()

@@ -269,6 +269,7 @@ def test_letters_are_read_from_the_beginning() -> None:
         "includeMetadata": "full",
         "metadataPrefix": "__",
         "startingOffsets": "earliest",
+        "waitingForNonExistedTopic": "true",
     }
     started = {**CLUSTER, "startingTime": "5"}
     read_letters(session, [DEAD], started, cursor="c", streaming=True)

@@ -441,6 +441,24 @@ def test_a_topic_made_anew_is_data_loss_unless_that_is_allowed(broker: BrokerThr
     assert query.step() == 0
 
 
+def test_a_topic_made_anew_while_a_query_runs_is_data_loss(broker: BrokerThread) -> None:
+    url = broker.url
+    publish(url, *numbered(20))
+    options = {"subscription": "s", "latestOffsetPollMs": 0, "maxEntriesPerTrigger": 5}
+    options |= {"pulsar__client__operationTimeoutMs": 1000}
+    query = Stream(url, startingOffsets="earliest", **options)
+    assert query.step() == 5
+    held = query.reader._progress()._cursors
+    assert held is not None
+    broker.delete_topic(TOPIC)
+    while not held._piles[TOPIC].failed:  # it looks for its topic, and there is none
+        time.sleep(0.02)
+    publish(url, *numbered(30, 50))
+    with pytest.raises(DataLossError, match="it or the topic was deleted"):
+        query.step()
+    query.reader.stop()
+
+
 def test_a_topic_deleted_before_it_was_read_is_data_loss(
     broker: BrokerThread, caplog: pytest.LogCaptureFixture
 ) -> None:

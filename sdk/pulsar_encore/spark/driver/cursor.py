@@ -29,6 +29,7 @@ log: Final = logging.getLogger("pulsar_encore.spark")
 _BUSY_S: Final = 20.0  # a driver that was killed has its connection closed by then
 _AGAIN_S: Final = 0.5
 _ACK_S: Final = 10.0
+_LOOK_S: Final = 0.2
 
 
 class Cursors:
@@ -55,6 +56,7 @@ class Cursors:
         self._options = options
         self._name: str = options.cursor.subscription
         self._links: dict[str, ConsumerLink] = {}
+        self._piles: dict[str, Pile] = {}  # what they say; of messages there are none
         self._acked: dict[str, Position] = {}
         self._was_there: set[str] = set()  # topics that had it before
         self._found: dict[str, Position] = {}  # where it was when it was taken
@@ -113,8 +115,21 @@ class Cursors:
                         "reads with it; stop that one, or name another subscription"
                     ) from error
                 await asyncio.sleep(_AGAIN_S)
-        link.start(Pile(asyncio.get_running_loop()))  # with a queue of 0 it asks for nothing
+        self._piles[topic] = pile = Pile(asyncio.get_running_loop())
+        link.start(pile)  # with a queue of 0 it asks for nothing
         return link
+
+    async def drop_failed(self) -> list[str]:
+        """Let go of those that are not attached again, because they or their topics were deleted:
+        what is made in their place has kept nothing.
+
+        Returns:
+            Their topics.
+        """
+        failed = [topic for topic, pile in self._piles.items() if pile.failed]
+        for topic in failed:
+            await self.forget(topic)
+        return failed
 
     @property
     def held(self) -> Container[str]:
@@ -136,8 +151,7 @@ class Cursors:
         Raises:
             TransportError: The brokers could not be asked.
         """
-        link = self._links.get(topic)
-        acked = None if link is None else await link.acked_position()
+        acked = await self._acked_position(topic)
         if acked is None:
             return False
         position = _position_of(acked)
@@ -146,6 +160,19 @@ class Cursors:
         # One that was made behind what was read has kept nothing.
         kept = topic in self._was_there or self._found[topic].order <= start.order
         return kept and position == Position(first, -1)
+
+    async def _acked_position(self, topic: str) -> MessageId | None:
+        """None where it cannot be told, as of one that is not attached again."""
+        link, pile = self._links.get(topic), self._piles.get(topic)
+        if link is None or pile is None:
+            return None
+        asked = asyncio.ensure_future(link.acked_position())
+        try:
+            while not asked.done() and not pile.failed:
+                await asyncio.wait([asked], timeout=_LOOK_S)
+            return asked.result() if asked.done() and not pile.failed else None
+        finally:
+            asked.cancel()
 
     async def commit(self, positions: Mapping[str, Position]) -> None:
         """Ack up to what the checkpoint holds; what fails is logged and counted."""
@@ -176,6 +203,10 @@ class Cursors:
 
     async def forget(self, topic: str) -> None:
         """The topic is no more."""
+        self._piles.pop(topic, None)
+        self._acked.pop(topic, None)
+        self._found.pop(topic, None)
+        self._was_there.discard(topic)
         link = self._links.pop(topic, None)
         if link is not None:
             await link.close()

@@ -128,6 +128,7 @@ class Progress:
             await self.commit(start)
         async with self._turn:
             last = await self._ends()
+            await self._drop_failed(start)
             await self._hold_new(last)
             spans = await self._spans(start, last)
             ends = self._take(spans) if limited else {t: each.end for t, each in spans.items()}
@@ -152,6 +153,15 @@ class Progress:
     def _note(self, last: Positions) -> None:
         for topic, position in last.items():
             self._furthest[topic] = later(position, self._furthest.get(topic, EARLIEST))
+
+    async def _drop_failed(self, start: Positions) -> None:
+        for topic in [] if self._cursors is None else await self._cursors.drop_failed():
+            begin = start.get(topic, EARLIEST)
+            if self._furthest.get(topic, EARLIEST).order > begin.order:
+                self._lost(
+                    f"{topic}: the subscription is not there any more: it or the topic was "
+                    f"deleted, and perhaps made again; messages behind {begin} may be gone"
+                )
 
     async def _hold_new(self, topics: Iterable[str]) -> None:
         """The subscription of topics that have come since; all of them is to be read."""

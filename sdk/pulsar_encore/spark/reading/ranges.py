@@ -104,6 +104,12 @@ class Pile:
         self._unread: list[NoDelivery] = []
         self._publishing = False
 
+    @property
+    def failed(self) -> bool:
+        """Nothing comes any more: its subscription is not attached again."""
+        with self._lock:
+            return self._error is not None
+
     def take(self, timeout_s: float) -> tuple[list[Came], Exception | None]:
         """All that is here, in order; waits for something, for so long at most."""
         with self._lock:
