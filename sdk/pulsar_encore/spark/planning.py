@@ -1,9 +1,9 @@
 """What a micro-batch takes of its topics, and how that is cut into tasks. Pure.
 
-Owns `Ledger`, `Span`, `admit` and `split`. A ledger that is closed never changes, so that what is
-planned from closed ledgers is planned the same after a crash. Limits are shared out by water
-filling: every topic gets the same share, what one cannot use goes to the others, and over several
-batches none starves.
+Owns `Ledger`, `Span`, `admit`, `Slicing` and `split`. A ledger that is closed never changes, so
+that what is planned from closed ledgers is planned the same after a crash. Limits are shared out
+by water filling: every topic gets the same share, what one cannot use goes to the others, and over
+several batches none starves.
 """
 
 from __future__ import annotations
@@ -98,6 +98,27 @@ class Span:
 
 def _mean(ledger: Ledger) -> float:
     return ledger.size / ledger.entries if ledger.entries > 0 else 0.0
+
+
+def may_be_gone(
+    start: Position, stored: Sequence[Ledger], entries: int | None, seen: Iterable[int] = ()
+) -> bool:
+    """Whether messages behind a position may be gone with their ledgers.
+
+    Brokers delete ledgers from the first on: what is stored has all behind `start` if it has its
+    ledger. One that is not there, though one before it is, held nothing.
+
+    Args:
+        start: What was read last.
+        stored: The topic's ledgers, in order; none where that is not known.
+        entries: How many the ledger of `start` had; None where nobody knows.
+        seen: Ledgers of the topic that held something when they were last looked at.
+    """
+    if start.ledger < 0 or not stored or stored[0].id <= start.ledger:
+        return False
+    if entries is None or start.batch_index >= 0 or start.entry < entries - 1:
+        return True
+    return any(start.ledger < each < stored[0].id for each in seen)
 
 
 # Admission
@@ -274,6 +295,38 @@ def water_fill(wants: Mapping[str, float], limit: float) -> dict[str, float]:
 # Tasks
 
 
+class Slicing(NamedTuple):
+    """How a batch is cut into tasks. A batch that is done again has to be cut as it was the first
+    time, whatever is known and chosen by then: rows are numbered by their place in their task.
+
+    Attributes:
+        parts: Tasks, at least, as far as there are entries.
+        most: Entries of a task at most; 0 for no such limit.
+        by_ledger: Cut between ledgers only.
+    """
+
+    parts: int = 1
+    most: int = 0
+    by_ledger: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.parts}:{self.most}:{'ledger' if self.by_ledger else 'entry'}"
+
+    @classmethod
+    def read(cls, text: str) -> Slicing:
+        """The slicing that was written so; none at all where nothing was.
+
+        Raises:
+            ValueError: It is not written so.
+        """
+        if not text:
+            return cls()
+        parts, most, unit = text.split(":")
+        if unit not in ("ledger", "entry"):
+            raise ValueError(f"cut by {unit!r}")
+        return cls(int(parts), int(most), unit == "ledger")
+
+
 def split(span: Span, parts: int, *, by_ledger: bool = False) -> list[tuple[Position, Position]]:
     """Cut a span into at most so many ranges of nearly as many entries each.
 
@@ -316,13 +369,13 @@ def _cuts_in(stretch: Stretch, taken: int, total: int, parts: int, made: int) ->
         yield Position(stretch.ledger, last)
 
 
-def shared_parts(entries: Mapping[str, int], parts: int, most: int | None) -> dict[str, int]:
+def shared_parts(entries: Mapping[str, int], parts: int, most: int = 0) -> dict[str, int]:
     """How many tasks each topic gets.
 
     Args:
         entries: To be read, by topic; 0 for what cannot be counted, which is one task.
         parts: Tasks in all, at least, as far as there are entries.
-        most: Entries of a task at most, or None.
+        most: Entries of a task at most; 0 for no such limit.
     """
     shared = dict.fromkeys(entries, 1)
     total = sum(entries.values())
@@ -335,7 +388,7 @@ def shared_parts(entries: Mapping[str, int], parts: int, most: int | None) -> di
             if entries[topic] <= shared[topic]:
                 break
             shared[topic] += 1
-    if most is not None:
+    if most:
         for topic, count in entries.items():
             shared[topic] = max(shared[topic], -(-count // most))
     return {topic: min(shared[topic], max(1, count)) for topic, count in entries.items()}

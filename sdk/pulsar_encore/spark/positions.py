@@ -73,9 +73,21 @@ def later(one: Position, other: Position) -> Position:
     return one if one.order >= other.order else other
 
 
-def offset_json(offsets: Offsets) -> dict[str, Any]:
-    """Offsets as Spark keeps them: a dict whose JSON text is the same for the same positions."""
-    return {"p": {topic: str(offsets[topic]) for topic in sorted(offsets)}, "v": VERSION}
+def offset_json(offsets: Offsets, slicing: str = "") -> dict[str, Any]:
+    """Offsets as Spark keeps them: a dict whose JSON text is the same for the same positions.
+
+    Args:
+        offsets: The positions.
+        slicing: How what ends there is cut into tasks, for `slicing_text`; nothing where it is not.
+    """
+    positions = {topic: str(offsets[topic]) for topic in sorted(offsets)}
+    cut = {"s": slicing} if slicing else {}
+    return {"p": positions, **cut, "v": VERSION}
+
+
+def slicing_text(value: Any) -> str:
+    """How the batch that ends at these offsets is cut, as it was given to `offset_json`."""
+    return str(value.get("s", "")) if isinstance(value, Mapping) else ""
 
 
 def read_offset(value: Any) -> dict[str, Position]:

@@ -7,25 +7,30 @@ take filters where `spark.sql.python.filterPushdown.enabled` is false, as it is 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from ..columns import chosen
+from ..errors import DataLossError
 from ..narrowing import Narrowing, narrowing_of
 from ..options import ReadOptions
-from ..planning import Span
+from ..planning import Span, may_be_gone
 from ..positions import EARLIEST, Position, later
 from ..reading.ranges import ReadRange
 from ..reading.task import read_range
 from ..reading.values.plan import ValuePlan
 from ..runtime import runtime
 from .cluster import Cluster, patiently
-from .edges import begin_of, check_topics, countable, end_of
-from .plans import ranges_of
+from .edges import begin_of, check_topics, countable, end_of, gone_text
+from .plans import ranges_of, slicing_of
+
+log: Final = logging.getLogger("pulsar_encore.spark")
 
 
 class PulsarBatchReader(DataSourceReader):
@@ -80,19 +85,35 @@ class PulsarBatchReader(DataSourceReader):
                 begin[topic] = await countable(cluster, topic, begin[topic])
             end[topic] = await end_of(cluster, options, topic, position)
         ledgers = await cluster.ledgers(begin)
+        for topic, stored in ledgers.items():
+            if may_be_gone(begin[topic], stored, None):
+                self._lost(gone_text(topic, begin[topic], stored[0].id))
         spans: dict[str, Span] = {}
         made_up: set[str] = set()  # topics whose end is a filter's word, and perhaps no entry
+        narrowed: set[str] = set()  # and those whose start is one
         for topic, start in begin.items():
             of_topic = ledgers.get(topic, ())
             first, stop = narrowing.span(start, later(start, end[topic]), of_topic)
             if stop != later(start, end[topic]):
                 made_up.add(topic)
+            if first != start:
+                narrowed.add(topic)
             per_entry = cluster.per_entry.get(topic, 1.0)
             spans[topic] = Span(first, later(first, stop), of_topic, per_entry)
+        slicing = slicing_of(options, (span.per_entry for span in spans.values()))
         return [
-            replace(each, is_end_stored=each.topic not in made_up)
-            for each in ranges_of(spans, numbers, options)
+            replace(
+                each,
+                is_end_stored=each.topic not in made_up,
+                is_kept=each.topic in narrowed,
+            )
+            for each in ranges_of(spans, numbers, slicing)
         ]
+
+    def _lost(self, text: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{text}. Set failOnDataLoss=false to read what there is")
+        log.warning("%s; what there is is read, as failOnDataLoss=false says", text)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range; see `reading.task.read_range`."""

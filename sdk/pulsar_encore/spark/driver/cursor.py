@@ -15,7 +15,7 @@ from typing import Final
 
 from ...client import Client, transport_of
 from ...errors import ConfigurationError, EncoreError, TransportError
-from ...exceptions import ConsumerBusy, TopicNotFound
+from ...exceptions import ConsumerBusy, NotAllowedError, TopicNotFound
 from ...ids import MessageId
 from ...options import ConsumerType, InitialPosition, Subscription
 from ...transport.base import AckPlan, ConsumerLink
@@ -45,14 +45,15 @@ class Cursors:
     """
 
     def __init__(self, client: Client, options: ReadOptions, admin: Admin | None) -> None:
-        if admin is None and not options.cursor.create:
-            raise ConfigurationError(
-                "subscriptionCreate=false needs admin.url: only the web service tells which "
-                "subscriptions there are"
-            )
         self._admin = admin
         assert options.cursor.subscription is not None
         self._transport = transport_of(client)
+        self._tells = admin is not None or self._transport.capabilities.name == "native"
+        if not (self._tells or options.cursor.create):
+            raise ConfigurationError(
+                "subscriptionCreate=false needs admin.url with pulsar.client.transport=stock: "
+                "only the web service tells which subscriptions there are"
+            )
         self._options = options
         self._name: str = options.cursor.subscription
         self._links: dict[str, ConsumerLink] = {}
@@ -95,14 +96,13 @@ class Cursors:
             initial_position=InitialPosition.Latest if begin is None else InitialPosition.Earliest,
             force_topic_creation=False,
         )
-        if self._admin is not None:
-            if self._name in (await self._admin.ledgers(topic)).subscriptions:
-                self._was_there.add(topic)
-            elif not self._options.cursor.create:
-                raise ConfigurationError(
-                    f"{topic} has no subscription {self._name!r}: check the name, or set "
-                    "subscriptionCreate=true"
-                )
+        if await self._is_there(topic):
+            self._was_there.add(topic)
+        elif not self._options.cursor.create:
+            raise ConfigurationError(
+                f"{topic} has no subscription {self._name!r}: check the name, or set "
+                "subscriptionCreate=true"
+            )
         until = asyncio.get_running_loop().time() + _BUSY_S
         while True:
             try:
@@ -118,6 +118,36 @@ class Cursors:
         self._piles[topic] = pile = Pile(asyncio.get_running_loop())
         link.start(pile)  # with a queue of 0 it asks for nothing
         return link
+
+    async def _is_there(self, topic: str) -> bool:
+        """Whether a topic has the subscription; False also where nobody can tell.
+
+        Without a web service a broker is asked for one of that name that is not durable, which it
+        refuses beside one that is.
+        """
+        if not self._tells:
+            return False
+        if self._admin is not None:
+            return self._name in (await self._admin.ledgers(topic)).subscriptions
+        asked = Subscription(
+            topics=(topic,),
+            subscription_name=self._name,
+            consumer_type=ConsumerType.Exclusive,
+            receiver_queue_size=0,
+            durable=False,
+            start_message_id=MessageId.latest,
+            force_topic_creation=False,
+        )
+        try:
+            link = await self._transport.subscribe(asked)
+        except (NotAllowedError, ConsumerBusy):
+            return True
+        await link.close()
+        return False
+
+    def was_there(self, topic: str) -> bool | None:
+        """Whether a topic that is held had the subscription before; None where nobody can tell."""
+        return topic in self._was_there if self._tells else None
 
     async def drop_failed(self) -> list[str]:
         """Let go of those that are not attached again, because they or their topics were deleted:
@@ -136,8 +166,8 @@ class Cursors:
         """Topics whose subscription is held."""
         return self._links
 
-    async def keeps(self, topic: str, start: Position, first: int) -> bool:
-        """Whether brokers have kept all behind `start`, whose ledger is gone.
+    async def keeps(self, topic: str, start: Position, first: int | None = None) -> bool:
+        """Whether brokers have kept all behind `start`, whose ledger may be gone.
 
         They have where the subscription is no further. A time-to-live or a quota that deletes what
         is not acked moves it; so does the end of a ledger that was acked to it, to the beginning of
@@ -146,7 +176,7 @@ class Cursors:
         Args:
             topic: Full name, of the partition if any.
             start: What was read last.
-            first: The first ledger that is stored.
+            first: The first ledger that is stored, where that is known.
 
         Raises:
             TransportError: The brokers could not be asked.
@@ -159,7 +189,8 @@ class Cursors:
             return True
         # One that was made behind what was read has kept nothing.
         kept = topic in self._was_there or self._found[topic].order <= start.order
-        return kept and position == Position(first, -1)
+        is_first = first is None or position.ledger == first
+        return kept and is_first and position.entry < 0
 
     async def _acked_position(self, topic: str) -> MessageId | None:
         """None where it cannot be told, as of one that is not attached again."""
@@ -188,18 +219,24 @@ class Cursors:
         # A cumulative ack within a batch undoes single ones behind it; up to the entry before does
         # not, and the rest of that entry is kept.
         entry = position.entry - (position.batch_index >= 0)
-        if position.ledger < 0 or entry < 0:
+        if position.ledger < 0:
             return
         try:
             receipt = self._links[topic].ack(AckPlan(0, (position.ledger, entry, 0, -1), [], []))
             if receipt is not None:
                 async with asyncio.timeout(_ACK_S):
                     await receipt
-        except (EncoreError, TimeoutError) as error:
-            self.errors += 1
-            log.warning("%s: %s is not acked yet: %s", topic, position, error)
+        except TimeoutError:
+            self._not_acked(topic, position, f"no answer within {_ACK_S:g} s")
+            return
+        except EncoreError as error:
+            self._not_acked(topic, position, error)
             return
         self._acked[topic] = position
+
+    def _not_acked(self, topic: str, position: Position, why: object) -> None:
+        self.errors += 1
+        log.warning("%s: %s is not acked yet: %s", topic, position, why)
 
     async def forget(self, topic: str) -> None:
         """The topic is no more."""

@@ -80,6 +80,20 @@ async def end_of(cluster: Cluster, options: ReadOptions, topic: str, last: Posit
     return last
 
 
+def gone_text(topic: str, start: Position, first: int) -> str:
+    """What is said of a topic whose messages are gone.
+
+    Args:
+        topic: Full name.
+        start: What was read last.
+        first: The first ledger that is stored.
+    """
+    return (
+        f"{topic}: messages behind {start} are gone, the first that is stored is in ledger "
+        f"{first}: retention or a backlog quota deleted them before they were read"
+    )
+
+
 def check_topics(edge: Edge, name: str, topics: dict[str, int]) -> None:
     """That positions are of topics that are read.
 

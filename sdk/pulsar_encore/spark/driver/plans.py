@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ..options import ReadOptions
-from ..planning import Span, shared_parts, split
+from ..planning import Slicing, Span, shared_parts, split
 from ..reading.ranges import ReadRange
 
 
+def slicing_of(options: ReadOptions, per_entry: Iterable[float]) -> Slicing:
+    """How a batch is cut, as the options say.
+
+    Args:
+        options: Of the read.
+        per_entry: Messages of an entry on average, of each topic: `maxRecordsPerPartition` is as
+            many entries as hold so many messages by the largest of them.
+    """
+    most = 0
+    if options.max_records is not None:
+        most = max(1, int(options.max_records / max(1.0, *per_entry, 1.0)))
+    return Slicing(options.min_partitions or 1, most, options.split == "ledger")
+
+
+def numbers_of(topics: Iterable[str]) -> dict[str, int]:
+    """Partition numbers, as the names of partitions have them; -1 without."""
+    found = {}
+    for topic in topics:
+        _, mark, number = topic.rpartition("-partition-")
+        found[topic] = int(number) if mark and number.isdigit() else -1
+    return found
+
+
 def ranges_of(
-    spans: Mapping[str, Span], numbers: Mapping[str, int], options: ReadOptions
+    spans: Mapping[str, Span], numbers: Mapping[str, int], slicing: Slicing
 ) -> list[ReadRange]:
     """The ranges of a batch: the same for the same spans.
 
     Args:
         spans: By full name of a topic or partition.
         numbers: Their partition numbers; -1 without.
-        options: Of the read.
+        slicing: How they are cut.
     """
     entries = {
         topic: sum(each.entries for each in span.stretches() or ())
@@ -25,10 +48,8 @@ def ranges_of(
         if not span.empty
     }
     ranges = []
-    for topic, parts in shared_parts(
-        entries, options.min_partitions or 1, _most_entries(spans, options)
-    ).items():
-        for start, end in split(spans[topic], parts, by_ledger=options.split == "ledger"):
+    for topic, parts in shared_parts(entries, slicing.parts, slicing.most).items():
+        for start, end in split(spans[topic], parts, by_ledger=slicing.by_ledger):
             passed = tuple(
                 (each.id, each.entries - 1)
                 for each in spans[topic].ledgers
@@ -36,11 +57,3 @@ def ranges_of(
             )
             ranges.append(ReadRange(topic, numbers.get(topic, -1), start, end, passed))
     return ranges
-
-
-def _most_entries(spans: Mapping[str, Span], options: ReadOptions) -> int | None:
-    """`maxRecordsPerPartition` in entries, by the largest average."""
-    if options.max_records is None:
-        return None
-    largest = max((span.per_entry for span in spans.values()), default=1.0)
-    return max(1, int(options.max_records / max(1.0, largest)))

@@ -10,17 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from ...client import Client
 from ...topic_names import base_name
 from ..errors import DataLossError
 from ..options import LATEST_WORD, SUBSCRIPTION_WORD, ReadOptions, edge_position
-from ..planning import Ledger, Quota, Span, admit
+from ..planning import Ledger, Quota, Slicing, Span, admit, may_be_gone
 from ..positions import EARLIEST, Position, later
+from ..reading.ranges import ReadRange
 from .cluster import Cluster, patiently
 from .cursor import Cursors
-from .edges import begin_of, check_topics, countable
+from .edges import begin_of, check_topics, countable, gone_text
+from .plans import numbers_of, ranges_of
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 
@@ -53,8 +56,9 @@ class Progress:
         self._furthest: Positions = {}  # of all that was seen of each topic
         self._asked_s = float("-inf")
         self._frozen: Positions | None = None
-        #: What was stored of each topic, as it was last known; nothing where nobody was asked.
-        self.stored: dict[str, tuple[Ledger, ...]] = {}
+        # What was stored of each topic, as it was last known; nothing where nobody was asked.
+        self._stored: dict[str, tuple[Ledger, ...]] = {}
+        self._seen: dict[str, list[int]] = {}  # ledgers that held something behind what was read
         self._waits_s: float | None = None  # since when there is less than a batch waits for
         self._warned: set[str] = set()
 
@@ -95,9 +99,12 @@ class Progress:
         if held is None:
             return EARLIEST if wanted is None else wanted
         # At the end a new one is where it should be, and one that was there holds what was not read
-        # yet. One in the first place of its topic may be new, or of a query that crashed before it
-        # was moved.
-        if wanted is None or said == LATEST_WORD or wanted == EARLIEST or held.entry >= 0:
+        # yet: also one of a query that crashed before it was moved to where it was to begin. Where
+        # nobody can tell, one that acked nothing yet is taken for a new one.
+        if wanted is None or said == LATEST_WORD or wanted == EARLIEST:
+            return held
+        was_there = self._cursors.was_there(topic)
+        if was_there or (was_there is None and held.entry >= 0):
             return held
         await self._cursors.commit({topic: wanted})
         return wanted
@@ -213,7 +220,7 @@ class Progress:
         found = await patiently(
             lambda: self.cluster.ledgers(topics), self._options, "ask for ledgers"
         )
-        self.stored |= found
+        self._stored |= found
         return found
 
     def _take(self, spans: Mapping[str, Span]) -> Positions:
@@ -270,22 +277,18 @@ class Progress:
         """A ledger that is gone and was not read to its end took messages with it."""
         admin = self.cluster.admin
         for topic, stored in ledgers.items():
-            start = begin[topic]
-            if start.ledger < 0 or not stored or any(each.id == start.ledger for each in stored):
-                continue
-            if stored[0].id < start.ledger:
-                continue  # an empty one between others, which is dropped
+            start, seen = begin[topic], self._seen.get(topic, [])
+            self._seen[topic] = [
+                each.id for each in stored if each.entries and each.id > start.ledger
+            ]
             entries = None if admin is None else admin.entries_of(start.ledger)
-            if entries is not None and start.batch_index < 0 and start.entry >= entries - 1:
+            if not may_be_gone(start, stored, entries, seen):
                 continue
             if entries is None and await self._kept(topic, start, stored[0].id):
                 continue
-            self._lost(
-                f"{topic}: messages behind {start} are gone, the first that is stored is in ledger "
-                f"{stored[0].id}: retention or a backlog quota deleted them before they were read"
-            )
+            self._lost(gone_text(topic, start, stored[0].id))
 
-    async def _kept(self, topic: str, start: Position, first: int) -> bool:
+    async def _kept(self, topic: str, start: Position, first: int | None = None) -> bool:
         cursors = self._cursors
         if cursors is None:
             return False
@@ -310,9 +313,55 @@ class Progress:
         if self._cursors is not None and self._options.cursor.commit != "none":
             await self._cursors.commit(positions)
 
-    async def ledgers(self, topics: Mapping[str, Position]) -> dict[str, tuple[Ledger, ...]]:
-        """For cutting into tasks: what is stored."""
-        return await self._ledgers(topics)
+    # The tasks of a batch
+
+    async def ranges(self, begin: Positions, end: Positions, slicing: Slicing) -> list[ReadRange]:
+        """The ranges of a batch, which may be done again after a crash: then nobody has looked yet
+        whether its messages are still there.
+
+        Args:
+            begin, end: Of the batch.
+            slicing: How it is cut.
+
+        Raises:
+            DataLossError: Something of it is gone, and ``failOnDataLoss`` is true.
+            TransportError: The brokers could not be asked, again and again.
+        """
+        moved = {
+            topic: position
+            for topic, position in end.items()
+            if position.order > begin.get(topic, EARLIEST).order
+        }
+        strict = self._options.fail_on_data_loss
+        async with self._turn:
+            known = all(topic in self._stored for topic in moved)
+            if slicing != Slicing() or (strict and not known):
+                await self._hold_new(moved)
+                ledgers = await self._ledgers(moved)
+                await self._check_ledgers(
+                    {topic: begin.get(topic, EARLIEST) for topic in moved}, ledgers
+                )
+            spans = {
+                topic: Span(
+                    begin.get(topic, EARLIEST),
+                    position,
+                    self._stored.get(topic, ()),
+                    self.cluster.per_entry.get(topic, 1.0),
+                )
+                for topic, position in moved.items()
+            }
+            kept = await self._kept_of(spans) if strict and self.cluster.admin is None else set()
+            return [
+                replace(each, is_kept=each.topic in kept)
+                for each in ranges_of(spans, numbers_of(spans), slicing)
+            ]
+
+    async def _kept_of(self, spans: Mapping[str, Span]) -> set[str]:
+        """Topics of which brokers have kept all behind a span's start, as far as they tell."""
+        answers = await asyncio.gather(
+            *(self._kept(topic, span.start) for topic, span in spans.items())
+        )
+        return {topic for topic, kept in zip(spans, answers, strict=True) if kept}
 
     async def close(self) -> None:
         """Give back what is held of the brokers."""

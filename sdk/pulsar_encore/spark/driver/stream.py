@@ -25,14 +25,15 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from ...errors import ConfigurationError
 from ..options import ReadOptions
-from ..planning import Span
-from ..positions import EARLIEST, offset_json, read_offset
+from ..planning import Slicing
+from ..positions import offset_json, read_offset, slicing_text
 from ..reading.ranges import ReadRange
 from ..reading.task import read_range
 from ..reading.values.plan import ValuePlan
 from ..runtime import Runtime, runtime
-from .plans import ranges_of
+from .plans import slicing_of
 from .progress import Progress
 
 _END_S: Final = 10.0
@@ -119,8 +120,16 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             TransportError: The brokers could not be asked.
         """
         limited = self._limited and not isinstance(limit, ReadAllAvailable)
-        work = self._progress().latest(read_offset(start), limited=limited)
-        return offset_json(self._here.call(work, "ask for the end of the topics"))
+        begin, progress = read_offset(start), self._progress()
+        work = progress.latest(begin, limited=limited)
+        end = self._here.call(work, "ask for the end of the topics")
+        # Offsets that differ are a batch to Spark, though there be nothing in it.
+        slicing = slicing_text(start) if end == begin else self._slicing(progress)
+        return offset_json(end, slicing)
+
+    def _slicing(self, progress: Progress) -> str:
+        slicing = slicing_of(self._options, progress.cluster.per_entry.values())
+        return "" if slicing == Slicing() else str(slicing)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is stored now is all that is read."""
@@ -129,29 +138,15 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The ranges of a batch; a batch that is done again gets the same messages."""
         begin, stop = read_offset(start), read_offset(end)
-        options, progress = self._options, self._progress()
-
-        async def plan() -> list[ReadRange]:
-            moved = {
-                topic: position
-                for topic, position in stop.items()
-                if position.order > begin.get(topic, EARLIEST).order
-            }
-            cuts = options.min_partitions is not None or options.max_records is not None
-            ledgers = await progress.ledgers(moved) if cuts and moved else progress.stored
-            per_entry = progress.cluster.per_entry
-            spans = {
-                topic: Span(
-                    begin.get(topic, EARLIEST),
-                    position,
-                    ledgers.get(topic, ()),
-                    per_entry.get(topic, 1.0),
-                )
-                for topic, position in moved.items()
-            }
-            return ranges_of(spans, numbers_of(spans), options)
-
-        return list(self._here.call(plan(), "plan a batch"))
+        try:
+            slicing = Slicing.read(slicing_text(end))
+        except ValueError as error:
+            raise ConfigurationError(
+                f"the checkpoint says {slicing_text(end)!r} of how a batch is cut into tasks, "
+                "which this release cannot read: run the release that wrote it"
+            ) from error
+        work = self._progress().ranges(begin, stop, slicing)
+        return list(self._here.call(work, "plan a batch"))
 
     def commit(self, end: dict[str, Any]) -> None:
         """A batch is in the checkpoint; what cannot be acked now is acked with the next one."""
@@ -169,12 +164,3 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of one range; see `reading.task.read_range`."""
         assert isinstance(partition, ReadRange)
         return read_range(self._options, self._schema, self._plan_of_values, partition)
-
-
-def numbers_of(topics: Any) -> dict[str, int]:
-    """Partition numbers, as the names of partitions have them; -1 without."""
-    found = {}
-    for topic in topics:
-        _, mark, number = topic.rpartition("-partition-")
-        found[topic] = int(number) if mark and number.isdigit() else -1
-    return found

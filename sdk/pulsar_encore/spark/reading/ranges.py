@@ -71,6 +71,8 @@ class ReadRange(InputPartition):
         end: Its last message.
         ledgers: Closed ones that it goes over, and the last entry of each; those that are known.
         is_end_stored: Its end is an entry that was there, and not a number in a filter.
+        is_kept: All behind its start is there, also if the ledger of its start is not, or the start
+            is a number in a filter.
     """
 
     topic: str
@@ -79,6 +81,7 @@ class ReadRange(InputPartition):
     end: Position
     ledgers: tuple[tuple[int, int], ...] = ()
     is_end_stored: bool = True
+    is_kept: bool = False
 
     def __str__(self) -> str:
         return f"{self.topic} behind {self.start} up to {self.end}"
@@ -388,20 +391,24 @@ class Fetch:
         if wanted.is_end_stored:
             known.append(wanted.end.place)
         passed = {ledger for ledger, entry in known if last < (ledger, entry) and ledger < place[0]}
-        if not passed:
-            return
-        if self._connection.admin_url is None:
-            # Behind an entry that is there a new cursor is at that; else in the next ledger.
-            new = self._first is None and last[1] >= 0
-            gone = passed if new and self._acked(_OPEN_S)[0] > wanted.end.ledger else set()
-        else:
-            gone = passed - self._runtime.call(
-                self._ledgers(), f"ledgers of {wanted.topic}", _OPEN_S
-            )
+        gone, known_to = set(), "was not read to its end"
+        if self._connection.admin_url is not None:
+            if passed:
+                gone = passed - self._runtime.call(
+                    self._ledgers(), f"ledgers of {wanted.topic}", _OPEN_S
+                )
+        elif self._first is None and last[0] >= 0:
+            # A new cursor is in the ledger of its place, or before it, if that ledger is there;
+            # else in the first that is.
+            at = self._acked(_OPEN_S)[0]
+            gone = {ledger for ledger in passed if ledger < at}
+            if not gone and last[0] < at and not wanted.is_kept:
+                gone = {last[0]}
+                known_to = "nobody knows whether it was read to its end (admin.url would tell)"
         if gone:
             self._lost(
-                f"{wanted}: ledger {min(gone)} is gone, and was not read to its end: retention or "
-                "a backlog quota deleted it, or the topic was deleted and made again"
+                f"{wanted}: ledger {min(gone)} is gone, and {known_to}: retention or a backlog "
+                "quota deleted it, or the topic was deleted and made again"
             )
 
     async def _ledgers(self) -> set[int]:
