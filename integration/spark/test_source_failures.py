@@ -127,14 +127,16 @@ def trimmed(pulsar: Server, admin: Admin, topic: str, *, expiring: bool) -> None
     until(lambda: len(admin.internal_stats(topic)["ledgers"]) == 1, "the first ledger trimmed")
 
 
+@pytest.mark.parametrize("web", [True, False])
 @pytest.mark.parametrize("restarted", [True, False])
 @pytest.mark.parametrize("expiring", [True, False])
 def test_a_subscription_whose_first_ledger_is_gone(
-    pulsar: Server, admin: Admin, topic: str, expiring: bool, restarted: bool
+    pulsar: Server, admin: Admin, topic: str, expiring: bool, restarted: bool, web: bool
 ) -> None:
     """Read to its end it is no loss; with messages that expired it is, also of a running query."""
     publish(pulsar, topic, range(10))
     options: dict[str, Any] = {"startingOffsets": "earliest", "subscription": "s"}
+    options["admin_url"] = web
     query = Query(pulsar, topic, **options)
     assert query.run() == bodies(10)
     assert query.run() == []  # what was read is acked
@@ -144,7 +146,7 @@ def test_a_subscription_whose_first_ledger_is_gone(
     if restarted:
         query = Query(pulsar, topic, query.offset, **options)
     if expiring:
-        with pytest.raises(DataLossError, match=r"messages behind .* are gone"):
+        with pytest.raises(DataLossError, match=r"messages behind .* are gone|ledger \d+ is gone"):
             query.run()
     else:
         assert query.run() == bodies(20, 25)
@@ -183,6 +185,70 @@ def test_ledgers_that_go_between_plan_and_read_are_data_loss(
     with pytest.raises(DataLossError, match=r"ledger \d+ is gone"):
         rows_of(reader, [whole])
     assert values(rows_of(allowing, [whole])) == bodies(10, 20)
+
+
+@pytest.mark.parametrize("web", [True, False])
+def test_ledgers_that_go_before_a_batch_is_done_again_are_data_loss(
+    pulsar: Server, admin: Admin, topic: str, web: bool
+) -> None:
+    publish(pulsar, topic, range(10))
+    options: dict[str, Any] = {"startingOffsets": "earliest", "admin_url": web}
+    query = Query(pulsar, topic, maxEntriesPerTrigger=5, **options)
+    begin = query.reader.latestOffset(query.offset, query.reader.getDefaultReadLimit())
+    admin.create_subscription(topic, "keep")
+    admin.unload(topic)
+    publish(pulsar, topic, range(10, 20))
+    again = Query(pulsar, topic, begin, **options)
+    end = again.reader.latestOffset(begin, again.reader.getDefaultReadLimit())
+    admin.skip_all(topic, "keep")
+    admin.trim(topic)
+    until(lambda: len(admin.internal_stats(topic)["ledgers"]) == 1, "the first ledger trimmed")
+    # What Spark does first after a crash; nothing is asked for before.
+    reader = Query(pulsar, topic, begin, **options).reader
+    with pytest.raises(DataLossError, match=r"messages behind .* are gone|ledger \d+ is gone"):
+        rows_of(reader, reader.partitions(begin, end))
+    allowing = Query(pulsar, topic, begin, failOnDataLoss="false", **options).reader
+    assert values(rows_of(allowing, allowing.partitions(begin, end))) == bodies(10, 20)
+
+
+@pytest.mark.parametrize("web", [True, False])
+def test_a_batch_that_begins_in_a_ledger_that_is_gone_is_data_loss(
+    pulsar: Server, admin: Admin, topic: str, web: bool
+) -> None:
+    sent = publish(pulsar, topic, range(10))
+    admin.create_subscription(topic, "keep")
+    admin.unload(topic)
+    publish(pulsar, topic, range(10, 20))
+    options = {
+        "startingOffsets": json.dumps({topic: f"{sent[3].ledger_id()}:3"}),
+        "admin_url": web,
+    }
+    assert values(read(pulsar, topic, **options)) == bodies(3, 20)
+    admin.skip_all(topic, "keep")
+    admin.trim(topic)
+    until(lambda: len(admin.internal_stats(topic)["ledgers"]) == 1, "the first ledger trimmed")
+    with pytest.raises(DataLossError, match=r"messages behind .* are gone|ledger \d+ is gone"):
+        read(pulsar, topic, **options)
+    assert values(read(pulsar, topic, failOnDataLoss="false", **options)) == bodies(10, 20)
+
+
+@pytest.mark.parametrize("web", [True, False])
+def test_the_backlog_of_a_subscription_that_was_there_is_read(
+    pulsar: Server, admin: Admin, topic: str, web: bool
+) -> None:
+    """Also of one that never acked anything, though a new one would begin further on."""
+    publish(pulsar, topic, range(10))
+    admin.create_subscription(topic, "s")
+    publish(pulsar, topic, range(10, 20))
+    options: dict[str, Any] = {"startingTime": int(time.time() * 1000) + 60_000, "admin_url": web}
+    options["startingOffsetsByTimestampStrategy"] = "latest"
+    query = Query(pulsar, topic, subscription="s", **options)
+    assert query.run() == bodies(20)
+    query.stop()
+    query = Query(pulsar, topic, subscription="new", **options)
+    publish(pulsar, topic, range(20, 25))
+    assert query.run() == bodies(20, 25)
+    query.stop()
 
 
 @pytest.mark.parametrize("web", [True, False])

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from pulsar_encore.spark.planning import (
     Ledger,
     Quota,
+    Slicing,
     Span,
     admit,
+    may_be_gone,
     shared_parts,
     split,
     water_fill,
@@ -246,3 +248,33 @@ def test_tasks_are_at_least_so_many_as_far_as_there_are_entries(
         if most is not None:
             assert -(-count // shared[topic]) <= most
     assert sum(shared.values()) >= min(parts, sum(max(1, count) for count in counts.values()))
+
+
+LEDGERS = (Ledger(7, 5, 50, True), Ledger(9, 0, 0, True), Ledger(12, 3, 30, False))
+
+
+@pytest.mark.parametrize(
+    ("start", "entries", "seen", "gone"),
+    [
+        (EARLIEST, None, (), False),
+        (Position(7, 2), None, (), False),
+        (Position(8, 2), None, (), False),  # behind the first that is stored: it held nothing
+        (Position(5, 2), None, (), True),
+        (Position(5, 2), 4, (), True),
+        (Position(5, 3), 4, (), False),
+        (Position(5, 3, 0), 4, (), True),
+        (Position(5, 3), 4, (6,), True),  # it was read to its end, and the next was not
+        (Position(5, 3), 4, (7, 12), False),
+    ],
+)
+def test_what_may_be_gone_with_ledgers(
+    start: Position, entries: int | None, seen: tuple[int, ...], gone: bool
+) -> None:
+    assert may_be_gone(start, LEDGERS, entries, seen) is gone
+    assert not may_be_gone(start, (), entries, seen)  # nobody was asked
+
+
+@pytest.mark.parametrize("slicing", [Slicing(), Slicing(7), Slicing(1, 90, True)])
+def test_a_slicing_is_read_as_it_was_written(slicing: Slicing) -> None:
+    assert Slicing.read(str(slicing)) == slicing
+    assert Slicing.read("") == Slicing()

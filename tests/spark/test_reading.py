@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 from reading_kit import TOPIC, Stream, numbered, publish, read_batch, read_ranges, source
 
@@ -439,6 +439,63 @@ def test_a_topic_made_anew_is_data_loss_unless_that_is_allowed(broker: BrokerThr
         Stream(url, checkpoint).step()
     query = Stream(url, checkpoint, failOnDataLoss="false")
     assert query.step() == 0
+
+
+@pytest.mark.parametrize("changed", [{}, {"minPartitions": 7, "maxRecordsPerPartition": 1}])
+def test_a_batch_that_is_done_again_is_cut_as_it_was(url: str, changed: dict[str, int]) -> None:
+    """Whatever is known by then: rows of a task are numbered, and dropped where they have been."""
+    for size in (50, 1, 1, 7):
+        publish(url, *numbered(100), batch=size)
+    options = {"startingOffsets": "earliest", "maxRecordsPerPartition": 40, "latestOffsetPollMs": 0}
+    options |= {"maxEntriesPerTrigger": 60}
+    query = Stream(url, **options)
+    begin = query.offset
+    for _ in range(2):
+        end = query.reader.latestOffset(begin, query.reader.getDefaultReadLimit())
+        publish(url, *numbered(30), batch=10)
+        cut = query.reader.partitions(begin, end)
+        assert len(cut) > 1
+        again = Stream(url, begin, **(options | changed))  # a driver that knows nothing
+        assert again.reader.partitions(begin, end) == cut
+        again.reader.stop()
+        begin = end
+    assert query.reader.latestOffset(begin, ReadMaxRows(1)) != begin
+    query.reader.stop()
+
+
+def test_an_offset_that_says_unknown_things_of_tasks_is_one_sentence(url: str) -> None:
+    publish(url, b"a")
+    query = Stream(url, startingOffsets="earliest")
+    end = query.reader.latestOffset(query.offset, ReadAllAvailable())
+    with pytest.raises(encore.ConfigurationError, match="how a batch is cut into tasks"):
+        query.reader.partitions(query.offset, {**end, "s": "of the moon"})
+
+
+@pytest.mark.parametrize("transport", ["native", "stock"])
+def test_a_subscription_that_is_not_to_be_made_is_asked_for(url: str, transport: str) -> None:
+    """Without a web service only the native engine can tell."""
+    publish(url, b"a")
+    options = {"subscription": "s", "subscriptionCreate": "false"}
+    options["pulsar__client__transport"] = transport
+    wrong = "has no subscription 's'" if transport == "native" else "needs admin.url with"
+    with pytest.raises(encore.ConfigurationError, match=wrong):
+        Stream(url, **options)
+
+
+def test_the_backlog_of_a_subscription_that_acked_nothing_is_not_skipped(url: str) -> None:
+    publish(url, *numbered(5))
+    Stream(url, startingOffsets="earliest", subscription="s").reader.stop()
+    later_ms = int(time.time() * 1000) + 1
+    while time.time() * 1000 < later_ms:
+        time.sleep(0.001)
+    publish(url, *numbered(5, 5))
+    options = {"startingTime": later_ms, "latestOffsetPollMs": 0}
+    query = Stream(url, subscription="s", **options)
+    assert query.run().values() == numbered(10)
+    query.reader.stop()
+    query = Stream(url, subscription="new", **options)
+    assert query.run().values() == numbered(5, 5)
+    query.reader.stop()
 
 
 def test_a_topic_made_anew_while_a_query_runs_is_data_loss(broker: BrokerThread) -> None:
