@@ -33,9 +33,11 @@ from pulsar_encore.exceptions import (
 from pulsar_encore.ids import MessageId
 from pulsar_encore.options import ConsumerType
 from pulsar_encore.transport.base import AckPlan
+from pulsar_encore.transport.native.consumer import link as link_module
 from pulsar_encore.transport.native.consumer import source
 from pulsar_encore.transport.native.consumer.permits import Permits
 from pulsar_encore.transport.native.settings import Settings
+from pulsar_encore.wire import compress
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.entries import encode_batch, encode_body
 
@@ -167,6 +169,30 @@ def test_the_window_shrinks_to_the_bytes_allowed() -> None:
     permits.due()
     assert permits.window == 10
     assert permits.open <= 16
+
+
+def test_what_is_small_on_its_way_and_large_here_counts_as_it_is_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a queue of a thousand messages that are mostly zeros fills the memory."""
+    size, most = 1 << 20, 8 << 20
+    monkeypatch.setattr(link_module, "MOST_BYTES", most)
+
+    async def main() -> None:
+        rig = Rig()
+        packed = {"compression": pb.ZLIB, "uncompressed_size": size}
+        rig.store(*[compress(pb.ZLIB, bytes(size))] * 60, **packed)
+        link, sink = await opened(rig, receiver_queue_size=1000)
+        taken = 0
+        while taken < 60:
+            came = len(sink.deliveries) - taken
+            assert 0 < came <= (most // size if taken else 16)  # before it is known how large
+            taken += came
+            link.consumed(0, came)
+            await settle()
+        assert all(payload == bytes(size) for payload in sink.payloads)
+
+    run(main())
 
 
 def test_entries_are_redelivered_by_id_and_at_once() -> None:

@@ -123,6 +123,8 @@ class EntryReader:
         self._origin = origin
         self._decryption = decryption
         self._max_size = max_size
+        #: Bytes that payloads have more than on their way, since it was last set to 0.
+        self.grown: int = 0
         # Of the last plain message: the bytes up to its sequence id, where that is, how wide, and
         # the publish time behind it.
         self._head = _NO_SIZE
@@ -312,6 +314,7 @@ class EntryReader:
         except CodecError as error:
             # Readable elsewhere, or after an install: the application decides what becomes of it.
             return Unreadable(self._origin, body, metadata, error)
+        self.grown += max(0, len(clear) - len(payload))
         if not metadata.HasField("num_messages_in_batch"):
             return PlainMessage(self._origin, body, metadata, bytes(clear))
         batch = Batch(self._origin, body, bytes(clear), metadata)

@@ -75,7 +75,7 @@ class Permits:
         Args:
             charged: What the broker counted down.
             delivered: Messages of it that will be consumed; the others are at once.
-            size: Bytes of the entry.
+            size: Bytes of the entry, as it is held.
         """
         self._open -= charged
         self._held += delivered

@@ -320,21 +320,29 @@ class Source:
         except EntryError as error:
             self._broken(ledger, entry, error)
             return
+        size = end - at
+        if self._reader.grown:
+            size += self._grown()
         place = self._place
         if epoch < self._epoch or (
             place is not None and place.is_before(ledger, entry) and not self._owes(opened)
         ):
-            self.permits.arrived(_charged(opened, ack_set), 0, end - at)
+            self.permits.arrived(_charged(opened, ack_set), 0, size)
         elif isinstance(opened, PlainMessage):
             self._plain += 1  # counted together, at the end of the read
-            self._plain_bytes += end - at
+            self._plain_bytes += size
             self._arrived.append(
                 Delivery(self.number, ledger, entry, 0, redelivery_count, _ONLY, (opened,))
             )
         elif isinstance(opened, Opened):
-            self._batch(ledger, entry, redelivery_count, ack_set, opened, end - at)
+            self._batch(ledger, entry, redelivery_count, ack_set, opened, size)
         else:
-            self._special(ledger, entry, redelivery_count, ack_set, opened, end - at)
+            self._special(ledger, entry, redelivery_count, ack_set, opened, size)
+
+    def _grown(self) -> int:
+        """What decompressed payloads take more than on their way: they are held in clear."""
+        grown, self._reader.grown = self._reader.grown, 0
+        return grown
 
     def _owes(self, opened: Read) -> bool:
         """Whether it is a piece of a message of which pieces were lost with a connection."""
@@ -483,7 +491,7 @@ class Source:
             self._ack(list(joined.places))
             self._pass(ledger, entry, Unread.BROKEN)
             return
-        self.permits.arrived(1, 1, size)
+        self.permits.arrived(1, 1, size + self._grown())
         self._arrived.append(
             Delivery(
                 self.number,
