@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import threading
 import time
 from collections import Counter
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from failing_kit import MADE, expire, hidden, pass_time, slow_read
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
 from reading_kit import TOPIC, Stream, numbered, publish, read_batch, read_ranges, source
 
 import pulsar_encore as encore
@@ -390,3 +392,19 @@ def test_a_client_that_cannot_be_pickled_is_made_where_it_is_used(url: str) -> N
         pickle.dumps(MADE)
     with pytest.raises(encore.ConfigurationError, match=r"must return a pulsar_encore\.Client"):
         read_batch(url, clientFactory="failing_kit:no_client")
+
+
+def test_what_cannot_be_unpacked_here_is_an_error_that_names_it_or_is_left_out(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(url, b"a")
+    sent = publish(url, b"b" * 500, compression_type=encore.CompressionType.LZ4)
+    publish(url, b"c")
+    place = f"{sent[0].ledger_id()}:{sent[0].entry_id()}"
+    monkeypatch.setitem(sys.modules, "cramjam", None)  # what unpacks it is not installed
+    with pytest.raises(DataLossError, match=rf"{place} of {TOPIC} cannot be read here: .*cramjam"):
+        read_batch(url)
+    assert [row["value"] for row in read_batch(url, failOnDataLoss="false")] == [b"a", b"c"]
+    assert f"{place} of {TOPIC} cannot be read here" in caplog.text
+    schema = StructType([each for each in source(url).schema() if each.name == "__topic"])
+    assert len(read_batch(url, schema)) == 3  # nobody asked for values

@@ -37,6 +37,7 @@ from ...transport.base import (
     Unread,
     singly,
 )
+from ...transport.native.consumer.messages import Unreadable
 from ..admin import Admin
 from ..connecting import Connection
 from ..errors import DataLossError, StalledError
@@ -184,6 +185,8 @@ class Fetch:
         wanted: The range.
         reading: How it is read.
         fail_on_loss: Whether what is missing is an error.
+        reads_values: Whether values are looked at; else an entry that cannot be unpacked here is
+            as good as any.
     """
 
     def __init__(
@@ -194,12 +197,14 @@ class Fetch:
         reading: Reading,
         *,
         fail_on_loss: bool,
+        reads_values: bool = True,
     ) -> None:
         self._runtime = runtime
         self._connection = connection
         self._wanted = wanted
         self._reading = reading
         self._fail_on_loss = fail_on_loss
+        self._reads_values = reads_values
         self._transport = transport_of(runtime.client(connection))
         native = self._transport.capabilities.name == "native"
         self._cutter = Cutter(wanted.start, wanted.end, whole=native)
@@ -339,10 +344,21 @@ class Fetch:
                 self._looks_back(NoDelivery(each.ledger, each.entry, Unread.SEALED))
                 continue
             cut = cutter.take(each)
-            if cut is not None:
+            if cut is not None and not (self._reads_values and self._is_unreadable(each)):
                 cuts.append(cut)
         self._consumed(source, count)
         return cuts
+
+    def _is_unreadable(self, delivery: Delivery) -> bool:
+        """Whether it cannot be unpacked, for want of a codec, and is left out for that."""
+        messages = delivery.messages
+        if not (isinstance(messages, tuple) and isinstance(messages[0], Unreadable)):
+            return False
+        self._lost(
+            f"{delivery.ledger}:{delivery.entry} of {self._wanted.topic} cannot be read here: "
+            f"{messages[0].error}"
+        )
+        return True
 
     def _consumed(self, source: int, count: int) -> None:
         link = self._link

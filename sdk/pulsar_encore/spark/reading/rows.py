@@ -82,7 +82,8 @@ class Rows:
             (_GATHER[key], gathered) for key, gathered in self._gathered.items() if key in _GATHER
         ]
         self._payloads = Payloads()
-        self._has_values = any(each.name not in keys for each in self._arrow)
+        #: Whether values are looked at, and not only what is beside them.
+        self.has_values: bool = any(each.name not in keys for each in self._arrow)
 
     def add(self, cuts: Iterable[Cut]) -> Iterator[pa.RecordBatch]:
         """Gather some messages; gives the record batches that are full."""
@@ -98,7 +99,7 @@ class Rows:
             yield self.flush()
 
     def _add(self, block: Block) -> None:
-        if not self._has_values:  # not even looked at: it may be one that nobody can read
+        if not self.has_values:  # not even looked at: it may be one that nobody can read
             self._payloads.add([None] * block.count)
         elif block.plain is not None:
             self._payloads.add_plain(block.plain)
@@ -124,7 +125,7 @@ class Rows:
         payloads, self._payloads = self._payloads, Payloads()
         made: dict[str, pa.Array] = {}
         kept: list[bool] | None = None
-        if self._has_values:
+        if self.has_values:
             made, kept = self._values.columns(payloads)
         arrays = []
         for field in self._arrow:

@@ -55,6 +55,7 @@ def read_range(
         wanted,
         options.reading,
         fail_on_loss=options.fail_on_data_loss,
+        reads_values=rows.has_values,
     )
     with closing(iter(fetch)) as piles:  # also where Spark stops reading half-way
         for cuts in piles:

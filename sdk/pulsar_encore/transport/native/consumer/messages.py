@@ -177,16 +177,16 @@ class Unreadable(PlainMessage):
         error: Why.
     """
 
-    __slots__ = ("_error",)
+    __slots__ = ("error",)
 
     def __init__(
         self, origin: Origin, body: bytes, metadata: pb.MessageMetadata, error: Exception
     ) -> None:
         super().__init__(origin, body, metadata, b"")
-        self._error = error
+        self.error: Exception = error
 
     def data(self) -> bytes:
-        raise self._error.with_traceback(None)
+        raise self.error.with_traceback(None)
 
     def length(self) -> int:
         return len(self.body) - 4 - int(_U32.unpack_from(self.body)[0])
