@@ -408,3 +408,21 @@ def test_what_cannot_be_unpacked_here_is_an_error_that_names_it_or_is_left_out(
     assert f"{place} of {TOPIC} cannot be read here" in caplog.text
     schema = StructType([each for each in source(url).schema() if each.name == "__topic"])
     assert len(read_batch(url, schema)) == 3  # nobody asked for values
+
+
+def test_a_topic_deleted_between_plan_and_read_is_data_loss(
+    broker: BrokerThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(broker.url, *numbered(5))
+    options = {"pulsar__client__operationTimeoutMs": 1000}
+    strict, allowing = (
+        source(broker.url, startingOffsets="earliest", failOnDataLoss=each, **options)
+        for each in ("true", "false")
+    )
+    reader, other = strict.reader(strict.schema()), allowing.reader(allowing.schema())
+    ranges = reader.partitions()
+    broker.delete_topic(TOPIC)
+    with pytest.raises(DataLossError, match="the topic was deleted"):
+        read_ranges(reader, ranges)
+    assert read_ranges(other, ranges) == []
+    assert "the topic was deleted" in caplog.text

@@ -609,3 +609,19 @@ def test_wherever_it_is_cut_each_chunked_message_is_read_once(url: str, parts: i
     bodies = [bytes([number]) * (150_000 if number % 2 else 10) for number in range(7)]
     publish(url, *bodies, chunking_enabled=True)
     assert values(read_batch(url, minPartitions=parts)) == bodies
+
+
+def test_a_topic_that_was_read_to_its_end_may_be_deleted_and_made_again(
+    broker: BrokerThread,
+) -> None:
+    url = broker.url
+    options = {"topicsPattern": "persistent://public/default/of-.*", "latestOffsetPollMs": 0}
+    publish(url, *numbered(5), topic="of-one")
+    publish(url, *numbered(5), topic="of-two")
+    query = Stream(url, startingOffsets="earliest", partitionDiscoveryIntervalMs=0, **options)
+    assert len(query.run().rows) == 10
+    broker.delete_topic("persistent://public/default/of-one")
+    assert query.step() == 0
+    publish(url, *numbered(3, 50), topic="of-one")
+    assert query.run().values()[10:] == numbered(3, 50)
+    query.reader.stop()

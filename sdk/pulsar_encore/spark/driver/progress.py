@@ -54,6 +54,7 @@ class Progress:
         self._listed_s = float("-inf")
         self._last: Positions = {}
         self._furthest: Positions = {}  # of all that was seen of each topic
+        self._ended: dict[str, Position] = {}  # deleted when all up to there had been read
         self._asked_s = float("-inf")
         self._frozen: Positions | None = None
         # What was stored of each topic, as it was last known; nothing where nobody was asked.
@@ -250,7 +251,7 @@ class Progress:
             position = last.get(topic, EARLIEST)
             if position == EARLIEST:
                 self._check_gone(topic, start, is_there=topic in last)
-            elif position.place < start.place:
+            elif position.place < start.place and not self._is_anew(topic, start):
                 self._lost(
                     f"{topic} ends at {position} and was read up to {start}: it was deleted and "
                     "made again, or its last messages were lost"
@@ -265,7 +266,10 @@ class Progress:
                 "deleted, or the options name others now. Whether it was read to its end is not "
                 "known"
             )
-        elif furthest.order > start.order:
+        elif furthest.order <= start.order:
+            if not is_there:
+                self._ended[topic] = start
+        else:
             self._lost(
                 f"{topic} {'is empty' if is_there else 'was deleted'}, and its messages behind "
                 f"{start} were not read; it went up to {furthest}"
@@ -282,14 +286,22 @@ class Progress:
                 each.id for each in stored if each.entries and each.id > start.ledger
             ]
             entries = None if admin is None else admin.entries_of(start.ledger)
+            if self._is_anew(topic, start):
+                continue
             if not may_be_gone(start, stored, entries, seen):
                 continue
             if entries is None and await self._kept(topic, start, stored[0].id):
                 continue
             self._lost(gone_text(topic, start, stored[0].id))
 
+    def _is_anew(self, topic: str, start: Position) -> bool:
+        """Whether it was deleted, with all of it read, and none was read of one made since."""
+        return self._ended.get(topic) == start
+
     async def _kept(self, topic: str, start: Position, first: int | None = None) -> bool:
         cursors = self._cursors
+        if self._is_anew(topic, start):
+            return True
         if cursors is None:
             return False
         return await patiently(

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import InputPartition
 
 from ...client import transport_of
 from ...errors import TransportError
-from ...exceptions import CryptoError
+from ...exceptions import CryptoError, TopicNotFound
 from ...ids import MessageId
 from ...options import ConsumerCryptoFailureAction, ConsumerType, Subscription
 from ...transport.base import (
@@ -231,6 +231,8 @@ class Fetch:
         try:
             self._open()
             yield from self._piles()
+        except TopicNotFound as error:
+            self._lost(f"{self._wanted}: the topic was deleted", error)
         finally:
             self.close()
             if self._sealed:
@@ -569,9 +571,9 @@ class Fetch:
             "messages out, CONSUME to read their bytes as they are"
         )
 
-    def _lost(self, text: str) -> None:
+    def _lost(self, text: str, cause: Exception | None = None) -> None:
         if self._fail_on_loss:
             raise DataLossError(
                 f"{text}. Set failOnDataLoss=false to go on without what cannot be read"
-            )
+            ) from cause
         log.warning("%s; it goes on, as failOnDataLoss=false says", text)
