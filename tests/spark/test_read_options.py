@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from pulsar_encore import ConfigurationError
+from pulsar_encore.spark import PulsarDataSource
+from pulsar_encore.spark.admin import Admin
 from pulsar_encore.spark.options import ReadOptions, edge_position, read_options
 from pulsar_encore.spark.positions import EARLIEST, LATEST, Position
 
@@ -95,8 +97,19 @@ def test_options_go_to_tasks_and_back_and_show_no_secret() -> None:
         ({"startingTime": str(1 << 63)}, "startingTime must be in ms since the epoch"),
         ({"endingOffsets": "latest"}, "an option of spark.read only"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "is more than"),
-        ({"service.url": "localhost"}, "service_url must look like"),
+        ({"service.url": "localhost"}, "service.url must look like"),
+        ({"pulsar.client.transport": "x"}, "pulsar.client.transport must be one of"),
         ({"clientFactory": "nothing"}, "module:function"),
+        ({"clientFactory": "os:getcwd"}, "clientFactory os:getcwd was called with"),
+        ({"pulsar.client.authPluginClassName": "AuthenticationToken"}, "token must be token:..."),
+        ({"startingOffsets": '{"orders": "é"}'}, "startingOffsets of orders must be"),
+        ({"startingOffsets": '{"a":' * 9000}, "JSON object, got "),
+        ({"startingTime": "1_0"}, "startingTime must be in ms since the epoch"),
+        ({"startingTime": "9" * 5000}, "startingTime must be in ms since the epoch"),
+        ({"maxEntriesPerTrigger": "9" * 5000}, "(5002 characters)"),
+        ({"pollTimeoutMs": "0"}, "at least 1 ms"),
+        ({"pollTimeoutMs": "9" * 400 + "h"}, "pollTimeoutMs must be a time such as"),
+        ({"maxBytesPerTrigger": "9" * 5000, "admin.url": "http://h"}, "a number of bytes such as"),
         ({"pulsar.client.authParams": "token:x"}, "needs pulsar.client.authPluginClassName"),
         ({"pulsar.client.authPluginClassName": "Kerberos"}, "is not known here"),
         ({"includeMetadata": " "}, "must not be blank"),
@@ -121,7 +134,7 @@ def test_what_is_wrong_is_said_in_a_sentence(given: dict[str, str], said: str) -
         read = read_options({**base, **given}, streaming=True)
         read.connection.open()
     assert said in str(error.value)
-    assert "\n" not in str(error.value)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 500
 
 
 @pytest.mark.parametrize(
@@ -149,6 +162,30 @@ def test_an_option_of_streams_is_refused_in_a_batch(name: str) -> None:
     value = "eager" if name == "cursorCommit" else "5"
     with pytest.raises(ConfigurationError, match=rf"{name} is an option of spark\.readStream only"):
         options(streaming=False, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("value_format", "nested", "said"),
+    [("json", "a " + "ARRAY<" * 9000, "types in types"), ("avro", '{"type":' * 9000, "no Avro")],
+    ids=["json", "avro"],
+)
+def test_a_schema_without_end_is_refused(value_format: str, nested: str, said: str) -> None:
+    given = {"service.url": URL, "topic": "orders", "valueformat": value_format}
+    with pytest.raises(ConfigurationError, match=said):
+        PulsarDataSource({**given, "valueschema": nested}).schema()
+
+
+@pytest.mark.parametrize("url", ["ftp://h", "http://", "http://h:99999", "http://[::"])
+def test_a_web_address_that_is_none_is_called_by_its_option(url: str) -> None:
+    read = read_options({"service.url": URL, "topic": "a", "admin.url": url}, streaming=True)
+    with pytest.raises(ConfigurationError, match=r"^admin\.url (must be like http|'http)"):
+        Admin(read.connection)
+
+
+def test_a_topic_that_is_assigned_by_two_names_is_refused() -> None:
+    chosen = f'{{"orders": [0], "{TOPIC}": [1]}}'
+    with pytest.raises(ConfigurationError, match=r"assign names .*orders twice"):
+        read_options({"service.url": URL, "assign": chosen}, streaming=True)
 
 
 def test_no_url_and_no_topic_are_said_by_name() -> None:

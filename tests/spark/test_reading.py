@@ -603,6 +603,16 @@ def test_a_task_that_stops_half_way_leaves_nothing_behind(broker: BrokerThread) 
     assert len(broker.recorded("CLOSE_CONSUMER", "in")) == len(broker.recorded("SUBSCRIBE", "in"))
 
 
+@pytest.mark.parametrize("batch", [0, 7, 100])
+def test_record_batches_are_as_small_as_was_asked_for(url: str, batch: int) -> None:
+    publish(url, *numbered(500), batch=batch)
+    made = source(url, maxRecordsPerBatch=10)
+    reader = made.reader(made.schema())
+    sizes = [each.num_rows for part in reader.partitions() for each in reader.read(part)]
+    assert sum(sizes) == 500 and max(sizes) <= 10
+    assert len(sizes) <= 101  # and not much smaller
+
+
 @pytest.mark.parametrize("parts", range(2, 9))
 def test_wherever_it_is_cut_each_chunked_message_is_read_once(url: str, parts: int) -> None:
     """What comes behind a torn piece in one read must not be used before the piece is seen."""

@@ -16,7 +16,7 @@ from ..options import ClientOptions
 from ..transport.native.connection.pool import Pool
 from ..transport.native.lookup.web import Web, path_of
 from ..transport.native.options import of_options
-from .connecting import Connection
+from .connecting import Connection, in_options
 from .planning import Ledger
 from .positions import Position
 
@@ -49,13 +49,17 @@ class Admin:
 
     def __init__(self, connection: Connection) -> None:
         url = connection.admin_url
-        if url is None or not url.startswith(("http://", "https://")):
+        scheme, mark, host = (url or "").partition("://")
+        if url is None or scheme not in ("http", "https") or not mark or not host.strip("/"):
             raise ConfigurationError(
                 f"admin.url must be like http://host:8080 or https://host:8443, got {url!r}"
             )
         keywords = connection.keywords()
         keywords.pop("transport", None)
-        clusters, settings = of_options(ClientOptions(service_url=url.rstrip("/"), **keywords))
+        try:
+            clusters, settings = of_options(ClientOptions(service_url=url.rstrip("/"), **keywords))
+        except ConfigurationError as error:
+            raise in_options(error, "admin.url") from error
         self._pool = Pool(clusters.now(), settings, Random())
         self._web = Web(self._pool)
         self._closed: dict[int, int] = {}  # entries of closed ledgers

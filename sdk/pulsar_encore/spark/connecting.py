@@ -8,6 +8,7 @@ the classes of authentication; whoever needs more names a function that makes th
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,7 +20,7 @@ from ..authentication import (
     AuthenticationToken,
 )
 from ..client import Client
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, EncoreError
 from .parsing import Parser, at_least, flag, function_name, load_function, nearest, words
 
 
@@ -107,14 +108,49 @@ class Connection:
             ConfigurationError: A value is wrong, or the factory is not there or makes no client.
         """
         if self.factory is None:
-            return Client(self.service_url, **self.keywords())
-        made = load_function(self.factory, "clientFactory")(self.service_url, **self.keywords())
+            try:
+                return Client(self.service_url, **self.keywords())
+            except ConfigurationError as error:
+                raise in_options(error) from error
+        make = load_function(self.factory, "clientFactory")
+        try:
+            made = make(self.service_url, **self.keywords())
+        except EncoreError:
+            raise
+        except Exception as error:
+            raise ConfigurationError(
+                f"clientFactory {self.factory} was called with the service URL and the keywords of "
+                f"Client, and raised {type(error).__name__}: {error}"
+            ) from error
         if not isinstance(made, Client):
             raise ConfigurationError(
                 f"clientFactory {self.factory} must return a pulsar_encore.Client, it returned "
                 f"{type(made).__name__}"
             )
         return made
+
+
+def in_options(error: ConfigurationError, url: str = "service.url") -> ConfigurationError:
+    """The same error with options of Spark for the keywords of `Client`.
+
+    Args:
+        error: Of a client.
+        url: The option that its URL is from.
+    """
+    names = {keyword: name for name, (keyword, _) in _KEYWORDS.items()}
+    spelled = {each.lower(): f"pulsar.client.{each}" for each in _SPELLED}
+    text = re.sub(r"\bservice_url\b", url, str(error))
+    for keyword, name in names.items():
+        text = re.sub(rf"\b{keyword}(?= must|:)", spelled[name], text)
+    return ConfigurationError(text)
+
+
+def _token(params: str) -> AuthenticationToken:
+    if not params.strip():
+        raise ConfigurationError(
+            "pulsar.client.authParams of a token must be token:..., or file:///path of one"
+        )
+    return AuthenticationToken(params)
 
 
 def _authentication(plugin: str | None, params: str | None) -> Any:
@@ -186,7 +222,7 @@ def _oauth2(params: str) -> AuthenticationOauth2:
 
 
 _KINDS: Final[Mapping[str, Callable[[str], Any]]] = {
-    "authenticationtoken": AuthenticationToken,
+    "authenticationtoken": _token,
     "authenticationtls": _tls,
     "authenticationbasic": _basic,
     "authenticationoauth2": _oauth2,

@@ -8,6 +8,7 @@ connects.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,6 +29,7 @@ from .parsing import (
     names,
     nearest,
     one_of,
+    shown,
     size,
     words,
 )
@@ -230,7 +232,7 @@ _TABLE: Final[Mapping[str, Parser[Any]]] = {
     "subscriptionCreate": flag,
     "subscriptionDeleteOnStop": flag,
     "failOnDataLoss": flag,
-    "pollTimeoutMs": duration_ms(),
+    "pollTimeoutMs": duration_ms(low=1),
     "chunkLookbackEntries": at_least(0, 100_000),
     "fetchOffset.numRetries": at_least(0),
     "fetchOffset.retryIntervalMs": duration_ms(),
@@ -256,6 +258,7 @@ _FIRST: Final = {  # lower-cased: (usual name, parser)
     for each in written.split(",")
 }
 _SPELLED: Final = tuple(each.strip() for written in _TABLE for each in written.split(","))
+_DIGITS: Final = re.compile(r"[0-9]{1,19}")
 _SECONDS: Final = range(10**9, 10**10)  # of the years 2001 to 2286
 _BATCH_ONLY: Final = ("endingOffsets", "endingTime")
 _STREAM_ONLY: Final = (
@@ -429,10 +432,15 @@ def _topics(said: Mapping[str, Any]) -> Topics:
     if one == "topicsPattern":
         return Topics(pattern=said[one])
     if one == "assign":
-        chosen = [(_full(topic, one), _numbers(each)) for topic, each in said[one].items()]
+        chosen: dict[str, tuple[int, ...]] = {}
+        for topic, each in said[one].items():
+            full = _full(topic, one)
+            if full in chosen:
+                raise ConfigurationError(f"assign names {full} twice")
+            chosen[full] = _numbers(each)
         if not chosen:
             raise ConfigurationError('assign must be like {"topic": [0, 2]}, got {}')
-        return Topics(names=tuple(each for each, _ in chosen), chosen=tuple(chosen))
+        return Topics(names=tuple(chosen), chosen=tuple(chosen.items()))
     listed: Iterable[str] = [said[one]] if one == "topic" else said[one]
     return Topics(names=tuple(dict.fromkeys(_full(each, one) for each in listed)))
 
@@ -487,12 +495,10 @@ def _times(text: str, name: str) -> tuple[tuple[str, int], ...]:
 
 
 def _time(value: Any, name: str) -> int:
-    try:
-        number = int(str(value).strip())
-    except ValueError:
-        number = -1
+    text = str(value).strip()
+    number = int(text) if _DIGITS.fullmatch(text) else -1
     if not 0 <= number < 1 << 63:
-        raise ConfigurationError(f"{name} must be in ms since the epoch, got {value!r}")
+        raise ConfigurationError(f"{name} must be in ms since the epoch, got {shown(value)}")
     if number in _SECONDS:
         raise ConfigurationError(
             f"{name} must be in ms since the epoch, and {value} is in 1970 by that; of seconds it "

@@ -21,7 +21,16 @@ Parser = Callable[[str, str], T]
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _FUNCTION: Final = re.compile(r"[\w.]+:\w+")
-_BYTES: Final = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_BYTES: Final = re.compile(r"(\d{1,12})\s*([kmgt]?)i?b?", re.IGNORECASE)
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
+_MOST_MS: Final = 1 << 53  # more than a clock tells
+_SHOWN: Final = 120
+
+
+def shown(value: object) -> str:
+    """A value for an error, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -42,7 +51,7 @@ def function_name(value: str, name: str) -> str:
     """The name of a function, module:function."""
     text = value.strip()
     if not _FUNCTION.fullmatch(text):
-        raise ConfigurationError(f"{name} must be module:function, got {value!r}")
+        raise ConfigurationError(f"{name} must be module:function, got {shown(value)}")
     return text
 
 
@@ -71,7 +80,7 @@ def flag(value: str, name: str) -> bool:
     """true or false."""
     lowered = value.strip().lower()
     if lowered not in ("true", "false"):
-        raise ConfigurationError(f"{name} must be true or false, got {value!r}")
+        raise ConfigurationError(f"{name} must be true or false, got {shown(value)}")
     return lowered == "true"
 
 
@@ -79,13 +88,11 @@ def at_least(low: int, high: int | None = None) -> Parser[int]:
     """A whole number from `low`, to `high` if there is one."""
 
     def parse(value: str, name: str) -> int:
-        try:
-            number = int(value.strip())
-        except ValueError:
-            number = low - 1
+        text = value.strip()
+        number = int(text) if _WHOLE.fullmatch(text) else low - 1
         if number < low or (high is not None and number > high):
             span = f"at least {low}" if high is None else f"from {low} to {high}"
-            raise ConfigurationError(f"{name} must be a whole number, {span}; got {value!r}")
+            raise ConfigurationError(f"{name} must be a whole number, {span}; got {shown(value)}")
         return number
 
     return parse
@@ -95,18 +102,26 @@ def size(value: str, name: str) -> int:
     """A number of bytes, such as 1048576, 100k or 1g (of 1024)."""
     match = _BYTES.fullmatch(value.strip())
     if match is None or int(match[1]) < 1:
-        raise ConfigurationError(f"{name} must be a number of bytes such as 100m, got {value!r}")
+        raise ConfigurationError(
+            f"{name} must be a number of bytes such as 100m, got {shown(value)}"
+        )
     return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2].lower()]
 
 
-def duration_ms(unit: str = "ms") -> Parser[int]:
-    """A time such as 15m, 30s or 250ms; a bare number is in `unit`."""
+def duration_ms(unit: str = "ms", low: int = 0) -> Parser[int]:
+    """A time such as 15m, 30s or 250ms; a bare number is in `unit`, and it is `low` ms at least."""
 
     def parse(value: str, name: str) -> int:
         match = _DURATION.fullmatch(value.strip())
-        if match is None:
-            raise ConfigurationError(f"{name} must be a time such as 250ms, 30s or 15m: {value!r}")
-        return round(float(match[1]) * _UNITS_MS[(match[2] or unit).lower()])
+        time_ms = -1.0
+        if match is not None:
+            time_ms = float(match[1]) * _UNITS_MS[(match[2] or unit).lower()]
+        if not low <= time_ms < _MOST_MS:
+            least = f", at least {low} ms" if low else ""
+            raise ConfigurationError(
+                f"{name} must be a time such as 250ms, 30s or 15m{least}: {shown(value)}"
+            )
+        return round(time_ms)
 
     return parse
 
@@ -119,7 +134,7 @@ def one_of(*choices: str) -> Parser[str]:
         found = spelled.get(value.strip().lower())
         if found is None:
             raise ConfigurationError(
-                f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}"
+                f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, got {shown(value)}"
                 f"{nearest(value, choices)}"
             )
         return found
@@ -131,7 +146,7 @@ def names(value: str, name: str) -> tuple[str, ...]:
     """Some words, separated by commas."""
     found = tuple(each.strip() for each in value.split(",") if each.strip())
     if not found:
-        raise ConfigurationError(f"{name} must name something, got {value!r}")
+        raise ConfigurationError(f"{name} must name something, got {shown(value)}")
     return found
 
 
@@ -139,8 +154,8 @@ def json_object(value: str, name: str) -> dict[str, Any]:
     """A JSON object."""
     try:
         parsed = json.loads(value)
-    except ValueError as error:
-        raise ConfigurationError(f"{name} must be a JSON object, got {value!r}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{name} must be a JSON object, got {shown(value)}") from error
     if not isinstance(parsed, dict):
-        raise ConfigurationError(f"{name} must be a JSON object, got {value!r}")
+        raise ConfigurationError(f"{name} must be a JSON object, got {shown(value)}")
     return parsed

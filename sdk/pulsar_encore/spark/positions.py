@@ -9,7 +9,6 @@ text.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -18,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from ..errors import ConfigurationError
 from ..wire import pulsar_pb2 as pb
+from .parsing import shown
 
 VERSION: Final = 1
 _MOST: Final = (1 << 63) - 1
@@ -100,7 +100,9 @@ def read_offset(value: Any) -> dict[str, Position]:
         try:
             value = json.loads(value)
         except ValueError as error:
-            raise ConfigurationError(f"an offset of this source is JSON, got {value!r}") from error
+            raise ConfigurationError(
+                f"an offset of this source is JSON, got {shown(value)}"
+            ) from error
     if not isinstance(value, Mapping) or not isinstance(value.get("p"), Mapping):
         raise ConfigurationError(
             f"this is no offset of the pulsar source: {value!r}; the checkpoint is another "
@@ -155,24 +157,26 @@ def user_position(value: Any, where: str) -> Position:
                 pass
         else:
             try:
-                return _of_wire(base64.b64decode(value, validate=True), where)
-            except binascii.Error:
+                data = base64.b64decode(value, validate=True)
+            except ValueError:  # of other letters, or cut
                 pass
-    raise ConfigurationError(f"{where} must be {_FORMS}; got {value!r}")
+            else:
+                return _of_wire(data, where)
+    raise ConfigurationError(f"{where} must be {_FORMS}; got {shown(value)}")
 
 
 def _of_mapping(value: Mapping[str, Any], where: str) -> Position:
     known = {"ledgerId", "entryId", "batchIndex", "partition", "partitionIndex"}
     numbers = [value.get("ledgerId"), value.get("entryId"), value.get("batchIndex", -1)]
     if set(value) - known or not all(type(each) is int for each in numbers):
-        raise ConfigurationError(f"{where} must be {_FORMS}; got {value!r}")
+        raise ConfigurationError(f"{where} must be {_FORMS}; got {shown(value)}")
     return _checked(*numbers, where=where)
 
 
 def _of_bytes(value: list[Any], where: str) -> Position:
     """Signed bytes, as a JVM prints them, or unsigned ones."""
     if not all(type(each) is int and -128 <= each <= 255 for each in value):
-        raise ConfigurationError(f"{where} must be {_FORMS}; got {value!r}")
+        raise ConfigurationError(f"{where} must be {_FORMS}; got {shown(value)}")
     return _of_wire(bytes(each & 0xFF for each in value), where)
 
 

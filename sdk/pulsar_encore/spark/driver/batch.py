@@ -16,10 +16,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from ...topic_names import base_name
 from ..columns import chosen
 from ..errors import DataLossError
 from ..narrowing import Narrowing, narrowing_of
-from ..options import ReadOptions
+from ..options import ReadOptions, edge_position
 from ..planning import Span, may_be_gone
 from ..positions import EARLIEST, Position, later
 from ..reading.ranges import ReadRange
@@ -89,12 +90,15 @@ class PulsarBatchReader(DataSourceReader):
             if may_be_gone(begin[topic], stored, None):
                 self._lost(gone_text(topic, begin[topic], stored[0].id))
         spans: dict[str, Span] = {}
-        made_up: set[str] = set()  # topics whose end is a filter's word, and perhaps no entry
+        made_up: set[str] = set()  # topics whose end somebody said, and perhaps no entry
         narrowed: set[str] = set()  # and those whose start is one
         for topic, start in begin.items():
             of_topic = ledgers.get(topic, ())
             first, stop = narrowing.span(start, later(start, end[topic]), of_topic)
-            if stop != later(start, end[topic]):
+            said = edge_position(options.end, topic, base_name(topic))
+            if stop != later(start, end[topic]) or (
+                isinstance(said, Position) and stop != last[topic]
+            ):
                 made_up.add(topic)
             if first != start:
                 narrowed.add(topic)

@@ -71,7 +71,7 @@ class ReadRange(InputPartition):
         start: The last message before it.
         end: Its last message.
         ledgers: Closed ones that it goes over, and the last entry of each; those that are known.
-        is_end_stored: Its end is an entry that was there, and not a number in a filter.
+        is_end_stored: Its end is an entry that was there, and not a number that somebody said.
         is_kept: All behind its start is there, also if the ledger of its start is not, or the start
             is a number in a filter.
     """

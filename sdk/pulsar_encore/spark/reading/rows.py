@@ -88,6 +88,8 @@ class Rows:
     def add(self, cuts: Iterable[Cut]) -> Iterator[pa.RecordBatch]:
         """Gather some messages; gives the record batches that are full."""
         for block in blocks(cuts, self._most_rows):
+            if len(self._payloads) and len(self._payloads) + block.count > self._most_rows:
+                yield self.flush()
             self._add(block)
             payloads = self._payloads
             if len(payloads) >= self._most_rows or payloads.size >= _MOST_BYTES:

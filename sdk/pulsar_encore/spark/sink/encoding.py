@@ -192,7 +192,7 @@ def _avro(fields: Sequence[StructField], value_schema: str) -> Encode:
 def _record(value_schema: str) -> dict[str, Any]:
     try:
         schema = json.loads(value_schema)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"valueSchema is no JSON: {error}") from error
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise ConfigurationError('valueSchema must be an Avro record: {"type": "record", ...}')

@@ -106,7 +106,7 @@ def read_avro(text: str, of: str) -> tuple[Any, Node]:
         return schema, _Reading().node(schema, "", ())
     except _Unfit as error:
         raise ConfigurationError(f"{of}: {error}; valueFormat=raw gives its bytes") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigurationError(f"{of} is no Avro schema in JSON: {error!r}") from error
 
 

@@ -75,7 +75,10 @@ def read_ddl(text: str) -> StructType:
     if text.lstrip().startswith("{"):
         return _of_json(text)
     reader = _Reader(text)
-    found = reader.struct() if reader.looks_at("struct", "<") else reader.fields()
+    try:
+        found = reader.struct() if reader.looks_at("struct", "<") else reader.fields()
+    except RecursionError:
+        raise ConfigurationError("valueSchema has types in types, too many to be read") from None
     reader.end()
     return found
 
