@@ -88,7 +88,7 @@ class PulsarBatchReader(DataSourceReader):
         ledgers = await cluster.ledgers(begin)
         for topic, stored in ledgers.items():
             if may_be_gone(begin[topic], stored, None):
-                self._lost(gone_text(topic, begin[topic], stored[0].id))
+                self._lost(gone_text(topic, begin[topic], stored[0].id, sure=False))
         spans: dict[str, Span] = {}
         made_up: set[str] = set()  # topics whose end somebody said, and perhaps no entry
         narrowed: set[str] = set()  # and those whose start is one

@@ -80,16 +80,18 @@ async def end_of(cluster: Cluster, options: ReadOptions, topic: str, last: Posit
     return last
 
 
-def gone_text(topic: str, start: Position, first: int) -> str:
+def gone_text(topic: str, start: Position, first: int, *, sure: bool) -> str:
     """What is said of a topic whose messages are gone.
 
     Args:
         topic: Full name.
         start: What was read last.
         first: The first ledger that is stored.
+        sure: That there were any.
     """
+    doubt = "" if sure else ", unless that was the last of its ledger, which nobody knows by now"
     return (
-        f"{topic}: messages behind {start} are gone, the first that is stored is in ledger "
+        f"{topic}: messages behind {start} are gone{doubt}; the first that is stored is in ledger "
         f"{first}: retention or a backlog quota deleted them before they were read"
     )
 

@@ -292,7 +292,7 @@ class Progress:
                 continue
             if entries is None and await self._kept(topic, start, stored[0].id):
                 continue
-            self._lost(gone_text(topic, start, stored[0].id))
+            self._lost(gone_text(topic, start, stored[0].id, sure=entries is not None))
 
     def _is_anew(self, topic: str, start: Position) -> bool:
         """Whether it was deleted, with all of it read, and none was read of one made since."""
