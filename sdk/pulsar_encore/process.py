@@ -29,6 +29,19 @@ def at_end(action: Callable[[], None]) -> Callable[[], None]:
     return action
 
 
+try:
+    from ctypes import py_object, pythonapi
+except ImportError:  # built without: an exit may wait for what is not there, or end by a signal
+
+    def keep_for_ever(thing: object) -> None: ...
+
+else:
+
+    def keep_for_ever(thing: object) -> None:
+        """Never destroyed, not even at the interpreter's end."""
+        pythonapi.Py_IncRef(py_object(thing))
+
+
 def in_background(
     loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]
 ) -> asyncio.Task[None]:

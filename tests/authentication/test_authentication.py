@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +16,27 @@ import pytest
 
 import pulsar_encore as encore
 from pulsar_encore import authentication
-from pulsar_encore.authentication.token import for_library
+from pulsar_encore.authentication import supplied
+from pulsar_encore.authentication.supplied import for_library
 from pulsar_encore.options import ClientOptions
 
 SECRET = "eyJhbGciOi.s3cret"
 NOWHERE = "pulsar://127.0.0.1:1"
+
+
+class Library:
+    """Has what it was given, until a thread of its own lets go."""
+
+    def __init__(self) -> None:
+        self.suppliers: list[Callable[[], object]] = []
+
+    def create(self, supplier: Callable[[], object]) -> Native:
+        self.suppliers.append(supplier)
+        return Native()
+
+
+class Native:
+    """The library's object, as the program has it."""
 
 
 async def test_a_token_is_what_was_given_or_is_had_each_time(tmp_path: Path) -> None:
@@ -198,8 +215,30 @@ def test_an_async_supplier_serves_the_engine_too() -> None:
         return SECRET
 
     for supplier in (waiting, lambda: waiting(), lambda: SECRET):
-        assert for_library(supplier)() == SECRET
+        library = Library()
+        for_library(supplier, library.create)
+        assert [ask() for ask in library.suppliers] == [SECRET]
         assert encore.AuthenticationToken(supplier).auth.getAuthMethodName() == "token"
+
+
+def test_the_process_ends_after_the_library_let_go_of_a_supplier() -> None:
+    # Some time after the client was closed; when the interpreter has ended it would be an abort.
+    library = Library()
+    for_library(lambda: SECRET, library.create)
+    late = threading.Timer(0.2, library.suppliers.clear)
+    late.start()
+    supplied._let_go()
+    assert not library.suppliers
+    late.join()
+
+
+def test_a_supplier_that_the_program_still_has_is_never_let_go_of() -> None:
+    library = Library()
+    native = for_library(lambda: SECRET, library.create)
+    before = sys.getrefcount(native)
+    supplied._let_go()
+    assert sys.getrefcount(native) == before + 1
+    supplied._held.clear()
 
 
 def test_a_transport_is_told_which_it_cannot_read() -> None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from .. import stock
 from ..errors import ConfigurationError
 from ..options.checks import readable_file
 from .base import Authentication, failed
+from .supplied import Supplier, awaited, for_library
 
 _TOKEN: Final = "token:"
 _FILE: Final = "file:"
-
-Supplier = Callable[[], str | Awaitable[str]]
 
 
 @stock.twin("pulsar.AuthenticationToken")
@@ -60,8 +58,9 @@ class AuthenticationToken(Authentication):
         return token.encode()
 
     def _native(self, library: Any) -> Any:
-        token = self._token if isinstance(self._token, str) else for_library(self._token)
-        return library.AuthenticationToken.create(token)
+        if isinstance(self._token, str):
+            return library.AuthenticationToken.create(self._token)
+        return for_library(self._token, library.AuthenticationToken.create)
 
 
 class _TokenFile:
@@ -76,22 +75,8 @@ class _TokenFile:
             return file.read().strip()
 
 
-def for_library(supplier: Supplier) -> Callable[[], object]:
-    """A supplier that the C++ library can call, on a thread of its own: it cannot await."""
-
-    def supply() -> object:
-        given = supplier()
-        return asyncio.run(_wait(given)) if inspect.isawaitable(given) else given
-
-    return supply
-
-
 async def _ask(supplier: Supplier) -> object:
     if inspect.iscoroutinefunction(supplier):
-        return await _wait(supplier())
+        return await awaited(supplier())
     given = await asyncio.to_thread(supplier)
-    return await _wait(given) if inspect.isawaitable(given) else given
-
-
-async def _wait(given: Awaitable[object]) -> object:
-    return await given
+    return await awaited(given) if inspect.isawaitable(given) else given

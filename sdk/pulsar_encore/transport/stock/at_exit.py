@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary, finalize
 
-from ...process import at_end
+from ...process import at_end, keep_for_ever
 from .calls import ignore
 
 #: Longest wait at exit for a broker that does not answer, all clients together.
@@ -62,19 +62,6 @@ def watch(owner: object, native: Any, when: Callable[[Callable[[], None]], None]
     finalize(owner, when, partial(end_open, native)).atexit = False
 
 
-try:
-    from ctypes import py_object, pythonapi
-except ImportError:  # built without: the child's exit takes its time
-
-    def _keep(native: Any) -> None: ...
-
-else:
-
-    def _keep(native: Any) -> None:
-        """Beyond the interpreter's end."""
-        pythonapi.Py_IncRef(py_object(native))
-
-
 def keep_in_child(native: Any) -> Any:
     """`native`, which is never destroyed in a child process that has it from its parent."""
     _natives[id(native)] = native
@@ -83,7 +70,7 @@ def keep_in_child(native: Any) -> Any:
 
 def _in_child() -> None:
     for native in list(_natives.values()):
-        _keep(native)
+        keep_for_ever(native)
     _natives.clear()
     _open.clear()
     _ending.clear()
