@@ -204,8 +204,8 @@ def _triage(
         if not type(error).__module__.startswith(_OF_SPARK):
             raise
         sys.stderr.write(
-            f"pulsar-encore: Spark did not start: {said_by(error)}. It needs Java 17 or later: "
-            "install it, or set JAVA_HOME to where it is\n"
+            f"pulsar-encore: Spark did not start: {said_by(error)} It needs Java 17 or later: "
+            "install it, or set JAVA_HOME to where it is; if that is so, what Java said is above\n"
         )
         return WRONG
     try:
@@ -291,8 +291,15 @@ def _session(master: str | None) -> SparkSession:
 
 
 def said_by(error: Exception) -> str:
-    """What went wrong, on one line: of an error of this package its text, not Spark's around it."""
+    """What went wrong, on one line: of an error of this package its text, not Spark's around it; of
+    one of Java its class and text, not the call that raised it."""
     lines = [each.strip() for each in str(error).splitlines() if each.strip()]
     ours = [each for each in lines if each.startswith("pulsar_encore.") and ": " in each]
-    text = ours[-1].partition(": ")[2] if ours else next(iter(lines), type(error).__name__)
+    of_java = [each for each in lines if each.startswith(": ")]  # as Py4J writes it
+    if ours:
+        text = ours[-1].partition(": ")[2]
+    elif of_java:
+        text = of_java[-1].removeprefix(": ")
+    else:
+        text = next(iter(lines), type(error).__name__)
     return printable(text, _MOST_ERROR)
