@@ -135,6 +135,7 @@ def test_letters_that_cannot_be_sent_are_exit_code_1(cluster: Cluster, run: Run)
     ("words", "said"),
     [
         ([], "name a dead-letter topic"),
+        (["--topic", DEAD, "--chart", ""], "--chart must name a file"),
         (["--topic", DEAD, "--replay"], "choose groups by"),
         (["--topic", DEAD, "--replay", "--all", "--since", "2h"], "choose groups by"),
         (["--topic", DEAD, "--replay", "--all"], "needs a checkpoint"),

@@ -101,11 +101,12 @@ def test_a_time_that_cannot_be_is_not_taken(spark: SparkSession) -> None:
 
 
 def test_of_letters_of_one_message_the_last_counts(spark: SparkSession) -> None:
+    same: dict[str, Any] = {"originMessageId": "1:1:-1", "value": b"1"}
     rows = [
-        letter(1, originMessageId="1:1:-1"),
-        letter(9, originMessageId="1:1:-1", replayId="again"),
-        letter(2, originMessageId="1:1:-1", publishTime=at(9)),  # as late, and before it
-        letter(3, originMessageId="1:1:-1", realTopic=HOME + "2"),
+        letter(1, **same),
+        letter(9, **same, replayId="again"),
+        letter(2, **same, publishTime=at(9)),  # as late, and before it
+        letter(3, **same, realTopic=HOME + "2"),
         letter(4, originMessageId="1:4:-1"),
     ]
     assert {entry: route for entry, (route, _) in routes(spark, rows).items()} == {
@@ -115,6 +116,22 @@ def test_of_letters_of_one_message_the_last_counts(spark: SparkSession) -> None:
         3: "kept",
         4: "kept",
     }
+
+
+def test_letters_of_different_messages_are_no_doubles(spark: SparkSession) -> None:
+    # The Go client names a message of a batch by its entry.
+    of_a_batch: dict[str, Any] = {"originMessageId": "1:1:-1", "value": b"1"}
+    rows = [
+        *(letter(each, **of_a_batch, consumer=None) for each in (1, 2)),
+        *(letter(each, **of_a_batch, reconsumeTimes=1) for each in (3, 4)),
+        *(letter(each, originMessageId="1:1:-1") for each in (5, 6)),  # other values
+        *(letter(each, **of_a_batch, key=b"%d" % each) for each in (7, 8)),
+    ]
+    assert {route for route, _ in routes(spark, rows).values()} == {"kept"}
+    precise: dict[str, Any] = {"value": b"1", "consumer": None, "reconsumeTimes": 1}
+    for origin in ("1:1:-1:0", "1:0:-1;1:1:-1"):
+        rows = [letter(each, originMessageId=origin, **precise) for each in (1, 2)]
+        assert routes(spark, rows)[1] == ("duplicate", None)
 
 
 def test_letters_that_do_not_say_their_origin_are_no_doubles(spark: SparkSession) -> None:
@@ -258,7 +275,7 @@ def test_a_topic_chosen_by_name_is_a_place_to_go(spark: SparkSession) -> None:
 
 
 def test_a_double_of_a_chosen_letter_is_not_sent(spark: SparkSession) -> None:
-    rows = [letter(1), letter(2, originMessageId="1:1:-1")]
+    rows = [letter(1), letter(2, originMessageId="1:1:-1", value=b"1")]
     assert routes(spark, rows, GroupSelection()) == {1: ("duplicate", None), 2: ("replay", None)}
 
 

@@ -48,6 +48,7 @@ def letter(number: int, **said: Any) -> dict[str, Any]:
         "fingerprint": "aaaaaaaaaaaa",
         "firstTime": at(number - 90),
         "lastTime": at(number),
+        "consumer": "worker",
     }
     value = said.pop("value", b"%d" % number)
     return {"value": value, **{f"__{key}": each for key, each in (row | said).items()}}

@@ -106,6 +106,7 @@ def test_what_was_done_is_said() -> None:
     assert text.endswith("stored in s3a://bucket/out, run=1-2-3\n")
     done.dry_run, done.selected = True, 5
     assert "5 would be sent home" in report_text(done)
+    assert "also what earlier runs took" in report_text(done)
     nothing = report(out="o")
     assert "nothing new since the last run" in report_text(nothing)
 

@@ -123,6 +123,8 @@ def triage(
             "these options choose what is sent home: add --replay, or --dry-run to count"
         )
     options = {**_given(option or ()), **source_options(to, login, admin_url)}
+    if chart is not None and not chart.strip():
+        raise ConfigurationError("--chart must name a file, a path or a URL of Spark's")
     try:
         return _triage(
             topic or (),

@@ -87,15 +87,17 @@ def real_topic() -> Column:
 def is_duplicate() -> Column:
     """Whether a later letter in the same DataFrame is of the same message.
 
-    The same message is one of the same real topic and origin: its letter was written again because
-    an ack was lost, or it was replayed and died again. The last one counts. A letter that does not
-    say its origin is like no other.
+    The same message is one of the same real topic, origin, value and keys: its letter was written
+    again because an ack was lost, or it was replayed and died again. The last one counts. A letter
+    that does not say its origin, or may name a whole batch by it, is like no other: better sent
+    twice than not.
     """
     origin = f.coalesce(
-        f.nullif(column("originMessageId"), f.lit("")),
+        f.when(_names_a_message(), column("originMessageId")),
         f.concat_ws(" ", f.lit("letter"), column("topic"), letter_id()),
     )
-    latest_first = Window.partitionBy(real_topic(), origin).orderBy(
+    content = f.xxhash64("value", column("key"), column("orderingKey"))
+    latest_first = Window.partitionBy(real_topic(), origin, content).orderBy(
         column("publishTime").desc(),
         column("ledgerId").desc(),
         column("entryId").desc(),
@@ -103,6 +105,20 @@ def is_duplicate() -> Column:
         column("topic").desc(),
     )
     return f.row_number().over(latest_first) > 1
+
+
+def _names_a_message() -> Column:
+    """Whether the origin is one message's for sure.
+
+    `ledger:entry:partition:index` is, and the two ids of one in chunks. Without an index it is only
+    where this package wrote it: some clients leave the index out, and the messages of a batch have
+    the same origin then. A letter that came by a retry letter may have it from such a client.
+    """
+    origin = column("originMessageId")
+    whole = origin.contains(";") | (f.size(f.split(origin, ":")) >= 4)
+    reconsumed = f.coalesce(column("reconsumeTimes"), f.lit(0)) > 0
+    ours = (origin != "") & column("consumer").isNotNull() & ~reconsumed
+    return f.coalesce(whole | ours, f.lit(False))
 
 
 def grouped(letters: DataFrame, hour_of: HourOf = "last") -> DataFrame:

@@ -89,6 +89,8 @@ def _done(report: TriageReport) -> list[str]:
             f"{sent:,} {verb} home (replay {printable(report.replay_id)}), "
             f"{report.kept:,} not selected"
         )
+        if report.dry_run:
+            lines.append("a dry run counts all that lies there, also what earlier runs took")
         if report.letters and not (report.selected or report.refused):
             lines.append(f"nothing fits the choice: the letters are of {_classes(report.groups)}")
         if report.refused:
