@@ -214,9 +214,16 @@ async def _feed(client: encore.Client, topic: str) -> None:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.timeout(480)
 async def test_with_the_overflow_fresh_ones_do_not_wait(client: encore.Client, topic: str) -> None:
-    wait_s = float(os.environ.get("ENCORE_NACK_S", "40"))
-    took, back, left_s = await put_off(client, topic, 60_000, wait_s, nack_overflow="retry_letter")
+    first_s = float(os.environ.get("ENCORE_NACK_S", "40"))
+    for wait_s in (first_s, 4 * first_s):
+        where = f"{topic}-{wait_s:.0f}"
+        took, back, left_s = await put_off(
+            client, where, 60_000, wait_s, nack_overflow="retry_letter"
+        )
+        if left_s > wait_s / 2:
+            break  # else the machine was too busy with the nacks: again, with more time
     assert max(took) < left_s, "before what was put off is due, as they would have to without it"
     assert back == 60_000
 

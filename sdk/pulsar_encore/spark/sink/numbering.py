@@ -1,8 +1,9 @@
 """The numbers by which a broker knows rows that it has: the same in each attempt at a task.
 
 Owns `Numbering`. A row is known by its place in its task, so numbering is safe only where each
-attempt has the same rows in the same order: in a plan without shuffles, from a source that can be
-read again. Behind a shuffle another row may get the number of one that is stored, and be dropped.
+attempt has the same rows in the same order: in a plan without shuffles, from a source that cuts a
+batch into the same tasks again (the pulsar source does; files are cut by the number of cores).
+Elsewhere another row may get the number of one that is stored, and be dropped.
 """
 
 from __future__ import annotations
