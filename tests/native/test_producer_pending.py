@@ -103,3 +103,17 @@ class PendingModel(RuleBasedStateMachine):
 
 
 TestPending = PendingModel.TestCase
+
+
+def test_a_refusal_names_the_last_message_of_a_batch() -> None:
+    # As Pulsar 4.2.4 does; one that was not recognised was sent again until its time was up.
+    pending: Pending[int] = Pending()
+    batches = [Sending(b"x", first, [first], since=0.0, last=first + 9) for first in (0, 10, 20)]
+    for each in batches:
+        pending.add(each)
+    pending.to_write(10)
+    assert pending.receipt(0) is batches[0]
+    assert pending.on_wire(19) is batches[1]
+    assert pending.refused(19) is batches[1]
+    assert pending.refused(19) is None
+    assert pending.receipt(20) is batches[2]

@@ -31,7 +31,8 @@ def refuse(command: pb.BaseCommand, refusal: Refusal) -> pb.BaseCommand:
     if command.type == kinds.SEND:
         return answers.send_error(
             command.send.producer_id,
-            sequence_id=command.send.sequence_id,
+            # Of a batch the last one, as Pulsar has it (4.2.4); a receipt has the first.
+            sequence_id=max(command.send.sequence_id, command.send.highest_sequence_id),
             error=error,
             message=message,
         )

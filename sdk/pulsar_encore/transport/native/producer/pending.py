@@ -160,9 +160,14 @@ class Pending(Generic[W]):
         return None
 
     def refused(self, sequence_id: int) -> Sending[W] | None:
-        """The broker refused one frame: it leaves. None when nobody waits for it."""
+        """The broker refused one frame: it leaves. None when nobody waits for it.
+
+        Args:
+            sequence_id: As brokers name it: of a batch its last message's, where a receipt has the
+                first one's.
+        """
         for at, sending in enumerate(self._on_wire):
-            if sending.sequence_id == sequence_id:
+            if sequence_id in (sending.sequence_id, sending.last):
                 del self._on_wire[at]
                 if sending.frame:
                     return sending
@@ -171,9 +176,9 @@ class Pending(Generic[W]):
         return None
 
     def on_wire(self, sequence_id: int) -> Sending[W] | None:
-        """The first frame on the wire of this sequence id that somebody waits for."""
+        """The first frame on the wire that a refusal names and that somebody waits for."""
         for each in self._on_wire:
-            if each.sequence_id == sequence_id and each.frame:
+            if sequence_id in (each.sequence_id, each.last) and each.frame:
                 return each
         return None
 
@@ -188,4 +193,4 @@ class Pending(Generic[W]):
 
 
 def _without_frame(sending: Sending[W]) -> Sending[W]:
-    return Sending(b"", sending.sequence_id, [], since=sending.since)
+    return Sending(b"", sending.sequence_id, [], since=sending.since, last=sending.last)
