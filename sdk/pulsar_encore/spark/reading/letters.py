@@ -35,9 +35,12 @@ def letter_values(letter: Letter[Any], topic: str) -> dict[str, Any]:
     """
     said = letter.properties.get
     delay = _number(said(DELAY_TIME), 64)
+    subscription = said(REAL_SUBSCRIPTION)
+    if subscription is None:  # not where it is blank, which `deadletters.Letter` takes as said
+        subscription = _named_after(topic, letter.real_topic)
     return {
         "realTopic": letter.real_topic or None,
-        "realSubscription": said(REAL_SUBSCRIPTION) or _named_after(topic, letter.real_topic),
+        "realSubscription": subscription,
         "originMessageId": said(ORIGIN_MESSAGE_ID),
         "reconsumeTimes": _number(said(RECONSUME_TIMES), 32),
         "delayTime": delay,
