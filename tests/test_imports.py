@@ -55,7 +55,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("transport/native/transport.py", "transport/native/options.py"),
     ("transport/choosing.py",),
     # The consumer, bottom-up
-    ("consumer/sources.py", "consumer/life.py", "consumer/window.py"),
+    ("consumer/sources.py", "consumer/life.py", "consumer/window.py", "consumer/durability.py"),
     ("consumer/events.py", "consumer/announcer.py"),
     ("consumer/receiving/",),
     ("consumer/settling/",),

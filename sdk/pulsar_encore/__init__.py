@@ -113,6 +113,7 @@ from .options import (
     PartitionsRoutingMode,
     ProducerAccessMode,
     RegexSubscriptionMode,
+    RocksState,
 )
 from .options import BatchReceivePolicy as ConsumerBatchReceivePolicy
 from .producer import ContentError, Producer
@@ -233,6 +234,7 @@ __all__ = [
     "ReceiveTimeout",
     "RegexSubscriptionMode",
     "Result",
+    "RocksState",
     "SchemaVersionError",
     "ServiceInfo",
     "ServiceInfoProvider",

@@ -18,6 +18,7 @@ from .awaiting import opening
 from .backoff import Backoff
 from .closing import CloseOnce, warn_unless_closed
 from .consumer import Consumer
+from .consumer.durability import Durability
 from .consumer.events import ConsumerEvent
 from .consumer.opening import make_consumer, open_link
 from .errors import ClosedError, ConfigurationError, TransportTimeout
@@ -38,6 +39,7 @@ from .options import (
     ProducerOptions,
     ReaderOptions,
     RegexSubscriptionMode,
+    RocksState,
     parse_topics,
 )
 from .options.checks import boolean, topic_name
@@ -277,6 +279,7 @@ class Client:
         nack_overflow: str | None = None,
         nack_overflow_share: float = 0.5,
         nack_overflow_delay: float | timedelta = 600.0,
+        state: RocksState | None = None,
     ) -> Consumer:
         """Subscribe to a topic, a list of topics or a pattern: `await` it, or `async with` it.
 
@@ -303,9 +306,13 @@ class Client:
             dead_letter_policy: A `DeadLetterPolicy`, or stock's.
             nack_overflow: "retry_letter" parks nacks on the retry-letter topic when waiting ones
                 fill `nack_overflow_share` of the window, or wait over `nack_overflow_delay` (s).
+            state: Where due times of nacked messages and counts of attempts outlive the process; in
+                memory when None.
 
         Raises:
             ConfigurationError: A keyword is wrong; nothing was connected.
+            StoreError: The `state` cannot be opened: a StateInUseError, StateFormatError or
+                StateDamagedError where it is known why; nothing was connected.
             NotSupportedError: `ack_receipt_enabled` on the stock transport.
             ClosedError: The client is or was closed.
             TransportError: The broker refused, or could not be reached.
@@ -356,10 +363,17 @@ class Client:
             nack_overflow=nack_overflow,
             nack_overflow_share=nack_overflow_share,
             nack_overflow_delay=nack_overflow_delay,
+            state=state,
         )
-        link = await open_link(self._transport, options)
-        await self._still_open(link)
-        consumer = make_consumer(self._transport, link, options, self._forget)
+        durability = await Durability.open(options)
+        try:
+            link = await open_link(self._transport, options)
+            await self._still_open(link)
+            consumer = make_consumer(self._transport, link, options, self._forget, durability)
+        except BaseException:
+            if durability is not None:
+                await durability.close()
+            raise
         name = f"the consumer of {options.pattern or ', '.join(options.topics)}"
         self._open[consumer] = warn_unless_closed(
             consumer, f"{name} ({options.subscription_name!r})"

@@ -251,7 +251,7 @@ masks = st.integers(0, 2**70 - 1) | st.integers(0, 70).map(lambda n: (1 << n) - 
 
 @given(
     size=st.integers(1, 70),
-    calls=st.lists(st.tuples(st.integers(0, 2), masks, st.integers(1, 5)), max_size=12),
+    calls=st.lists(st.tuples(st.integers(0, 3), masks, st.integers(1, 5)), max_size=12),
     epoch=st.integers(0, 2**32),
 )
 def test_steps_agree_with_lists(size: int, calls: list[tuple[int, int, int]], epoch: int) -> None:
@@ -263,12 +263,21 @@ def test_steps_agree_with_lists(size: int, calls: list[tuple[int, int, int]], ep
             record = steps.handed_over(record, mask, attempts, epoch)
         elif what == 1:
             record = steps.given_back(record, mask, attempts)
-        else:
+        elif what == 2:
             record = steps.settled(record, mask)
+        else:
+            record = steps.lowered(record, mask, attempts - 1)
         for i in range(size):
-            if mask >> i & 1 and not done[i]:
-                counts[i] = 0 if what == 2 else max(counts[i], attempts)
-                held[i], done[i] = what == 0, what == 2
+            if not mask >> i & 1:
+                continue
+            if what == 0:  # also what was settled: its ack was lost
+                counts[i], held[i], done[i] = max(counts[i], attempts), True, False
+            elif what == 1 and not done[i]:
+                counts[i], held[i] = max(counts[i], attempts), False
+            elif what == 2:
+                counts[i], held[i], done[i] = 0, False, True
+            elif what == 3:
+                counts[i], held[i] = min(counts[i], attempts - 1), False
     assert [record.attempts_of(i) for i in range(size)] == counts
     assert [bool(record.held >> i & 1) for i in range(size)] == held
     assert [bool(record.settled >> i & 1) for i in range(size)] == done

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -103,14 +104,66 @@ def test_a_process_opens_it_once_for_all_its_consumers(path: Path) -> None:
     opened(path).close()
 
 
-def test_a_source_has_one_consumer_at_a_time(path: Path) -> None:
-    store = opened(path)
+def test_consumers_of_one_subscription_share_its_state(path: Path) -> None:
+    store, other = opened(path), opened(path)
     source = source_of(store)
-    with pytest.raises(StateInUseError, match="own name"):
-        source_of(store)
-    store.source(TOPIC, "s", "second consumer")
+    assert source_of(other) is source
+    assert store.source(TOPIC, "s", "another owner") is not source
+    source.index.add((1, 1, -1), 5, 0)
     source.close()
+    assert (1, 1, -1) in source.index  # the other one has it still
+    source.close()
+    assert source_of(store) is not source
+    store.close()
+    other.close()
+    source.close()  # too late to do anything
+
+
+def test_another_thread_is_refused(path: Path) -> None:
+    store = opened(path)
     source_of(store)
+    with ThreadPoolExecutor(1) as thread:
+        refused = thread.submit(source_of, store).exception()
+    assert isinstance(refused, StateInUseError) and "another thread" in str(refused)
+    store.close()
+
+
+def test_a_subscription_that_was_deleted_is_forgotten(path: Path) -> None:
+    store = opened(path)
+    for topic in (TOPIC, f"{TOPIC}-partition-1", "persistent://public/default/u"):
+        source = source_of(store, topic)
+        source.records.waits((1, 1, -1), 50, 1, 0)
+        if topic != TOPIC:
+            source.close()
+    store.forget("s", lambda topic: topic.startswith(TOPIC))
+    store.forget("another", lambda topic: True)
+    assert (store.statistics().waiting, store.statistics().entries) == (1, 1)
+    store.close()
+    store = opened(path)
+    assert (store.statistics().waiting, store.statistics().entries) == (1, 1)
+    store.close()
+
+
+def test_what_is_known_of_messages_that_never_came_again_is_let_go(path: Path) -> None:
+    day = 24 * 3600 * 1000
+    store = opened(path)
+    records = source_of(store).records
+    records.started([HandedOver(1, 1), HandedOver(1, 2)], 0)
+    records.waits((1, 3, -1), 90 * day, 1, 0)
+    records.started([HandedOver(1, 4)], 20 * day)
+    store.close()
+    store = opened(path, now=31 * day)
+    records = source_of(store).records
+    assert [records.recall(1, entry) is not None for entry in (1, 2, 3, 4)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    store.flush()
+    store.close()
+    store = opened(path)
+    assert source_of(store).records.recall(1, 1) is None
     store.close()
 
 

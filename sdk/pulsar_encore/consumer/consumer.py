@@ -34,6 +34,7 @@ from ..transport.base import ConsumerLink
 from ..turn import Turn
 from .announcer import Announcer
 from .calls import LONG, Calls
+from .durability import Durability
 from .forwarding.arrivals import Arrivals
 from .forwarding.forwarder import Forwarder
 from .forwarding.router import Router
@@ -79,6 +80,7 @@ class Parts:
     window: Window
     announcer: Announcer
     intake: Intake
+    durability: Durability | None = None
 
 
 class Consumer:
@@ -421,6 +423,8 @@ class Consumer:
     async def _unsubscribe(self) -> None:
         await self._link.unsubscribe()
         self._cut_off = True
+        if self._parts.durability is not None:
+            self._parts.durability.forget()
         await self.close()
 
     def pause_message_listener(self) -> None:
@@ -457,6 +461,7 @@ class Consumer:
             parts.announcer,
             self.is_connected(),
             parts.link.capabilities.name,
+            None if parts.durability is None else parts.durability.trouble,
         )
 
     def has_reached_end_of_topic(self) -> bool:
@@ -505,7 +510,11 @@ class Consumer:
                 try:
                     await self._link.close()
                 finally:
-                    self._forget()
+                    try:
+                        if self._parts.durability is not None:
+                            await self._parts.durability.close()
+                    finally:
+                        self._forget()
 
     def _end_receiving(self, why: ClosedError) -> None:
         self._life.refusal = why
@@ -539,6 +548,8 @@ class Consumer:
         shut_down = ClosedError("the client was shut down")
         self._end_receiving(shut_down)
         self._acks.close(shut_down)
+        if self._parts.durability is not None:
+            self._parts.durability.abandon()
         self._forget()
 
     def _forget(self) -> None:

@@ -15,6 +15,7 @@ from ..core.source_state import SourceState
 from ..timer import now_ms
 from ..transport.base import ConsumerLink, Deliveries, Delivery, NoDelivery, Run
 from .announcer import Announcer
+from .durability import Durability
 from .forwarding.arrivals import Arrivals
 from .receiving.queue import ReceiveQueue
 from .settling.ack_sender import AckSender
@@ -36,6 +37,7 @@ class Intake:
         announcer: Told of all that is no message.
         loop: The consumer's event loop.
         arrivals: Holds back what is no message for the application; None without letter topics.
+        durability: Keeps what outlives the process; None when nothing does.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Intake:
         announcer: Announcer,
         loop: asyncio.AbstractEventLoop,
         arrivals: Arrivals | None = None,
+        durability: Durability | None = None,
     ) -> None:
         self._link = link
         self._sources = sources
@@ -59,6 +62,7 @@ class Intake:
         self._announcer = announcer
         self._loop = loop
         self._arrivals = arrivals
+        self._durability = durability
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         now = now_ms(self._loop)
@@ -72,6 +76,8 @@ class Intake:
         if arrived:
             self._queue.wake(arrived)
             self._window.watch()
+        if self._durability is not None:
+            self._durability.watch()
 
     def _run(self, run: Run, now: int) -> int:
         """Queue what is wanted of plain messages; returns how many."""

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ..backoff import to_ms
 from ..core.due_index import DueIndex, TimeBucketIndex
+from ..core.entry import Entry
 from ..core.verdicts import Overflow, Verdicts
 from ..errors import NotSupportedError
 from ..options import BatchReceivePolicy, ConsumerOptions, ConsumerType, Subscription
@@ -24,6 +26,7 @@ from ..turn import Turn
 from ..version import VERSION
 from .announcer import Announcer
 from .consumer import Consumer, Parts
+from .durability import Durability
 from .forwarding.arrivals import Arrivals
 from .forwarding.forwarder import Forwarder
 from .forwarding.router import Router
@@ -39,6 +42,8 @@ from .settling.redelivery import Redelivery
 from .settling.settlement import Settlement
 from .sources import Sources
 from .window import Window
+
+_HandedOver: TypeAlias = Callable[[Entry, Sequence[int]], None]
 
 _NAME_DIGITS: Final = 5  # as many as Java's
 
@@ -134,12 +139,13 @@ def make_consumer(
     link: ConsumerLink,
     options: ConsumerOptions,
     on_closed: Callable[[Consumer], None],
+    durability: Durability | None = None,
 ) -> Consumer:
-    """The consumer over an open link, with its letter topics."""
+    """The consumer over an open link, with its letter topics and its state."""
     topics = None
     if options.dead_letter_policy is not None:
         topics = LetterTopics(options, options.dead_letter_policy, link.consumer_name, transport)
-    return Consumer(assemble(link, options, topics), on_closed=on_closed)
+    return Consumer(assemble(link, options, topics, durability=durability), on_closed=on_closed)
 
 
 def assemble(
@@ -147,6 +153,7 @@ def assemble(
     options: ConsumerOptions,
     topics: LetterTopics | None = None,
     new_index: Callable[[], DueIndex] = TimeBucketIndex,
+    durability: Durability | None = None,
 ) -> Parts:
     """The parts of a consumer, each built of those below it, on the running event loop.
 
@@ -155,16 +162,26 @@ def assemble(
         options: Of it.
         topics: Its letter topics, if it has any.
         new_index: Makes what keeps due times.
+        durability: What of it outlives the process; None when nothing does.
     """
     loop = asyncio.get_running_loop()
     rng = Random()
     life, turn, alarm = Life(), Turn(loop), Alarm(loop)
-    handed_over = None
+    begins: list[_HandedOver] = []
+    one_write: Callable[[], AbstractContextManager[object]] = nullcontext
+    if durability is not None and durability.before:
+        begins.append(durability.begin)
+        one_write = durability.one_write
     if options.unacked_messages_timeout_ms is not None:
-        handed_over = AckTimeouts(options.unacked_messages_timeout_ms, loop, alarm).begin
+        begins.append(AckTimeouts(options.unacked_messages_timeout_ms, loop, alarm).begin)
     wanted = None if options.receiver_queue_size else link.wanted
-    queue = ReceiveQueue(options.schema, link.consumed, turn, life.failed, handed_over, wanted)
-    sources = Sources(link, options, loop, new_index)
+    queue = ReceiveQueue(
+        options.schema, link.consumed, turn, life.failed, _all_of(begins), wanted, one_write
+    )
+    durable_of = None if durability is None else durability.of
+    sources = Sources(link, options, loop, new_index, durable_of)
+    if durability is not None:
+        durability.start(sources)
     acks = AckSender(link, sources, options, loop, queue)
     redelivery = Redelivery(link, sources, options, loop, alarm, acks, queue, rng)
     window = Window(link, sources, options.max_unacked_messages)
@@ -177,7 +194,9 @@ def assemble(
         arrivals = Arrivals(options, verdicts, forwarder, queue, redelivery, loop)
     router = Router(ownership, verdicts, redelivery, sources, loop, forwarder)
     announcer = Announcer(link, options.event_listener, loop)
-    intake = Intake(link, sources, queue, acks, window, redelivery, announcer, loop, arrivals)
+    intake = Intake(
+        link, sources, queue, acks, window, redelivery, announcer, loop, arrivals, durability
+    )
     policy = options.batch_receive_policy or BatchReceivePolicy()
     batches = BatchReceiver(queue, policy, max(1, options.receiver_queue_size), turn)
     return Parts(
@@ -197,7 +216,19 @@ def assemble(
         window=window,
         announcer=announcer,
         intake=intake,
+        durability=durability,
     )
+
+
+def _all_of(begins: list[_HandedOver]) -> _HandedOver | None:
+    if len(begins) < 2:
+        return begins[0] if begins else None
+
+    def begin(entry: Entry, indexes: Sequence[int]) -> None:
+        for each in begins:
+            each(entry, indexes)
+
+    return begin
 
 
 def _verdicts(options: ConsumerOptions, rng: Random) -> Verdicts:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Container, Iterator
 from typing import Final
 
 from ..core.due_index import DueIndex, TimeBucketIndex
+from ..core.durable import Durable
 from ..core.source_state import SourceState
 from ..options import ConsumerOptions
 from ..timer import now_ms
@@ -48,6 +49,7 @@ class Sources:
         options: The subscription.
         loop: The consumer's event loop.
         new_index: Makes what keeps due times; called twice for each source.
+        durable_of: What of a topic outlives the process, by its full name.
     """
 
     def __init__(
@@ -56,11 +58,13 @@ class Sources:
         options: ConsumerOptions,
         loop: asyncio.AbstractEventLoop,
         new_index: Callable[[], DueIndex] = TimeBucketIndex,
+        durable_of: Callable[[str], Durable | None] | None = None,
     ) -> None:
         self._link = link
         self._options = options
         self._loop = loop
         self._new_index = new_index
+        self._durable_of = durable_of
         self.by_number: dict[int, SourceState] = _OnFirstSight(self._new)
         # What was last heard of connections: when, what, and of which sources (None: of all).
         self._news: deque[tuple[float, str, Container[int] | None]] = deque(maxlen=_MOST_NEWS)
@@ -81,6 +85,8 @@ class Sources:
             contiguous=not options.is_read_compacted,
             lead_ms=able.redeliver_lead_ms if shared else able.rewind_lead_ms,
             remembers=options.dead_letter_policy is not None,
+            durable=None if self._durable_of is None else self._durable_of(topic),
+            letters=options.reads_letters(topic),
         )
         if self._loop.time() - self._asked_all_at < OVERTAKEN_S:
             state.acks.rewound()

@@ -26,6 +26,8 @@ class Statistics:
         ended_topics: Full names of topics and partitions that were terminated and are acked to
             their end, as far as the transport is told; the stock one is not.
         inactive_topics: On Failover, of those whose messages another consumer gets; likewise.
+        state_trouble: Why due times or attempts are in memory only that should be on disk, such as
+            a full one; None when nothing is, and without a `state`.
     """
 
     queued: int
@@ -38,6 +40,7 @@ class Statistics:
     transport: str = ""
     ended_topics: tuple[str, ...] = ()
     inactive_topics: tuple[str, ...] = ()
+    state_trouble: str | None = None
 
     @property
     def window_share(self) -> float:
@@ -46,7 +49,12 @@ class Statistics:
 
 
 def snapshot(
-    sources: Sources, window: Window, announcer: Announcer, connected: bool, transport: str
+    sources: Sources,
+    window: Window,
+    announcer: Announcer,
+    connected: bool,
+    transport: str,
+    state_trouble: str | None = None,
 ) -> Statistics:
     """The counts of all sources of a consumer, now."""
     return Statistics(
@@ -60,4 +68,5 @@ def snapshot(
         transport=transport,
         ended_topics=announcer.ended_topics,
         inactive_topics=announcer.inactive_topics,
+        state_trouble=state_trouble,
     )

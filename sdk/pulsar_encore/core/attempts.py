@@ -17,6 +17,7 @@ first, then what is left counts: the broker's word, or our own without its evide
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from sys import getsizeof
 from typing import Final, NamedTuple
 
@@ -119,6 +120,24 @@ class Attempts:
             return entry.redelivered
         failed = 0 if entry.failed is None else entry.failed.get(index, 0)
         return max(failed, self._remembered(entry.due_key(index))) if self.failures else failed
+
+    def ended(self, entry: Entry, index: int) -> int:
+        """Failed attempts, once the one under way has failed too.
+
+        Where failures are remembered, the one under way is by now.
+        """
+        if entry.size == 1:
+            return entry.redelivered + 1
+        failed = 0 if entry.failed is None else entry.failed.get(index, 0)
+        return max(failed + 1, self._remembered(entry.due_key(index)))
+
+    def recalled(self, entry: Entry, attempts: Mapping[int, int]) -> None:
+        """What is known of a batch's messages from another life of the process, by index."""
+        failed = {} if entry.failed is None else entry.failed
+        for index, count in attempts.items():
+            if index < entry.size and count > failed.get(index, 0):
+                failed[index] = count
+        entry.failed = failed or None
 
     def failed(self, entry: Entry, mask: int) -> None:
         """Attempts at these indexes ended; of a message that is its entry the broker counts."""

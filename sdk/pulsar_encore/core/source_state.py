@@ -20,7 +20,7 @@ and every public method here is one synchronous step, which returns what the she
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -29,6 +29,7 @@ from .attempts import Attempts
 from .due import DueBatch, MessageKey
 from .due_index import DueIndex
 from .duplicates import ASKED, RECONNECTED, REWOUND, UNKNOWN, Duplicates
+from .durable import Durable
 from .entry import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED, Entry, EntryKey, set_bits
 from .packed import Packed, PackedEntries
 from .rewind import Rewind
@@ -54,6 +55,8 @@ class SourceState:
         contiguous: Entry ids follow each other (see `Rewind`).
         lead_ms: What the transport takes from being asked for a redelivery to asking the broker.
         remembers: Keep every failed attempt, for a dead-letter policy.
+        durable: What outlives the process; None when nothing does.
+        letters: It is a retry-letter topic, whose messages say themselves of earlier attempts.
     """
 
     def __init__(
@@ -69,6 +72,8 @@ class SourceState:
         contiguous: bool = True,
         lead_ms: int = 0,
         remembers: bool = False,
+        durable: Durable | None = None,
+        letters: bool = False,
     ) -> None:
         self.owner = owner
         self.number = number
@@ -79,9 +84,11 @@ class SourceState:
         self.nacks = nacks
         self.timeouts = timeouts
         self.lead_ms: int = lead_ms
-        # Volatile, or with ack timeouts, or failures that are remembered: to ack what is held is
-        # more than that. Asked for each message.
-        self.special: bool = self.volatile or remembers
+        self.durable: Durable | None = None if self.volatile else durable
+        self.letters: bool = letters
+        # Volatile, or with ack timeouts, or something is remembered: to ack what is held is more
+        # than that. Asked for each message.
+        self.special: bool = self.volatile or remembers or bool(self.durable)
         self.era: int = 0  # seeks so far: records of an earlier one say nothing any more
         self.rewind: Rewind | None = None
         if not (shared or self.volatile):
@@ -155,6 +162,8 @@ class SourceState:
             if count == entry.size and entry.unacked == count:
                 entry.queue_all()
                 self.unacked += count
+                if self.durable is not None and self.durable.knows(key):
+                    return self._recalled(self.durable, entry, indexes, range(count))
                 return entry, range(count)
         else:
             self._away.pop(key, None)
@@ -169,7 +178,50 @@ class SourceState:
             self._rest(entry)
         elif not wanted:
             self._pack(entry)
+        if wanted and self.durable is not None and self.durable.knows(key):
+            return self._recalled(self.durable, entry, indexes, wanted)
         return entry, wanted
+
+    def _recalled(
+        self, durable: Durable, entry: Entry, indexes: Sequence[int], wanted: Sequence[int]
+    ) -> tuple[Entry, Sequence[int]]:
+        """Of messages that came something was known, perhaps to a process that is dead: they go on
+        waiting, or are handed over with all their attempts."""
+        self.special = True  # to ack them is to forget that
+        attempts, waiting = durable.recall(entry.key)
+        if not waiting:
+            self._count_recalled(entry, attempts)
+            return entry, wanted
+        # What waits has failed once more when it is released: then that is counted.
+        before = {index: count - (index in waiting) for index, count in attempts.items()}
+        self._count_recalled(entry, before)
+        left = []
+        for position in wanted:
+            index = indexes[position]
+            due_ms = waiting.get(index)
+            if due_ms is None:
+                left.append(position)
+                continue
+            self.nacks.add(entry.due_key(index), due_ms, 0)
+            entry.nack(index)
+        if len(left) < len(wanted) and not left:
+            self._waits_whole(entry)
+        return entry, left
+
+    def _count_recalled(self, entry: Entry, attempts: Mapping[int, int]) -> None:
+        if not attempts:
+            return
+        if entry.size > 1:
+            self.attempts.recalled(entry, attempts)
+        elif not self.letters:  # of a letter, once it is known what it says itself
+            entry.redelivered = max(entry.redelivered, attempts.get(0, 0))
+
+    def elsewhere(self, entry: Entry, attempts: int) -> None:
+        """A message, which is its entry, says of attempts that no count here knows of."""
+        self.attempts.elsewhere(entry, attempts)
+        if self.durable is not None and self.durable.knows(entry.key):
+            known = self.durable.recall(entry.key).attempts.get(0, 0)
+            entry.redelivered = max(entry.redelivered, known)
 
     def arrive_first(self, keys: Sequence[EntryKey]) -> list[Entry]:
         """Plain messages that the broker never delivered before, in order: their records.
@@ -195,11 +247,13 @@ class SourceState:
         if special or unsent is None:
             return []
         arrived: list[Entry] = []
-        known, again, era = self._entries, duplicates.expects, self.era
+        known, again, era, durable = self._entries, duplicates.expects, self.era, self.durable
+        if not durable:
+            durable = None
         highest = self._highest if known else (-1, -1)
         rising = self._rising or not known
         for key in keys:
-            if key in known or key in unsent:
+            if key in known or key in unsent or (durable is not None and durable.knows(key)):
                 break
             known[key] = entry = Entry.alone(self, key, era, again)
             arrived.append(entry)
@@ -325,6 +379,8 @@ class SourceState:
             if before == ACKED or self.volatile:
                 return 0
             self._forget(entry, index, before)
+            if self.durable is not None:
+                self.durable.settled(entry.key, 1 << index if entry.unacked else None)
         if entry.unacked == 0:
             self._drop(entry)
             self.attempts.done(entry.key)
@@ -388,6 +444,8 @@ class SourceState:
         """The whole entry is acked, seen or not; returns how many messages that settled here."""
         waiting = self.nacks.discard_entry(*key)
         self.timeouts.discard_entry(*key)
+        if self.durable is not None:
+            self.durable.settled(key)
         entry = self.find(key)
         # Without a record (nacked, given back, never seen here) nobody knows what is on its way.
         again = entry is None or entry.again != 0 or self.duplicates.expects != 0
@@ -421,6 +479,8 @@ class SourceState:
         if through[0] >= 0:
             self.unacked -= self.nacks.discard_through(*through) - recorded
             self.timeouts.discard_through(*through)
+            if self.durable is not None:
+                self.durable.settled_through(through)
         rest = self._entries.get(key) if partial else None
         if rest is not None:
             was_unsent = rest.unsent_part
@@ -452,19 +512,34 @@ class SourceState:
         due_key = entry.due_key(index)
         if before == NACKED:
             self.nacks.move(due_key, due_ms, bits)
+            self._remember_due(due_key, due_ms, bits, 0, entry.size)
             self._pack(entry)
             return True
         if before not in (HELD, QUEUED):
             return False
         self.nacks.add(due_key, due_ms, bits)  # first: what it refuses stays held
+        if self.durable is not None:
+            attempts = self.attempts.ended(entry, index) if before == HELD else 0
+            self._remember_due(due_key, due_ms, bits, attempts, entry.size)
         if len(self.timeouts):
             self.timeouts.discard(due_key)
         entry.nack(index)
+        self._waits_whole(entry)
+        return True
+
+    def _waits_whole(self, entry: Entry) -> None:
+        """Something of an entry waits: perhaps that is all there is to know of it."""
         if entry.size == 1 and self.shared:
             self._drop(entry)  # the key in `nacks` is all that is needed
         else:
             self._pack(entry)
-        return True
+
+    def _remember_due(
+        self, key: MessageKey, due_ms: int, bits: int, attempts: int, size: int
+    ) -> None:
+        if self.durable is not None:
+            self.durable.waits(key, due_ms, bits, attempts, size)
+            self.special = True
 
     def leave(self, entry: Entry, index: int) -> bool:
         """A copy of the message is about to be sent; False in a state in which it is not here."""
@@ -478,6 +553,7 @@ class SourceState:
         """Nack of a plain entry that has no record here: by id, or nacked before."""
         if not self.nacks.move((*key, -1), due_ms, bits):
             self.unacked += 1
+        self._remember_due((*key, -1), due_ms, bits, 0, 1)
 
     # Redelivery
 
@@ -491,7 +567,10 @@ class SourceState:
 
     def take_nacks(self, now_ms: int, limit: int) -> DueBatch:
         """Nacks that are due by the time the transport has asked for them."""
-        return self.nacks.pop_due(now_ms + self.lead_ms, limit)
+        due = self.nacks.pop_due(now_ms + self.lead_ms, limit)
+        if self.durable and due:
+            self.durable.passed(due)
+        return due
 
     def take_timeouts(self, now_ms: int, limit: int) -> DueBatch:
         """Ack timeouts that are over by the time the transport has asked for them."""
@@ -584,15 +663,26 @@ class SourceState:
         for entry in list(self._entries.values()):
             if entry.state[0] == QUEUED:
                 self.overlook(entry.key, entry.size)
+            if self.durable and not self.shared:
+                self._return_held(self.durable, entry)
             released = entry.release_all()
             if self.shared:
                 self.attempts.failed(entry, released)
             entry.again |= REWOUND
             if entry.active == 0:
                 self._remember_away(entry)
+        if self.durable and len(self.nacks):
+            self.durable.ends_waiting(self.nacks.pop_due(_LAST))
         self.nacks.clear()
         self.timeouts.clear()
         self.unacked = sum(entry.active for entry in self._entries.values())
+
+    def _return_held(self, durable: Durable, entry: Entry) -> None:
+        """What a rewind takes along has not failed: the broker counts nothing there either."""
+        held = [index for index, state in enumerate(entry.state) if state == HELD]
+        if held:
+            counts = {index: self.attempts.count(entry, index) for index in held}
+            durable.returned(entry.key, counts)
 
     @property
     def owed(self) -> int:
@@ -631,6 +721,8 @@ class SourceState:
         self.acks.clear()
         self.duplicates.clear()
         self.attempts.clear()
+        if self.durable is not None:
+            self.durable.clear()
         if self.rewind is not None:
             self.rewind.forget()
         self.unacked = 0
@@ -721,6 +813,15 @@ class SourceState:
         self._away[entry.key] = entry
         if len(self._away) > _MAX_AWAY:
             self._drop(next(iter(self._away.values())))
+
+    def held(self) -> Iterator[Entry]:
+        """Entries of which the application has something. Walks all."""
+        return (entry for entry in list(self._entries.values()) if HELD in entry.state)
+
+    def consider(self) -> None:
+        """Nothing that has to be forgotten may be left: acks are cheap again then."""
+        if not (self.volatile or self.attempts.remembers or len(self.timeouts) or self.durable):
+            self.special = False
 
     def count(self, state: int) -> int:
         """Messages in a state other than NACKED. Walks all: for statistics."""

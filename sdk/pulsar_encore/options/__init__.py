@@ -7,6 +7,7 @@ from .consumer import (
     ConsumerOptions,
     parse_topics,
 )
+from .durable_state import RocksState
 from .enums import (
     BatchingType,
     CompressionType,
@@ -48,6 +49,7 @@ __all__ = [
     "ProducerOptions",
     "ReaderOptions",
     "RegexSubscriptionMode",
+    "RocksState",
     "Subscription",
     "parse_topics",
 ]

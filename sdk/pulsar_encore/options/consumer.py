@@ -27,6 +27,7 @@ from .checks import (
     text,
     topic_name,
 )
+from .durable_state import RocksState
 from .enums import (
     ConsumerCryptoFailureAction,
     ConsumerType,
@@ -113,6 +114,7 @@ class ConsumerOptions:
     nack_overflow: str | None = None  # or "retry_letter"
     nack_overflow_share: float = 0.5  # half the window stays for messages that are worked on
     nack_overflow_delay: float | timedelta = 600.0  # s; few processes are sure to live for longer
+    state: RocksState | None = None
 
     def __post_init__(self) -> None:
         self._check_topics()
@@ -164,6 +166,10 @@ class ConsumerOptions:
                 raise ConfigurationError(f"{name} must be a Backoff or None")
         object.__setattr__(self, "dead_letter_policy", policy_of(self.dead_letter_policy))
         object.__setattr__(self, "key_shared_policy", key_shared_of(self.key_shared_policy))
+        if not isinstance(self.state, (RocksState, type(None))):
+            raise ConfigurationError(
+                f"state must be a RocksState(path) or None, got {type(self.state).__name__}"
+            )
         self._check_combinations()
         self._check_letters()
         if self.retry_enable and self.dead_letter_policy is None:

@@ -114,7 +114,7 @@ class Arrivals:
         for at, raw in enumerate(messages):
             properties = _properties(raw)
             if entry.size == 1:
-                state.attempts.elsewhere(entry, parked_attempts(properties))
+                state.elsewhere(entry, parked_attempts(properties))
             early_ms = _early_ms(raw, properties, wall_now)
             if early_ms > 0:
                 self._wait(state, entry, indexes[at], raw, early_ms)

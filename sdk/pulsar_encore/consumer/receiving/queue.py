@@ -12,6 +12,7 @@ import asyncio
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, count, islice
 from operator import attrgetter
 from typing import Any, Final
@@ -92,7 +93,8 @@ class ReceiveQueue:
         consumed: Called with (source, messages) when there is room for that many more.
         turn: When a receive that need not wait lets the loop run.
         failed: Called with the error when nothing will ever arrive any more.
-        handed_over: Called with (entry, index) at each hand-over.
+        handed_over: Called with (entry, indexes) at each hand-over.
+        one_write: What is handed over inside is written at once, where it is written.
         wanted: Called with the number of those who wait, where nothing comes unasked.
     """
 
@@ -102,12 +104,14 @@ class ReceiveQueue:
         consumed: Callable[[int, int], None],
         turn: Turn,
         failed: Callable[[Exception], None],
-        handed_over: Callable[[Entry, int], None] | None = None,
+        handed_over: Callable[[Entry, Sequence[int]], None] | None = None,
         wanted: Callable[[int], None] | None = None,
+        one_write: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._schema = schema
         self._consumed = consumed
         self._handed_over = handed_over
+        self._one_write = one_write
         self._wanted = wanted
         self._turn = turn
         self._failed = failed
@@ -183,7 +187,7 @@ class ReceiveQueue:
             if entry.state[index] == QUEUED and entry.live:
                 entry.state[index] = HELD  # the step `hand_over`, without a call for each message
                 if handed_over is not None:
-                    handed_over(entry, index)
+                    handed_over(entry, (index,))
                 # Nearly always the first branch.
                 if entry.failed is None and entry.hand_overs is None and not failures:
                     yield Message(raw, schema, entry, index, entry.redelivered)
@@ -203,7 +207,7 @@ class ReceiveQueue:
             if state[0] == QUEUED and entry.live:
                 state[0] = HELD
                 if handed_over is not None:
-                    handed_over(entry, 0)
+                    handed_over(entry, _ALONE)
                 if entry.failed is None and entry.hand_overs is None and not failures:
                     yield Message(raw, schema, entry, 0, entry.redelivered)
                 else:
@@ -247,7 +251,12 @@ class ReceiveQueue:
     def take_many(self, most: int, most_bytes: int) -> list[Message]:
         """Up to so many messages and bytes (0 or less: any), but one however large it is."""
         if most_bytes > 0 and self._queued_bytes() > most_bytes:
-            return self._take_weighed(most, most_bytes)
+            with self._one_write():
+                return self._take_weighed(most, most_bytes)
+        with self._one_write():
+            return self._take_counted(most)
+
+    def _take_counted(self, most: int) -> list[Message]:
         taken = list(islice(self._head, most))
         while self._cursors and len(taken) < most:
             head = self._cursors[0]
@@ -262,14 +271,17 @@ class ReceiveQueue:
     def _hand_over_all(self, cursor: _Cursor) -> bool:
         """QUEUED -> HELD of all messages of a delivery, where nothing is to be done for each."""
         entry, indexes = cursor.entry, cursor.indexes
-        return (
-            self._handed_over is None
-            and type(indexes) is range
+        if not (
+            type(indexes) is range
             and entry.failed is None
             and entry.hand_overs is None
             and not entry.source.attempts.failures
             and entry.hand_over_all(indexes)
-        )
+        ):
+            return False
+        if self._handed_over is not None:
+            self._handed_over(entry, indexes)
+        return True
 
     def _take_weighed(self, most: int, most_bytes: int) -> list[Message]:
         """The same where the bytes may be what limits it."""

@@ -6,6 +6,7 @@ Owns `AckTimeouts`; what becomes of a message that timed out is `Redelivery`'s.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from ...core.due import precision_bits
 from ...core.entry import Entry
@@ -28,12 +29,13 @@ class AckTimeouts:
         self._loop = loop
         self._alarm = alarm
 
-    def begin(self, entry: Entry, index: int) -> None:
-        """A message was handed over."""
+    def begin(self, entry: Entry, indexes: Sequence[int]) -> None:
+        """Messages were handed over."""
         state: SourceState = entry.source
         if state.volatile:
             return  # nothing there can be redelivered, and acks never untrack (issue 26548)
         due_ms = due_in_ms(self._loop, self._timeout_ms)
         state.special = True
-        state.timeouts.move(entry.due_key(index), due_ms, self._bits)
+        for index in indexes:
+            state.timeouts.move(entry.due_key(index), due_ms, self._bits)
         self._alarm.at(state.next_due())

@@ -59,11 +59,12 @@ def fresh(size: int, first_ms: int, epoch: int) -> EntryRecord:
 
 def handed_over(record: EntryRecord, mask: int, attempt: int, epoch: int) -> EntryRecord:
     """These messages are handed over for the `attempt`th time; a count that is higher stays."""
-    mask &= ~record.settled
     groups = _raised(record.groups, mask, attempt)
     # What an owner before held, and this one has not handed over again, stays of no owner.
     held = mask | record.held if record.epoch == epoch else mask
-    return EntryRecord(record.size, groups, held, record.settled, record.first_ms, epoch)
+    # What was settled comes again when its ack was lost with a process, or the cursor set back.
+    settled = record.settled & ~mask
+    return EntryRecord(record.size, groups, held, settled, record.first_ms, epoch)
 
 
 def given_back(record: EntryRecord, mask: int, attempts: int) -> EntryRecord:
@@ -71,6 +72,35 @@ def given_back(record: EntryRecord, mask: int, attempts: int) -> EntryRecord:
     mask &= ~record.settled
     groups = _raised(record.groups, mask, attempts)
     return record._replace(groups=groups, held=record.held & ~mask)
+
+
+def lowered(record: EntryRecord, mask: int, attempts: int) -> EntryRecord:
+    """These messages went back and nobody failed at them: no more than `attempts` count."""
+    found: dict[int, int] = {}
+    down = 0
+    for n, each in record.groups:
+        if n > attempts:
+            down |= each & mask
+            each &= ~mask
+        if each:
+            found[n] = each
+    if down and attempts:
+        found[attempts] = found.get(attempts, 0) | down
+    return record._replace(groups=tuple(sorted(found.items())), held=record.held & ~mask)
+
+
+def first_ms_of(data: bytes) -> int:
+    """`EntryRecord.first_ms` of what `to_bytes` made, without a look at the rest.
+
+    Raises:
+        ValueError: The bytes are no record.
+    """
+    if not data or data[0] & 0x0F != _VERSION:
+        raise ValueError(f"not a record of version {_VERSION}: {data[:8].hex()}")
+    numbers = _numbers(data)
+    if next(numbers, None) is None or (first_ms := next(numbers, None)) is None:
+        raise ValueError(f"a record is cut short: {data.hex()}")
+    return first_ms
 
 
 def settled(record: EntryRecord, mask: int) -> EntryRecord:

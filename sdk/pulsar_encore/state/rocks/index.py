@@ -90,6 +90,19 @@ class RocksIndex:
         self._journal.commit()
         return edge is not None
 
+    def discard_each(self, keys: Iterable[MessageKey], *, at_once: bool = False) -> None:
+        """Forget several keys; those that are not tracked are left out.
+
+        Args:
+            keys: Which.
+            at_once: Not even a kill that comes now brings them back.
+        """
+        with self._journal:
+            for key in keys:
+                self.discard(key)
+        if at_once:
+            self._journal.flush()
+
     def discard_entry(self, ledger: int, entry: int) -> int:
         """Forget the entry's whole key and all its batch indexes; returns how many there were.
 
@@ -179,6 +192,10 @@ class RocksIndex:
             ConfigurationError: The key is out of range.
         """
         return self._live.due_of(key)
+
+    def dues_of_entry(self, ledger: int, entry: int) -> dict[int, int]:
+        """When its messages are due, by batch index, -1 for the entry itself."""
+        return {key[2]: due_ms for due_ms, key in self._live.keys_of_entry(ledger, entry)}
 
     def clear(self) -> None:
         """Forget everything."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from pulsar_encore.core.time_bucket import TimeBucketIndex
 from pulsar_encore.errors import ConfigurationError, StateFormatError
 
 from .database import Database
+from .entry_record import first_ms_of
 from .entry_set import EntrySet
 from .index import place
 from .keys import (
@@ -29,6 +31,10 @@ from .keys import (
 from .writes import DUE, META, STATE
 
 logger: logging.Logger = logging.getLogger(__name__)
+
+# What is known of an entry that began so long ago and does not wait: it was acked elsewhere, or its
+# topic is gone.
+STALE_MS: Final = 30 * 24 * 3600 * 1000
 
 SourceName = tuple[str, str, str]
 """Topic (of the partition, if any), subscription, and a consumer's name or ""."""
@@ -51,6 +57,7 @@ class Loaded:
         numbers: Sources by name.
         sources: What there is of them, by number.
         doubled: Keys of `due` of what is there with an earlier time; to be removed.
+        stale: Keys of records that nothing is to be expected of; to be removed.
         unreadable: Keys and values that make no sense.
     """
 
@@ -59,11 +66,16 @@ class Loaded:
     numbers: dict[SourceName, int] = field(default_factory=dict)
     sources: dict[int, Found] = field(default_factory=dict)
     doubled: list[bytes] = field(default_factory=list)
+    stale: list[bytes] = field(default_factory=list)
     unreadable: int = 0
 
 
-def load(database: Database) -> Loaded:
+def load(database: Database, wall_now_ms: int) -> Loaded:
     """Read what there is; a million keys take 2 s or so.
+
+    Args:
+        database: Where.
+        wall_now_ms: The time, in ms since the epoch; tells what is stale.
 
     Raises:
         StateFormatError: A newer version wrote it, or something else did.
@@ -80,10 +92,14 @@ def load(database: Database) -> Loaded:
                 loaded.doubled.append(data)
         except (ValueError, KeyError, ConfigurationError) as error:
             _unreadable(loaded, data, error)
-    for data, _ in database.scan(STATE):
+    for data, value in database.scan(STATE):
         try:
             source, ledger, entry = read_entry_key(data)
-            loaded.sources[source].entries.add((ledger, entry))
+            found = loaded.sources[source]
+            if _is_stale(value, wall_now_ms) and not found.waiting.keys_of_entry(ledger, entry):
+                loaded.stale.append(data)
+            else:
+                found.entries.add((ledger, entry))
         except (ValueError, KeyError) as error:
             _unreadable(loaded, data, error)
     return loaded
@@ -126,6 +142,13 @@ def check_format(database: Database) -> bool:
             f"{FORMAT}: use the version that wrote it, or another directory"
         )
     return True
+
+
+def _is_stale(record: bytes, wall_now_ms: int) -> bool:
+    try:
+        return first_ms_of(record) < wall_now_ms - STALE_MS
+    except ValueError:
+        return False  # it is named, and left alone, when it is asked for
 
 
 def _load_meta(database: Database, loaded: Loaded) -> None:

@@ -13,7 +13,8 @@ never falls while its entry is known. Refuses to know the time: each call that n
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -32,6 +33,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 CountAttempts: TypeAlias = Literal["before", "lazy"]
 
+_RECENT: Final = 256
 STAY_BUFFER_MS: Final = 10_000  # RocketMQ's popCkStayBufferTime
 MOST_BUFFERED: Final = 50_000  # the broker's window of a consumer; some 20 MB
 
@@ -123,6 +125,8 @@ class Records:
         # By entry, the longest there first: since when, in ms, and what is to be written.
         self._buffer: dict[EntryKey, tuple[int, EntryRecord]] = {}
         self._buffered = EntrySet()  # the same entries, in order
+        # Of those on disk, the last ones read or written: the messages of a batch come in a row.
+        self._recent: OrderedDict[EntryKey, EntryRecord] = OrderedDict()
         self._now_ms = 0  # as last told
         self.unreadable: int = 0
 
@@ -202,6 +206,27 @@ class Records:
                 record = record._replace(size=at + 1)
             self._write(key[:2], entry_record.given_back(record, 1 << at, attempts))
 
+    def returned(
+        self, ledger: int, entry: int, attempts: Mapping[int, int], wall_now_ms: int
+    ) -> None:
+        """Messages went back and nobody failed at them: that they were handed over counts no more.
+
+        Args:
+            ledger: Of the entry.
+            entry: Of the entry.
+            attempts: By index, how many attempts are left to count.
+            wall_now_ms: The time, in ms since the epoch.
+        """
+        self._now_ms = wall_now_ms
+        record = self._of((ledger, entry))
+        if record is None:
+            return
+        before = record
+        for index, count in attempts.items():
+            record = entry_record.lowered(record, 1 << index, count)
+        if record != before:
+            self._keep((ledger, entry), record, wall_now_ms)
+
     def given_back(self, ledger: int, entry: int, mask: int, wall_now_ms: int) -> None:
         """Attempts ended without an ack, and nothing waits: another owner, or a close in order.
 
@@ -213,6 +238,13 @@ class Records:
             self._keep((ledger, entry), entry_record.given_back(record, mask, 0), wall_now_ms)
 
     # What is known
+
+    def knows(self, key: EntryKey) -> bool:
+        """Whether anything is known of an entry."""
+        return key in self._stored or key in self._buffer
+
+    def __bool__(self) -> bool:
+        return bool(self._stored) or bool(self._buffer)
 
     def recall(self, ledger: int, entry: int, index: int = -1) -> Recalled | None:
         """What is known of a message that came; None, without a look at the disk, when nothing is.
@@ -270,6 +302,7 @@ class Records:
         if held is not None:
             del self._buffer[key]
             self._buffered.discard(key)
+        self._recent.pop(key, None)
         if self._stored.discard(key):
             self._journal.delete_later(STATE, entry_packed(self._source, ledger, entry))
             self._journal.commit()
@@ -278,6 +311,7 @@ class Records:
         """This entry and all before it are acked, as by a cumulative ack. Writes nothing."""
         for key in self._buffered.take_through(ledger, entry):
             del self._buffer[key]
+        self._recent.clear()
         if self._stored.take_through(ledger, entry):
             span = entries_through(self._source, ledger, entry)
             self._journal.delete_range_later(STATE, *span)
@@ -287,6 +321,7 @@ class Records:
         """Nothing is known any more, as after a seek. What waits is the index's matter."""
         self._buffer.clear()
         self._buffered.clear()
+        self._recent.clear()
         if self._stored:
             self._stored.clear()
             self._journal.delete_range(STATE, *source_range(self._source))
@@ -352,6 +387,9 @@ class Records:
         return self._read(key) if key in self._stored else None
 
     def _read(self, key: EntryKey) -> EntryRecord | None:
+        record = self._recent.get(key)
+        if record is not None:
+            return record
         try:
             data = self._journal.get(STATE, entry_packed(self._source, *key))
             return None if data is None else entry_record.from_bytes(data)
@@ -371,6 +409,9 @@ class Records:
         if self._buffer.pop(key, None) is not None:
             self._buffered.discard(key)
         self._stored.add(key)
+        self._recent[key] = record
+        if len(self._recent) > _RECENT:
+            self._recent.popitem(last=False)
         data = entry_record.to_bytes(record)
         self._journal.put(STATE, entry_packed(self._source, *key), data)
         self._journal.commit()

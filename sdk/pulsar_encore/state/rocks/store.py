@@ -2,11 +2,13 @@
 
 Owns which directories are open in this process, and how often; who has which source; the order of
 opening and closing. Invariants: a directory is open once in a process and in no other; a source
-has one consumer at a time; what a consumer that ended left unfinished is told to the next, because
-each has a higher epoch. Refuses to read a clock.
+is one, however many consumers of the process have it, because what one of them lets go the broker
+gives to another; what an owner that ended left unfinished is told to the next, because each has a
+higher epoch. Refuses to read a clock.
 
 Opening and closing may take long when there is much; `open` and `aclose` do it on a thread.
-Everything else is microseconds and is to be called on one thread, that of the event loop.
+Everything else is microseconds and is called on one thread, that of the event loop: a source of a
+directory that another thread works with is refused.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -37,7 +40,7 @@ from .owner import Owner, read_owner, write_owner
 from .records import MOST_BUFFERED, STAY_BUFFER_MS, CountAttempts, Records
 from .salvaging import salvage
 from .syncing import Syncer
-from .writes import DUE, META
+from .writes import DUE, META, STATE
 
 Durability: TypeAlias = Literal["kill", "power"]
 
@@ -125,10 +128,20 @@ class RocksStore:
         durability: Durability = "kill",
         salvage: bool = False,
     ) -> RocksStore:
-        """The same on a thread; takes 2 s or so for each million messages that wait."""
-        return await asyncio.to_thread(
-            cls, path, wall_now_ms=wall_now_ms, durability=durability, salvage=salvage
+        """The same on a thread; takes 2 s or so for each million messages that wait.
+
+        Cancelled, what was opened is closed again.
+        """
+        opening = asyncio.ensure_future(
+            asyncio.to_thread(
+                cls, path, wall_now_ms=wall_now_ms, durability=durability, salvage=salvage
+            )
         )
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unwanted)
+            raise
 
     def source(
         self,
@@ -145,17 +158,37 @@ class RocksStore:
         Args:
             topic: Full name; of the partition, if any.
             subscription: Its name.
-            consumer: Where several consumers of a process share a subscription: which of them.
+            consumer: Where owners of one subscription are to be kept apart: which of them.
             count_attempts: See `Records`.
             stay_buffer_ms: See `Records`.
             most_buffered: See `Records`.
 
+        Asked for once more, it is the same `Source`, until each who asked has closed it.
+
         Raises:
-            StateInUseError: Another consumer of this process has it.
+            StateInUseError: Another thread of this process works with the directory.
         """
         return self._opened.take(
             (topic, subscription, consumer), count_attempts, stay_buffer_ms, most_buffered
         )
+
+    def claim(self) -> None:
+        """This thread works with the directory from now on, as long as anyone has a source of it.
+
+        Raises:
+            StateInUseError: Another thread of this process does.
+        """
+        self._opened.claim()
+
+    def forget(self, subscription: str, of: Callable[[str], bool]) -> None:
+        """Nothing of a subscription counts any more: it was deleted.
+
+        Args:
+            subscription: Its name.
+            of: Tells of a topic's full name, also a partition's, whether that subscription of it is
+                meant.
+        """
+        self._opened.forget(subscription, of)
 
     def one_batch(self) -> Journal:
         """What is done inside of ``with store.one_batch():`` becomes one write at its end."""
@@ -239,16 +272,27 @@ class Source:
         self, core: _Core, number: int, name: SourceName, index: RocksIndex, records: Records
     ) -> None:
         self._core: _Core | None = core
+        self._users = 1
         self.number: int = number
         self.name: SourceName = name
         self.index: RocksIndex = index
         self.records: Records = records
 
+    def shared(self) -> Source:
+        """One more has it, and will close it."""
+        self._users += 1
+        return self
+
     def close(self) -> None:
-        """Write what is in memory only, and let another consumer have it."""
+        """Write what is in memory only; the last one lets the next owner have it."""
+        self._users -= 1
+        if self._core is None:
+            return
+        if self._users > 0:
+            self.records.flush_all()
+            return
         core, self._core = self._core, None
-        if core is not None:
-            core.leave(self)
+        core.leave(self)
 
 
 class _Core:
@@ -261,17 +305,18 @@ class _Core:
         self.pid: int = os.getpid()
         self.durability: Durability = durability
         self.users: int = 0
+        self._thread: int | None = None  # of the event loop that works with it
         self.syncer: Syncer | None = None
         self._used: dict[SourceName, Source] = {}
         _prepare(path)
         try:
-            database, loaded = _begin(path)
+            database, loaded = _begin(path, wall_now_ms)
         except StateDamagedError:
             if not salvages:
                 raise
             salvage(path / _DATABASE)
             (path / "owner.json").unlink(missing_ok=True)
-            database, loaded = _begin(path)
+            database, loaded = _begin(path, wall_now_ms)
         self._numbers = loaded.numbers
         self._found = loaded.sources
         self._unreadable = loaded.unreadable
@@ -282,6 +327,8 @@ class _Core:
             write_owner(path, self._owner)
             for key in loaded.doubled:
                 self.journal.delete(DUE, key)
+            for key in loaded.stale:
+                self.journal.delete_later(STATE, key)
             if loaded.is_new:
                 self.journal.put(META, FORMAT_KEY, number(FORMAT))
             self.journal.put(META, EPOCH_KEY, number(self._epoch))
@@ -304,12 +351,9 @@ class _Core:
     def take(
         self, name: SourceName, count_attempts: CountAttempts, stay_ms: int, most: int
     ) -> Source:
-        if name in self._used:
-            topic, subscription, _ = name
-            raise StateInUseError(
-                f"another consumer of this process has the state of {topic!r} and "
-                f"{subscription!r} in {self.path}: give each of them its own name"
-            )
+        self.claim()
+        if (there := self._used.get(name)) is not None:
+            return there.shared()
         if any("\0" in part for part in name):
             raise ConfigurationError(f"names must not contain NUL: {name!r}")
         at = self._numbers.get(name)
@@ -339,8 +383,25 @@ class _Core:
         source = self._used[name] = Source(self, at, name, index, records)
         return source
 
+    def claim(self) -> None:
+        if self._used and self._thread != threading.get_ident():
+            raise StateInUseError(
+                f"an event loop on another thread of this process works with the state in "
+                f"{self.path}: give each thread a directory of its own"
+            )
+        self._thread = threading.get_ident()
+
+    def forget(self, subscription: str, of: Callable[[str], bool]) -> None:
+        meant = [name for name in self._numbers if name[1] == subscription and of(name[0])]
+        for name in meant:
+            source = self.take(name, "before", STAY_BUFFER_MS, MOST_BUFFERED)
+            source.index.clear()
+            source.records.clear()
+            source.close()
+
     def leave(self, source: Source) -> None:
-        del self._used[source.name]
+        if self._used.pop(source.name, None) is None:
+            return
         source.records.flush_all()
         source.index.reclaim()
 
@@ -379,7 +440,7 @@ class _Core:
 
     def close(self) -> None:
         for source in list(self._used.values()):
-            source.close()
+            self.leave(source)
         written = self.journal.flush()
         if self.syncer is not None:
             self.syncer.stop()
@@ -396,6 +457,12 @@ class _Core:
                 f"{self.journal.unwritten} changes of the state in {self.path} are lost: "
                 f"{self.journal.trouble}"
             ) from self.journal.trouble
+
+
+def _close_unwanted(opening: asyncio.Future[RocksStore]) -> None:
+    """Nobody waited for it any more."""
+    if not opening.cancelled() and opening.exception() is None:
+        threading.Thread(target=opening.result().close, name="pulsar-encore-state").start()
 
 
 _opening: Final = threading.Lock()
@@ -416,7 +483,7 @@ def _prepare(path: Path) -> None:
         )
 
 
-def _begin(path: Path) -> tuple[Database, Loaded]:
+def _begin(path: Path, wall_now_ms: int) -> tuple[Database, Loaded]:
     before = read_owner(path)
     folder = path / _DATABASE
     # RocksDB deletes what it does not know when it opens a directory to write: look first.
@@ -445,7 +512,7 @@ def _begin(path: Path) -> tuple[Database, Loaded]:
             "directory of its own"
         ) from error
     try:
-        return database, load(database)
+        return database, load(database, wall_now_ms)
     except BaseException:
         database.close()
         raise

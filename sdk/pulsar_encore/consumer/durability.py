@@ -1,0 +1,392 @@
+"""What of a consumer outlives its process: `Durability`, between `core.Durable` and the store.
+
+Owns the translation of clocks (the loop's, which no restart survives, to the wall's), when what is
+in memory is written, and what becomes of a disk that refuses. Invariants: the store is open before
+the first message comes, and closed after the last is settled; a store that fails stops no message,
+and is said in `statistics().state_trouble`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import islice
+from typing import Final
+
+from ..backoff import to_ms
+from ..core.due import MessageKey
+from ..core.durable import Recall
+from ..core.entry import HELD, Entry, EntryKey, set_bits
+from ..core.source_state import SourceState
+from ..errors import EncoreError, StoreError
+from ..options import ConsumerOptions
+from ..options.durable_state import RocksState
+from ..state.rocks import HandedOver, RocksStore, Source
+from ..timer import now_ms, wall_now_ms
+from ..topic_names import base_name, full_name
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+# How often what is in memory is looked at; nothing waits for it.
+_LOOK_S: Final = 1.0
+# A write that failed is tried with each look, and the database opened anew after so many.
+_MEND_LOOKS: Final = 5
+# What was due so long ago did not come again: it was settled elsewhere.
+_LATE_MS: Final = 60_000
+_BURST: Final = 500  # keys or entries in one turn of the loop: 3 ms or so
+_HELD_DIGITS: Final = bytes(0x31 if state == HELD else 0x30 for state in range(256))
+
+
+class Durability:
+    """The state of one consumer. Made by `open`.
+
+    Args:
+        store: The directory.
+        state: What was asked for.
+        options: The subscription.
+        loop: The consumer's event loop.
+    """
+
+    def __init__(
+        self,
+        store: RocksStore,
+        state: RocksState,
+        options: ConsumerOptions,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._store: RocksStore | None = store
+        self._options = options
+        self._loop = loop
+        before = options.dead_letter_policy is not None
+        if state.count_attempts is not None:
+            before = state.count_attempts == "before"
+        #: A hand-over is on disk before the application has the message.
+        self.before: bool = before
+        self._stay_s = to_ms(state.stay_buffer, "stay_buffer") / 1000
+        self._sources: dict[str, DurableSource] = {}
+        self._states: Iterable[SourceState] = ()
+        self._held = _HeldForLong()
+        self._swept_at = loop.time()
+        self._failed_looks = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @classmethod
+    async def open(cls, options: ConsumerOptions) -> Durability | None:
+        """The state that a subscription asks for; None where it asks for none.
+
+        Raises:
+            StateInUseError: Another process has the directory, or another thread of this one.
+            StateFormatError: It holds something else, or what a newer version wrote.
+            StateDamagedError: Files of it are lost or damaged.
+            StoreError: The system does not let it be opened.
+            ConfigurationError: `rocksdict` is not installed, or the directory is open with another
+                `durability` in this process.
+        """
+        state: RocksState | None = options.state
+        if state is None:
+            return None
+        loop = asyncio.get_running_loop()
+        store = await RocksStore.open(
+            state.path,
+            wall_now_ms=wall_now_ms(loop),
+            durability=state.durability,
+            salvage=state.salvage,
+        )
+        try:
+            store.claim()
+        except BaseException:
+            await store.aclose()
+            raise
+        return cls(store, state, options, loop)
+
+    def start(self, states: Iterable[SourceState]) -> None:
+        """Look at what is in memory from now on."""
+        self._states = states
+        self.watch()
+
+    def watch(self) -> None:
+        """Something came or changed: look in a while, unless that is to be already."""
+        if self._timer is None and self._store is not None:
+            self._timer = self._loop.call_later(_LOOK_S, self._look)
+
+    def of(self, topic: str) -> DurableSource | None:
+        """What is kept of a topic or partition; None where the store takes no more."""
+        if self._store is None:
+            return None
+        try:
+            source = self._store.source(topic, self._options.subscription_name)
+        except EncoreError as error:
+            logger.error("%s: what waits is in memory only: %s", topic, error)
+            return None
+        there = self._sources.pop(topic, None)
+        if there is not None:
+            there.close()
+        made = self._sources[topic] = DurableSource(source, self._loop, self.watch)
+        return made
+
+    # Hand-overs, with `before`
+
+    def begin(self, entry: Entry, indexes: Sequence[int]) -> None:
+        """The application is about to get messages of an entry."""
+        state: SourceState = entry.source
+        durable = state.durable
+        if isinstance(durable, DurableSource):
+            state.special = True
+            durable.started(entry, state, indexes)
+
+    def one_write(self) -> AbstractContextManager[object]:
+        """What begins inside is one write."""
+        assert self._store is not None
+        return self._store.one_batch()
+
+    # The disk
+
+    @property
+    def trouble(self) -> str | None:
+        """Why something is in memory only that should be on disk; None when nothing is."""
+        trouble = None if self._store is None else self._store.trouble
+        return None if trouble is None else str(trouble)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._store is None:
+            return
+        for durable in self._sources.values():
+            durable.look()
+        for state in self._states:
+            state.consider()
+        if not self.before and self._loop.time() - self._swept_at >= self._stay_s:
+            self._swept_at = self._loop.time()
+            self._write_held(self._held.since_last(self._states))
+        self._try_again(self._store)
+        pause = self._pause(self._store)
+        if pause is not None:
+            self._timer = self._loop.call_later(pause, self._look)
+
+    def _pause(self, store: RocksStore) -> float | None:
+        """When there is something to look at, in s; None when there is nothing."""
+        if store.trouble is not None or any(each.unwritten for each in self._sources.values()):
+            return _LOOK_S
+        if not self.before and any(state.unacked for state in self._states):
+            return _LOOK_S
+        late = [at for each in self._sources.values() if (at := each.late_at()) is not None]
+        if not late:
+            return None
+        return max(_LOOK_S, (min(late) - wall_now_ms(self._loop)) / 1000)
+
+    def _write_held(self, held: Iterator[tuple[SourceState, Entry, int]]) -> None:
+        """What the application has had for long: a burst now, the rest in the next turn."""
+        if self._store is None:
+            return
+        burst = list(islice(held, _BURST))
+        with self._store.one_batch():
+            for state, entry, mask in burst:
+                if isinstance(state.durable, DurableSource) and entry.live:
+                    state.special = True
+                    state.durable.started(entry, state, list(set_bits(mask)))
+        if burst:
+            self._loop.call_soon(self._write_held, held)
+
+    def _try_again(self, store: RocksStore) -> None:
+        if store.trouble is None or store.flush():
+            self._failed_looks = 0
+            return
+        self._failed_looks += 1
+        if self._failed_looks % _MEND_LOOKS == 0:
+            try:
+                store.mend()
+            except StoreError as error:
+                logger.warning("state is kept in memory still: %s", error)
+
+    # Endings
+
+    def forget(self) -> None:
+        """The subscription was deleted: nothing of it counts any more."""
+        if self._store is None:
+            return
+        options = self._options
+        read = {full_name(topic) for topic in options.topics}
+        if options.retry_letter_topic is not None:
+            read.add(options.retry_letter_topic)
+
+        def ours(topic: str) -> bool:
+            return topic in self._sources or topic in read or base_name(topic) in read
+
+        self._store.forget(options.subscription_name, ours)
+
+    async def close(self) -> None:
+        """Write everything. What cannot be is told, and comes again with lower counts."""
+        store = self._ended()
+        if store is not None:
+            try:
+                await store.aclose()
+            except StoreError as error:
+                logger.error("%s", error)
+
+    def abandon(self) -> None:
+        """The same without an event loop."""
+        store = self._ended()
+        if store is not None:
+            try:
+                store.close()
+            except StoreError as error:
+                logger.error("%s", error)
+
+    def _ended(self) -> RocksStore | None:
+        if self._timer is not None:
+            self._timer.cancel()
+        store, self._store = self._store, None
+        for state in self._states:
+            state.durable = None
+        for durable in self._sources.values():
+            durable.close()
+        self._sources.clear()
+        return store
+
+
+class DurableSource:
+    """`core.Durable` of one topic or partition, in a store.
+
+    Args:
+        source: There.
+        loop: Whose clock the times are on.
+        changed: Called when there is something to look at.
+    """
+
+    def __init__(
+        self, source: Source, loop: asyncio.AbstractEventLoop, changed: Callable[[], None]
+    ) -> None:
+        self._changed = changed
+        self._source = source
+        self._records = source.records
+        self._waiting = source.index
+        self._loop = loop
+
+    def __bool__(self) -> bool:
+        return bool(self._records)
+
+    def knows(self, key: EntryKey) -> bool:
+        return self._records.knows(key)
+
+    def recall(self, key: EntryKey) -> Recall:
+        record = self._records.recall_entry(*key)
+        attempts: dict[int, int] = {}
+        if record is not None:
+            for count, mask in record.groups:
+                attempts.update(dict.fromkeys(set_bits(mask), count))
+        dues: dict[int, int] = {}
+        if len(self._waiting):
+            wall, now = wall_now_ms(self._loop), now_ms(self._loop)
+            for index, due_ms in self._waiting.dues_of_entry(*key).items():
+                if due_ms > wall:
+                    dues[max(index, 0)] = due_ms - wall + now + 1
+        return Recall(attempts, dues)
+
+    def started(self, entry: Entry, state: SourceState, indexes: Sequence[int]) -> None:
+        """Messages of an entry are handed over, or were."""
+        masks: dict[int, int] = {}
+        if entry.failed is None and not state.attempts.failures:  # nearly always: all alike
+            if len(indexes) > 1 and type(indexes) is range:
+                mask = (1 << indexes.stop) - (1 << indexes.start)
+            else:
+                mask = sum(1 << index for index in indexes)
+            masks[entry.redelivered + 1] = mask
+        else:
+            for index in indexes:
+                attempt = state.attempts.count(entry, index) + 1
+                masks[attempt] = masks.get(attempt, 0) | 1 << index
+        ledger, number = entry.key
+        wall = wall_now_ms(self._loop)
+        for attempt, mask in masks.items():
+            handed = HandedOver(ledger, number, entry.size, mask, attempt)
+            try:
+                self._records.started((handed,), wall)
+            except StoreError:
+                pass  # it is counted in memory, written when that goes, and said in the statistics
+
+    def waits(self, key: MessageKey, due_ms: int, bits: int, attempts: int, size: int) -> None:
+        wall, now = wall_now_ms(self._loop), now_ms(self._loop)
+        # Up, as each of the two clocks was read downwards.
+        due_wall_ms = max(due_ms - now + wall + 1, 0)
+        self._records.waits(key, due_wall_ms, attempts, wall, bits=bits, size=size)
+        self._changed()
+
+    def returned(self, key: EntryKey, attempts: Mapping[int, int]) -> None:
+        self._records.returned(*key, attempts, wall_now_ms(self._loop))
+        self._changed()
+
+    def passed(self, keys: Iterable[MessageKey]) -> None:
+        if len(self._waiting):
+            self._waiting.discard_each(keys)
+
+    def ends_waiting(self, keys: Iterable[MessageKey]) -> None:
+        if len(self._waiting):
+            self._waiting.discard_each(keys, at_once=True)
+
+    def settled(self, key: EntryKey, mask: int | None = None) -> None:
+        self._records.settled(*key, mask)
+        if mask is not None:
+            self._changed()
+        if not len(self._waiting):
+            return
+        if mask is None:
+            self._waiting.discard_entry(*key)
+        else:
+            self._waiting.discard_each((*key, index) for index in set_bits(mask))
+
+    def settled_through(self, key: EntryKey) -> None:
+        self._records.settled_through(*key)
+        if len(self._waiting):
+            self._waiting.discard_through(*key)
+
+    def clear(self) -> None:
+        self._waiting.clear()
+        self._records.clear()
+
+    def look(self) -> None:
+        """Write what was in memory for long; let go of what was due long ago and did not come."""
+        wall = wall_now_ms(self._loop)
+        self._records.flush(wall, _BURST)
+        late = self.late_at()
+        if late is not None and late < wall:
+            self._waiting.done(self._waiting.pop_due(wall - _LATE_MS, _BURST))
+
+    @property
+    def unwritten(self) -> bool:
+        """Something is in memory only, and is to be written in a while."""
+        return self._records.buffered > 0
+
+    def late_at(self) -> int | None:
+        """When the first of what waits is too late to come, in ms since the epoch."""
+        head = self._waiting.next_due()
+        return None if head is None else head + _LATE_MS
+
+    def close(self) -> None:
+        """Write what is in memory only."""
+        self._source.close()
+
+
+class _HeldForLong:
+    """What the application had at two looks, one after the other."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, EntryKey], int] = {}
+
+    def since_last(self, states: Iterable[SourceState]) -> Iterator[tuple[SourceState, Entry, int]]:
+        """Entries, and masks of what of them was held at the last look too."""
+        seen: dict[tuple[int, EntryKey], int] = {}
+        found: list[tuple[SourceState, Entry, int]] = []
+        for state in states:
+            if state.durable is None:
+                continue
+            for entry in state.held():
+                mask = int(entry.state[::-1].translate(_HELD_DIGITS), 2)
+                at = (state.number, entry.key)
+                seen[at] = mask
+                long = mask & self._seen.get(at, 0)
+                if long:
+                    found.append((state, entry, long))
+        self._seen = seen
+        return iter(found)

@@ -1,0 +1,83 @@
+"""What of a source outlives the process, as its state asks for it: `Durable`.
+
+A protocol, because what keeps it is above this room. Times are ms on the clock of the caller; what
+keeps them translates. Rules: what waits, and how often it was attempted, is told before anything
+can come of it; what is settled may be told late, because the broker does not send that again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from .due import MessageKey
+from .entry import EntryKey
+
+
+class Recall(NamedTuple):
+    """What is known of the messages of one entry, by their index in it.
+
+    Attributes:
+        attempts: How often each was handed over, where ever it was.
+        dues: Until when each waits, in ms.
+    """
+
+    attempts: Mapping[int, int]
+    dues: Mapping[int, int]
+
+
+class Durable(Protocol):
+    """The memory of one topic or partition of one subscription."""
+
+    def __bool__(self) -> bool:
+        """Whether anything is known."""
+        ...
+
+    def knows(self, key: EntryKey) -> bool:
+        """Whether anything is known of an entry. Asked for each that comes, so it is cheap."""
+        ...
+
+    def recall(self, key: EntryKey) -> Recall:
+        """What is known of an entry."""
+        ...
+
+    def waits(self, key: MessageKey, due_ms: int, bits: int, attempts: int, size: int) -> None:
+        """A message waits until `due_ms`, and was handed over `attempts` times.
+
+        Args:
+            key: Which; an earlier due time of it is void.
+            due_ms: Until when.
+            bits: See `DueIndex.add`.
+            attempts: A count that is higher stays.
+            size: Messages in its entry.
+        """
+        ...
+
+    def returned(self, key: EntryKey, attempts: Mapping[int, int]) -> None:
+        """Messages went back to the broker with others, and nobody failed at them.
+
+        Args:
+            key: Their entry.
+            attempts: By index: attempts that failed before this one, which does not count.
+        """
+        ...
+
+    def passed(self, keys: Iterable[MessageKey]) -> None:
+        """The time of these has come."""
+        ...
+
+    def ends_waiting(self, keys: Iterable[MessageKey]) -> None:
+        """These wait no longer, though their time may be yet to come."""
+        ...
+
+    def settled(self, key: EntryKey, mask: int | None = None) -> None:
+        """Messages of an entry are acked, all of them with None."""
+        ...
+
+    def settled_through(self, key: EntryKey) -> None:
+        """That entry and all before it are acked."""
+        ...
+
+    def clear(self) -> None:
+        """Nothing counts any more, as after a seek."""
+        ...

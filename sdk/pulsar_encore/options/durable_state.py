@@ -1,0 +1,65 @@
+"""Where a subscription keeps what must survive its process: `RocksState`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from ..backoff import to_ms
+from ..errors import ConfigurationError
+from .checks import boolean
+
+
+@dataclass(frozen=True, slots=True)
+class RocksState:
+    """Due times and attempts in a directory, in RocksDB (after RocketMQ's RIP-73).
+
+    Needs the extra `state`: ``pip install pulsar-encore[state]``. Consumers and topics of one
+    process share a directory; each process needs its own.
+
+    Args:
+        path: The directory, on a local disk; made when it is not there.
+        count_attempts: "before": a hand-over is on disk before the application has the message, so
+            one that kills its process is counted; each `receive` is a write, each `batch_receive`
+            too. "lazy": written is what is held for longer than `stay_buffer`, and what fails; a
+            kill forgets the attempts of that time. None: "before" where there is a
+            `dead_letter_policy` (attempts decide then), else "lazy".
+        stay_buffer: What is settled within so many seconds (or a timedelta) is never written, with
+            "lazy"; RocketMQ's popCkStayBufferTime.
+        durability: "kill": what was written survives the death of the process, and that of the
+            machine but for the last seconds. "power": it is on the disk once an fsync, made after
+            each burst of writes on a thread, has ended.
+        salvage: What is damaged in the directory is put aside, and what can still be read is used;
+            by default that is a `StateDamagedError`.
+
+    Raises:
+        ConfigurationError: An option is wrong.
+    """
+
+    path: str | os.PathLike[str]
+    count_attempts: Literal["before", "lazy"] | None = None
+    stay_buffer: float | timedelta = 10.0
+    durability: Literal["kill", "power"] = "kill"
+    salvage: bool = False
+
+    def __post_init__(self) -> None:
+        path: Any = self.path
+        if not isinstance(path, (str, os.PathLike)) or not str(path):
+            raise ConfigurationError(f"RocksState needs the path of a directory, got {path!r}")
+        if "\0" in str(path):
+            raise ConfigurationError(f"the path of RocksState must not contain NUL: {path!r}")
+        object.__setattr__(self, "path", Path(path))
+        if self.count_attempts not in (None, "before", "lazy"):
+            raise ConfigurationError(
+                f'count_attempts must be "before", "lazy" or None, got {self.count_attempts!r}'
+            )
+        if self.durability not in ("kill", "power"):
+            raise ConfigurationError(
+                f'durability must be "kill" or "power", got {self.durability!r}'
+            )
+        boolean(self.salvage, "salvage")
+        if to_ms(self.stay_buffer, "stay_buffer") < 1:
+            raise ConfigurationError("stay_buffer must be at least 1 ms")

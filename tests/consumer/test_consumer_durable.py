@@ -1,0 +1,557 @@
+"""Due times and attempts in a directory: what a process that is killed leaves to the next."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from consumer_kit import TOPIC, now_s, payloads, put_numbers, receive_all, receive_n, settle
+
+from pulsar_encore import (
+    Backoff,
+    Client,
+    ConfigurationError,
+    Consumer,
+    ConsumerType,
+    DeadLetterPolicy,
+    InitialPosition,
+    Message,
+    ReceiveTimeout,
+    RocksState,
+    StateFormatError,
+    StateInUseError,
+    StoreError,
+)
+from pulsar_encore.state.rocks import RocksStore, StateReader
+from pulsar_encore.state.rocks.database import Database
+from pulsar_encore.testing import MemoryTransport
+
+TYPES = pytest.mark.parametrize(
+    "kind", [ConsumerType.Shared, ConsumerType.KeyShared, ConsumerType.Exclusive]
+)
+BATCHES = pytest.mark.parametrize("batch", [1, 10])
+HOUR = 3600.0
+
+
+class Host:
+    """A machine with a disk, on which one process after the other runs a consumer."""
+
+    def __init__(self, transport: MemoryTransport, path: Path) -> None:
+        self.transport = transport
+        self.path = path
+        self._numbers = count()
+        self._running: list[Client] = []
+
+    async def start(self, topic: str = TOPIC, **options: Any) -> Consumer:
+        """A process starts and subscribes."""
+        state = options.pop("state", {})
+        options.setdefault("consumer_type", ConsumerType.Shared)
+        client = Client("pulsar://nowhere:6650", transport=self.transport)
+        self._running.append(client)
+        return await client.subscribe(
+            topic,
+            "s",
+            initial_position=InitialPosition.Earliest,
+            state=RocksState(self.path, **state),
+            **options,
+        )
+
+    async def kill(self) -> None:
+        """Everything of it ends at once; what was written so far is what is there."""
+        left = self.path.with_name(f"disk-{next(self._numbers)}")
+        while True:
+            try:
+                shutil.copytree(self.path, left)
+                break
+            except shutil.Error:  # RocksDB tidied up meanwhile
+                shutil.rmtree(left)
+        self.path = left
+        for client in self._running:
+            client.shutdown()
+        self._running.clear()
+        await settle()
+
+
+@pytest.fixture
+async def host(transport: MemoryTransport, tmp_path: Path) -> AsyncIterator[Host]:
+    host = Host(transport, tmp_path / "disk")
+    yield host
+    await host.kill()
+
+
+async def comes_at(consumer: Consumer) -> tuple[bytes, float]:
+    message = await consumer.receive(timeout=100_000)
+    return message.data(), now_s()
+
+
+# Due times
+
+
+@TYPES
+@BATCHES
+async def test_nacked_for_an_hour_it_comes_in_an_hour_also_after_a_kill(
+    host: Host, kind: ConsumerType, batch: int
+) -> None:
+    numbers = put_numbers(host.transport, 10, batch=batch)
+    consumer = await host.start(consumer_type=kind)
+    got = await receive_n(consumer, 10)
+    begun = now_s()
+    await consumer.negative_acknowledge(got[3], delay=HOUR)
+    await host.kill()
+    consumer = await host.start(consumer_type=kind)
+    again = await receive_all(consumer)
+    assert sorted(payloads(again)) == sorted(set(numbers) - {b"3"})
+    for message in again:
+        await consumer.acknowledge(message)
+    data, at = await comes_at(consumer)
+    assert data == b"3"
+    assert begun + HOUR <= at <= begun + HOUR * 1.04
+
+
+async def test_of_many_that_wait_each_comes_at_its_own_time(host: Host) -> None:
+    put_numbers(host.transport, 3_000, batch=7)
+    consumer = await host.start(receiver_queue_size=500)
+    due: dict[bytes, float] = {}
+    for at, message in enumerate(await receive_n(consumer, 3_000)):
+        delay = 60.0 + at % 50 * 10
+        due[message.data()] = now_s() + delay
+        await consumer.negative_acknowledge(message, delay=delay)
+    await host.kill()
+    consumer = await host.start(receiver_queue_size=500)
+    for _ in range(3_000):
+        message = await consumer.receive(timeout=10_000)
+        asked = due.pop(message.data())
+        assert asked <= now_s() <= asked + 30
+        await consumer.acknowledge(message)
+    with pytest.raises(ReceiveTimeout):
+        await consumer.receive(timeout=2_000)
+
+
+async def test_it_waits_over_several_kills(host: Host) -> None:
+    put_numbers(host.transport, 1)
+    consumer = await host.start()
+    await consumer.negative_acknowledge(await consumer.receive(), delay=HOUR)
+    begun = now_s()
+    for _ in range(5):
+        await host.kill()
+        consumer = await host.start()
+        with pytest.raises(ReceiveTimeout):
+            await consumer.receive(timeout=600)
+    data, at = await comes_at(consumer)
+    assert data == b"0" and begun + HOUR <= at
+
+
+async def test_what_was_due_while_nobody_ran_comes_at_once(host: Host) -> None:
+    put_numbers(host.transport, 1)
+    consumer = await host.start()
+    await consumer.negative_acknowledge(await consumer.receive(), delay=60)
+    await host.kill()
+    await asyncio.sleep(HOUR)
+    begun = now_s()
+    consumer = await host.start()
+    assert (await comes_at(consumer))[1] < begun + 1
+
+
+async def test_closed_in_order_it_waits_as_well(host: Host) -> None:
+    put_numbers(host.transport, 2)
+    consumer = await host.start()
+    await consumer.negative_acknowledge(await consumer.receive(), delay=HOUR)
+    begun = now_s()
+    await consumer.close()
+    consumer = await host.start()
+    assert (await consumer.receive(timeout=1)).data() == b"1"
+    data, at = await comes_at(consumer)
+    assert data == b"0" and at >= begun + HOUR
+
+
+async def test_it_waits_with_another_consumer_of_the_process_too(host: Host) -> None:
+    put_numbers(host.transport, 40)
+    one, other = await host.start(), await host.start()
+    mine = await receive_all(one)
+    begun = now_s()
+    for message in mine:
+        await one.negative_acknowledge(message, delay=HOUR)
+    for message in await receive_all(other):
+        await other.acknowledge(message)
+    await one.close()
+    assert await receive_all(other) == []  # all of them are its own now
+    assert other.statistics().nacked == len(mine) > 0
+    data, at = await comes_at(other)
+    assert data in payloads(mine) and at >= begun + HOUR
+
+
+async def test_asking_for_everything_ends_the_waiting(host: Host) -> None:
+    put_numbers(host.transport, 20, batch=5)
+    consumer = await host.start()
+    for message in await receive_n(consumer, 20):
+        await consumer.negative_acknowledge(message, delay=HOUR)
+    consumer.redeliver_unacknowledged_messages()
+    assert len(await receive_all(consumer)) == 20
+    await host.kill()
+    consumer = await host.start()
+    assert len(await receive_all(consumer)) == 20
+
+
+async def test_a_nack_that_was_moved_or_cancelled_is_so_after_a_kill(host: Host) -> None:
+    put_numbers(host.transport, 3)
+    consumer = await host.start()
+    moved, acked, by_id = await receive_n(consumer, 3)
+    begun = now_s()
+    await consumer.negative_acknowledge(moved, delay=10)
+    await consumer.negative_acknowledge(moved, delay=HOUR)
+    await consumer.negative_acknowledge(acked, delay=10)
+    await consumer.acknowledge(acked)
+    await consumer.negative_acknowledge(by_id.message_id(), delay=2 * HOUR)
+    await asyncio.sleep(1)  # the ack leaves
+    await host.kill()
+    consumer = await host.start()
+    assert (await comes_at(consumer)) >= (b"0", begun + HOUR)
+    data, at = await comes_at(consumer)
+    assert data == b"2" and at >= begun + 2 * HOUR
+
+
+async def test_a_seek_and_an_unsubscribe_forget(host: Host) -> None:
+    put_numbers(host.transport, 2)
+    consumer = await host.start()
+    first = await consumer.receive()
+    await consumer.negative_acknowledge(first, delay=HOUR)
+    await consumer.seek(0)
+    assert len(await receive_all(consumer)) == 2
+    await consumer.negative_acknowledge(first.message_id(), delay=HOUR)
+    await consumer.unsubscribe()
+    consumer = await host.start()
+    assert payloads(await receive_all(consumer)) == [b"0", b"1"]
+    assert (await receive_all(consumer)) == []
+
+
+# Attempts
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
+@BATCHES
+async def test_a_message_that_kills_its_process_reaches_the_dead_letter_topic(
+    host: Host, kind: ConsumerType, batch: int
+) -> None:
+    put_numbers(host.transport, 20, batch=batch)
+    policy = DeadLetterPolicy(3, dead_letter_topic="dead", initial_subscription_name="look")
+    seen = []
+    for _ in range(10):
+        consumer = await host.start(consumer_type=kind, dead_letter_policy=policy)
+        while True:
+            try:
+                message = await consumer.receive(timeout=1)
+            except ReceiveTimeout:
+                break
+            if message.data() == b"7":
+                seen.append(message.redelivery_count())
+                break
+            await consumer.acknowledge(message)
+            await settle()
+        else:
+            break
+        await host.kill()
+    assert seen == [0, 1, 2, 3]
+    assert host.transport.backlog("dead", "look") == 1
+
+
+@TYPES
+@BATCHES
+async def test_attempts_add_up_over_nacks_and_kills(
+    host: Host, kind: ConsumerType, batch: int
+) -> None:
+    put_numbers(host.transport, 10, batch=batch)
+    seen = []
+    for _ in range(3):
+        consumer = await host.start(consumer_type=kind, state={"count_attempts": "before"})
+        for _ in range(2):
+            for message in await receive_all(consumer):
+                if message.data() == b"4":
+                    seen.append(message.redelivery_count())
+                    await consumer.negative_acknowledge(message, delay=2)
+                else:
+                    await consumer.acknowledge(message)
+            await asyncio.sleep(3)
+        await host.kill()
+    assert seen == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
+async def test_who_is_only_rewound_along_has_not_failed(host: Host, kind: ConsumerType) -> None:
+    put_numbers(host.transport, 4)
+    options: dict[str, Any] = {"consumer_type": kind, "state": {"count_attempts": "before"}}
+    consumer = await host.start(**options)
+    for _ in range(5):
+        bad, *_ = await receive_n(consumer, 4)
+        assert bad.data() == b"0"
+        await consumer.negative_acknowledge(bad, delay=1)
+    counts = {each.data(): each.redelivery_count() for each in await receive_n(consumer, 4)}
+    await host.kill()
+    consumer = await host.start(**options)
+    after = {each.data(): each.redelivery_count() for each in await receive_n(consumer, 4)}
+    assert [after[data] - counts[data] for data in counts] == [
+        6 if counts[b"0"] == 0 else 1,  # as the broker does not count there
+        1,
+        1,
+        1,
+    ]
+
+
+async def test_lazily_a_fast_ack_writes_nothing_and_what_is_held_long_is_counted(
+    host: Host,
+) -> None:
+    put_numbers(host.transport, 2_000, batch=10)
+    consumer = await host.start(state={"count_attempts": "lazy", "stay_buffer": 10})
+    store = RocksStore(host.path, wall_now_ms=0)
+    writes = store.statistics().writes
+    held = await consumer.receive()
+    for _ in range(1_999):
+        await consumer.acknowledge(await consumer.receive(timeout=1))
+    assert store.statistics().writes == writes + 1  # the source's own name
+    await asyncio.sleep(25)
+    assert store.statistics().writes == writes + 2
+    store.close()
+    await host.kill()
+    consumer = await host.start()
+    again = await consumer.receive(timeout=1)
+    assert (again.data(), again.redelivery_count()) == (held.data(), 1)
+
+
+async def test_what_is_settled_leaves_nothing(host: Host) -> None:
+    put_numbers(host.transport, 300, batch=3)
+    consumer = await host.start(state={"count_attempts": "before"})
+    for at, message in enumerate(await receive_n(consumer, 300)):
+        if at % 5 == 0:
+            await consumer.negative_acknowledge(message, delay=1 + at % 7)
+        else:
+            await consumer.acknowledge(message)
+    for message in await receive_n(consumer, 60):
+        await consumer.acknowledge(message)
+    await consumer.close()
+    with StateReader(host.path) as reader:
+        assert list(reader.waiting()) == [] and list(reader.records()) == []
+
+
+async def test_a_cumulative_ack_leaves_what_comes_behind(host: Host) -> None:
+    put_numbers(host.transport, 10, batch=4)
+    consumer = await host.start(
+        consumer_type=ConsumerType.Exclusive, state={"count_attempts": "before"}
+    )
+    got = await receive_n(consumer, 10)
+    await consumer.acknowledge_cumulative(got[5])
+    await asyncio.sleep(1)
+    await host.kill()
+    consumer = await host.start(consumer_type=ConsumerType.Exclusive)
+    again = await receive_all(consumer)
+    assert payloads(again) == [b"6", b"7", b"8", b"9"]
+    assert [message.redelivery_count() for message in again] == [1, 1, 1, 1]
+
+
+async def test_an_ack_timeout_is_counted_over_a_kill(host: Host) -> None:
+    put_numbers(host.transport, 4, batch=4)
+    options: dict[str, Any] = {
+        "unacked_messages_timeout_ms": 5_000,
+        "state": {"count_attempts": "before"},
+        "ack_timeout_redelivery_backoff": Backoff(min_delay=20, max_delay=20),
+    }
+    consumer = await host.start(**options)
+    await receive_n(consumer, 4)
+    await asyncio.sleep(6)
+    await host.kill()
+    consumer = await host.start(**options)
+    begun = now_s()
+    again = await receive_n(consumer, 4)
+    assert [message.redelivery_count() for message in again] == [1, 1, 1, 1]
+    assert now_s() > begun + 15  # the backoff's rest
+
+
+async def test_a_letter_counts_what_it_says_once(host: Host) -> None:
+    put_numbers(host.transport, 1)
+    options: dict[str, Any] = {
+        "retry_enable": True,
+        "dead_letter_policy": DeadLetterPolicy(9, dead_letter_topic="dead"),
+    }
+    consumer = await host.start(**options)
+    counts = []
+    for _ in range(4):
+        message = await consumer.receive(timeout=100)
+        counts.append(message.redelivery_count())
+        await consumer.negative_acknowledge(message, delay=1)
+    message = await consumer.receive(timeout=100)
+    counts.append(message.redelivery_count())
+    await consumer.reconsume_later(message, delay=1)
+    for _ in range(3):
+        message = await consumer.receive(timeout=100)
+        counts.append(message.redelivery_count())
+        await consumer.negative_acknowledge(message, delay=1)
+        await host.kill()
+        consumer = await host.start(**options)
+    plain = await without_state(host.transport)
+    assert counts == plain
+
+
+async def without_state(transport: MemoryTransport) -> list[int]:
+    """What the counts of the test before are in a process that lives."""
+    transport.put("other", b"0")
+    client = Client("pulsar://nowhere:6650", transport=transport)
+    consumer = await client.subscribe(
+        "other",
+        "s",
+        ConsumerType.Shared,
+        initial_position=InitialPosition.Earliest,
+        retry_enable=True,
+        dead_letter_policy=DeadLetterPolicy(9, dead_letter_topic="dead"),
+    )
+    counts = []
+    for step in range(8):
+        message = await consumer.receive(timeout=100)
+        counts.append(message.redelivery_count())
+        if step == 4:
+            await consumer.reconsume_later(message, delay=1)
+        else:
+            await consumer.negative_acknowledge(message, delay=1)
+    await client.close()
+    return counts
+
+
+async def test_lists_and_single_messages_are_counted_alike(host: Host) -> None:
+    put_numbers(host.transport, 60, batch=6)
+    consumer = await host.start(state={"count_attempts": "before"})
+    got: list[Message] = []
+    while len(got) < 30:
+        got += await consumer.batch_receive()
+    for _ in range(60 - len(got)):
+        got.append(await consumer.receive(timeout=1))
+    await host.kill()
+    consumer = await host.start()
+    again = await receive_all(consumer)
+    assert len(again) == 60
+    assert {message.redelivery_count() for message in again} == {1}
+
+
+# A disk, and who has it
+
+
+@asynccontextmanager
+async def full_disk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """Every write fails as long as the block lasts."""
+
+    def refuse(self: Database, writes: object) -> None:
+        raise StoreError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "write", refuse)
+        yield
+
+
+async def test_a_full_disk_stops_nothing_and_is_said(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_numbers(host.transport, 20, batch=4)
+    consumer = await host.start(state={"count_attempts": "before"})
+    assert consumer.statistics().state_trouble is None
+    async with full_disk(monkeypatch):
+        for message in await receive_n(consumer, 20):
+            await consumer.negative_acknowledge(message, delay=HOUR)
+        assert "no space left" in str(consumer.statistics().state_trouble)
+    await asyncio.sleep(10)
+    assert consumer.statistics().state_trouble is None
+    begun = now_s()
+    await host.kill()
+    consumer = await host.start()
+    assert (await comes_at(consumer))[1] > begun + HOUR - 60
+
+
+async def test_a_disk_that_stays_full_keeps_no_consumer_from_closing(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_numbers(host.transport, 4)
+    consumer = await host.start()
+    async with full_disk(monkeypatch):
+        await consumer.negative_acknowledge(await consumer.receive(), delay=HOUR)
+        await consumer.close()
+    assert "are lost" in caplog.text
+    shutil.rmtree(host.path)
+    host.path.mkdir()
+    consumer = await host.start()
+    assert len(await receive_all(consumer)) == 4  # nothing is lost but how long they wait
+
+
+async def test_a_directory_of_another_process_is_refused_before_anything_is_sent(
+    host: Host, tmp_path: Path
+) -> None:
+    owner = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys, time\n"
+            "from pulsar_encore.state.rocks import RocksStore\n"
+            "store = RocksStore(sys.argv[1], wall_now_ms=0)\n"
+            "print('there', flush=True)\n"
+            "sys.stdin.read()\n",
+            str(host.path),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert owner.stdout is not None and owner.stdin is not None
+    assert owner.stdout.readline() == b"there\n"
+    with pytest.raises(StateInUseError, match=str(owner.pid)):
+        await host.start()
+    assert host.transport.recorded("SUBSCRIBE") == []
+    owner.kill()
+    owner.wait()
+    owner.stdin.close()
+    owner.stdout.close()
+    consumer = await host.start()  # a crashed owner's opens at once
+    await consumer.close()
+
+
+async def test_a_directory_of_something_else_is_refused(host: Host) -> None:
+    host.path.mkdir()
+    (host.path / "holiday.jpg").write_bytes(b"beach")
+    with pytest.raises(StateFormatError, match=r"holiday\.jpg"):
+        await host.start()
+
+
+async def test_a_subscription_that_fails_lets_go_of_the_directory(host: Host) -> None:
+    with pytest.raises(ConfigurationError):
+        await host.start(consumer_name=7)
+    first = await host.start(consumer_type=ConsumerType.Exclusive)
+    with pytest.raises(Exception, match="ConsumerBusy"):
+        await host.start(consumer_type=ConsumerType.Exclusive)
+    await first.close()
+    with StateReader(host.path) as reader:
+        assert reader.owner is not None and reader.owner.closed
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: RocksState(""), "path"),
+        (lambda: RocksState(7), "path"),  # type: ignore[arg-type]
+        (lambda: RocksState("a\0b"), "NUL"),
+        (lambda: RocksState("a", count_attempts="never"), "count_attempts"),  # type: ignore[arg-type]
+        (lambda: RocksState("a", durability="never"), "durability"),  # type: ignore[arg-type]
+        (lambda: RocksState("a", stay_buffer=0), "stay_buffer"),
+        (lambda: RocksState("a", salvage="yes"), "salvage"),  # type: ignore[arg-type]
+    ],
+)
+def test_options_that_make_no_sense_are_named(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        make()
+
+
+async def test_a_path_alone_is_no_state(transport: MemoryTransport) -> None:
+    client = Client("pulsar://nowhere:6650", transport=transport)
+    refused: Awaitable[Consumer] = client.subscribe(TOPIC, "s", state="path")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"RocksState\(path\)"):
+        await refused
+    await client.close()
