@@ -136,6 +136,12 @@ def test_letters_that_cannot_be_sent_are_exit_code_1(cluster: Cluster, run: Run)
     [
         ([], "name a dead-letter topic"),
         (["--topic", DEAD, "--chart", ""], "--chart must name a file"),
+        (["--topic", DEAD, "--chart", "/nowhere/at/all.png"], "No such file or directory"),
+        (["--topic", DEAD, "--chart", "/"], "Is a directory"),
+        (["--topic", DEAD, "--chart", "a\0b"], "null byte"),
+        (["--topic", DEAD, "--dry-run", "--all", "--replay-id", " "], "replay_id must"),
+        (["--topic", DEAD, "--dry-run", "--all", "--replay-id", "a\nb"], "printable"),
+        (["--topic", " "], "topics"),
         (["--topic", DEAD, "--replay"], "choose groups by"),
         (["--topic", DEAD, "--replay", "--all", "--since", "2h"], "choose groups by"),
         (["--topic", DEAD, "--replay", "--all"], "needs a checkpoint"),
@@ -160,6 +166,19 @@ def test_what_is_wrong_is_said_before_spark_starts(
     assert said in err
     assert err.count("\n") == 1
     assert "s3cret" not in err
+
+
+def test_a_chart_that_cannot_be_written_is_said_before_anything_is_read(
+    cluster: Cluster, run: Run, tmp_path: Path
+) -> None:
+    code, _, err = run("--topic", DEAD, "--chart", tmp_path.as_uri())
+    assert (code, cluster.asked) == (2, [])
+    assert "it is a folder" in err
+    there = tmp_path / "there.png"
+    there.write_bytes(b"an older one")
+    assert run("--topic", DEAD, "--chart", there.as_uri())[0] == 0
+    assert there.read_bytes()[:4] == b"\x89PNG"
+    assert sorted(each.name for each in tmp_path.iterdir() if each.suffix == ".png") == [there.name]
 
 
 @pytest.mark.parametrize("library", ["pyspark", "matplotlib"])

@@ -9,6 +9,7 @@ from ..errors import EncoreError, TransportError
 
 NOTHING_THERE: Final = 3
 INTERRUPTED: Final = 130  # as shells say it of SIGINT
+TERMINATED: Final = 143  # of SIGTERM
 CLOSED_PIPE: Final = 141  # and of SIGPIPE
 WRONG: Final = 2
 

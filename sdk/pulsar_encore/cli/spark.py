@@ -21,12 +21,13 @@ from ..deadletters import NoLettersError, printable
 from ..errors import ConfigurationError
 from .dlq import moment
 from .exit_codes import WRONG
+from .interrupting import interruptible
 from .login import DEFAULT_URL, NOBODY, Access, Login, Url, access
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ..spark.triage import TriageReport
+    from ..spark.triage import GroupSelection, TriageReport
 
 app: App = App(name="spark", help="Jobs on PySpark: the triage of dead letters.")
 
@@ -125,11 +126,12 @@ def triage(
     options = {**_given(option or ()), **source_options(to, login, admin_url)}
     if chart is not None and not chart.strip():
         raise ConfigurationError("--chart must name a file, a path or a URL of Spark's")
+    interrupted = _interrupted(checkpoint, replay=replay, dry_run=dry_run)
     try:
         return _triage(
             topic or (),
             options,
-            _Outcome(json=json, chart=chart, look=checkpoint is None),
+            _Outcome(json=json, chart=chart, look=checkpoint is None, interrupted=interrupted),
             selection if replay or dry_run else None,
             master,
             subscription=subscription,
@@ -151,10 +153,21 @@ def triage(
         return WRONG
 
 
+def _interrupted(checkpoint: str | None, *, replay: bool, dry_run: bool) -> str:
+    if checkpoint is None or dry_run:
+        return "interrupted: nothing was sent, stored or remembered"
+    twice = ", and letters of it may be sent home twice" if replay else ""
+    return (
+        "interrupted: the same command goes on where this one was; the batch under way is "
+        f"repeated{twice}"
+    )
+
+
 class _Outcome:
     """How a report is said."""
 
-    def __init__(self, *, json: bool, chart: str | None, look: bool) -> None:
+    def __init__(self, *, json: bool, chart: str | None, look: bool, interrupted: str) -> None:
+        self.interrupted = interrupted
         self._json = json
         self.chart = chart
         self._look = look
@@ -195,11 +208,33 @@ def _triage(
         importlib.import_module("matplotlib")  # what is missing is said before anything runs
     from pyspark.sql import SparkSession
 
-    from ..spark.triage import GroupSelection, plan_of, triage
+    from ..spark.triage import GroupSelection, plan_of
+    from ..spark.triage.storing import check_file
 
     replay = None if selection is None else GroupSelection(**selection)
     plan_of(topics, replay=replay, **given)  # what is wrong is said before Spark starts
-    existing = SparkSession.getActiveSession()
+    if outcome.chart is not None:
+        check_file(outcome.chart)
+    existing: SparkSession | None = SparkSession.getActiveSession()
+
+    def run() -> int:
+        return _on_spark(existing, topics, options, outcome, replay, master, given)
+
+    return run() if existing is not None else interruptible(run, outcome.interrupted)
+
+
+def _on_spark(
+    existing: SparkSession | None,
+    topics: Any,
+    options: Mapping[str, str],
+    outcome: _Outcome,
+    replay: GroupSelection | None,
+    master: str | None,
+    given: Mapping[str, Any],
+) -> int:
+    from ..spark.triage import triage
+    from ..spark.triage.storing import check_remote_file
+
     try:
         spark = existing or _session(master)
     except Exception as error:
@@ -211,6 +246,8 @@ def _triage(
         )
         return WRONG
     try:
+        if outcome.chart is not None:
+            check_remote_file(spark, outcome.chart)
         report = triage(spark, topics, options, replay=replay, **given)
         return outcome.say(spark, report)
     except Exception as error:

@@ -87,17 +87,19 @@ def real_topic() -> Column:
 def is_duplicate() -> Column:
     """Whether a later letter in the same DataFrame is of the same message.
 
-    The same message is one of the same real topic, origin, value and keys: its letter was written
-    again because an ack was lost, or it was replayed and died again. The last one counts. A letter
-    that does not say its origin, or may name a whole batch by it, is like no other: better sent
-    twice than not.
+    The same message is one of the same real topic, subscription, origin, value and keys: its letter
+    was written again because an ack was lost, or it was replayed and died again. The last one
+    counts. A letter that does not say its origin, or may name a whole batch by it, is like no
+    other: better sent twice than not.
     """
     origin = f.coalesce(
         f.when(_names_a_message(), column("originMessageId")),
         f.concat_ws(" ", f.lit("letter"), column("topic"), letter_id()),
     )
     content = f.xxhash64("value", column("key"), column("orderingKey"))
-    latest_first = Window.partitionBy(real_topic(), origin, content).orderBy(
+    # Two subscriptions that a message died on: two letters, each for its own consumers.
+    whose = f.coalesce(column("realSubscription"), column("topic"))
+    latest_first = Window.partitionBy(real_topic(), whose, origin, content).orderBy(
         column("publishTime").desc(),
         column("ledgerId").desc(),
         column("entryId").desc(),

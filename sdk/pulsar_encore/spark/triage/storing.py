@@ -9,7 +9,8 @@ a whole and in place of an earlier try, so a batch that is run again is there on
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,43 @@ def store(rows: DataFrame, out: str, kind: str, run: str, batch: int, by: Iterab
     )
 
 
+def check_file(path: str) -> None:
+    """That a file can be written, before anything is done that it is to show.
+
+    Raises:
+        ConfigurationError: It cannot. Of a path with a scheme, that is seen by `check_remote_file`.
+    """
+    if "://" in path:
+        return
+    where = Path(path)
+    try:
+        new = not where.exists()
+        with where.open("ab"):
+            pass
+        if new:
+            where.unlink()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigurationError(f"cannot write {path!r}: {reason}") from error
+
+
+def check_remote_file(spark: SparkSession, path: str) -> None:
+    """The same of a path with a scheme.
+
+    Raises:
+        ConfigurationError: It cannot be written.
+    """
+    if "://" not in path:
+        return
+    with _through_spark(spark, path) as (files, where):
+        if files.exists(where):
+            if files.getFileStatus(where).isDirectory():
+                raise ConfigurationError(f"cannot write {path!r}: it is a folder")
+        else:
+            files.create(where, True).close()
+            files.delete(where, False)
+
+
 def write_file(spark: SparkSession, path: str, data: bytes) -> None:
     """Write a file: with a scheme (`s3a://`, `hdfs://`) through Spark, else at the driver.
 
@@ -59,16 +97,23 @@ def write_file(spark: SparkSession, path: str, data: bytes) -> None:
 
 
 def _write_through_spark(spark: SparkSession, path: str, data: bytes) -> None:
-    # PySpark has no call of its own for a file that is no table.
-    jvm: Any = spark.sparkContext._jvm
-    context: Any = spark.sparkContext._jsc
-    try:
-        where = jvm.org.apache.hadoop.fs.Path(path)
-        stream = where.getFileSystem(context.hadoopConfiguration()).create(where, True)
+    with _through_spark(spark, path) as (files, where):
+        stream = files.create(where, True)
         try:
             stream.write(bytearray(data))
         finally:
             stream.close()
+
+
+@contextmanager
+def _through_spark(spark: SparkSession, path: str) -> Iterator[tuple[Any, Any]]:
+    """Hadoop's file system and path of a URL: PySpark has no call of its own for a file that is no
+    table."""
+    jvm: Any = spark.sparkContext._jvm
+    context: Any = spark.sparkContext._jsc
+    try:
+        where = jvm.org.apache.hadoop.fs.Path(path)
+        yield where.getFileSystem(context.hadoopConfiguration()), where
     except Exception as error:
         thrown = getattr(error, "java_exception", None)
         if thrown is None:
