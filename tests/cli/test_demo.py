@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from rich.console import Console
 from pulsar_encore import cli
 from pulsar_encore.cli.demo import pending_memory, throughput, two_delays
 from pulsar_encore.cli.demo import run as demo
+from pulsar_encore.cli.demo.killed_nack import killed_after
 from pulsar_encore.cli.demo.measuring import MeasurementError, measure
 from pulsar_encore.cli.demo.scenario import SIDES, Scenario, all_sides, attempt, row_of, seconds
 from pulsar_encore.cli.demo.workload import Figures, resident_mb
@@ -237,6 +239,35 @@ def test_only_the_stock_side_imports_the_stock_client() -> None:
         )
     }
     assert importing == {"stock_side.py"}
+
+
+async def test_a_process_is_killed_for_real() -> None:
+    with run_in_thread(BrokerSettings(record=False)) as broker:
+        sides = [("stock", "stock", False), ("encore", "native", True), ("encore", "native", False)]
+        stock, kept, bare = await asyncio.gather(
+            *(
+                measure(
+                    *(side, "killed_nack", broker.url, f"killed-{side}-{keep}"),
+                    within_s=60,
+                    transport=transport,
+                    delay_s=1.5,
+                    keep=keep,
+                )
+                for side, transport, keep in sides
+            )
+        )
+    assert kept["back_s"] is not None and kept["back_s"] > 1.3  # from when it was killed
+    assert kept["attempt"] == 2
+    for lost in (stock, bare):
+        assert lost["back_s"] is not None and lost["back_s"] < 1.3
+
+
+def test_a_process_that_ends_before_it_is_killed_is_an_error() -> None:
+    def fail() -> None:
+        os._exit(3)
+
+    with pytest.raises(RuntimeError, match="ended by itself"):
+        killed_after(fail)
 
 
 async def test_all_sides_are_measured_for_real() -> None:

@@ -21,7 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0; 1 when something could not be measured or missed its bar, or letters
         stay; 2 when the command is wrong or the cluster refuses it; 3 when `dlq` finds no letters
-        at all, or no such topic; 130 when interrupted, 143 when terminated (a triage); 141 when nobody reads stdout any more.
+        at all, or no such topic; 130 when interrupted, 143 when terminated (a triage); 141 when
+        nobody reads stdout any more.
     """
     try:
         from .app import run

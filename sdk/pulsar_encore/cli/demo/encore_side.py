@@ -6,6 +6,7 @@ On which transport is the environment's to say (`measuring.measure`).
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
 from typing import Any
 
@@ -15,10 +16,13 @@ from ... import (
     ConsumerType,
     DeadLetterPolicy,
     InitialPosition,
+    ReceiveTimeout,
+    RocksState,
     letters,
 )
 from ...deadletters import DeadLetters, Selection
 from ...ids import MessageId
+from .killed_nack import killed_after
 from .stock_side import publish
 from .workload import (
     ENTRIES_PER_LEDGER,
@@ -114,6 +118,35 @@ async def two_delays(url: str, topic: str, *, short_s: float, long_s: float) -> 
             back.setdefault(message.message_id().batch_index(), clock())
             await consumer.acknowledge(message)
         return {"short_s": back.get(0), "long_s": back.get(1)}
+
+
+def killed_nack(url: str, topic: str, *, delay_s: float, keep: bool) -> Figures:
+    """Nack in a process that is killed; when does the message come to this one?"""
+    with tempfile.TemporaryDirectory(prefix="encore-demo-") as folder:
+        state = RocksState(folder + "/state") if keep else None
+
+        async def nack() -> None:
+            await asyncio.to_thread(publish, url, topic, 1)
+            client = _client(url)
+            consumer = await client.subscribe(topic, SUBSCRIPTION, state=state, **_SHARED)
+            message = await consumer.receive()
+            await consumer.negative_acknowledge(message, delay=delay_s)
+
+        async def wait(clock: Stopwatch) -> Figures:
+            async with (
+                _client(url) as client,
+                await client.subscribe(topic, SUBSCRIPTION, state=state, **_SHARED) as consumer,
+            ):
+                try:
+                    message = await consumer.receive(timeout=3 * delay_s)
+                except ReceiveTimeout:
+                    return {"back_s": None, "attempt": None}
+                back_s = clock()
+                await consumer.acknowledge(message)
+                return {"back_s": back_s, "attempt": message.redelivery_count() + 1}
+
+        killed_after(lambda: asyncio.run(nack()))
+        return asyncio.run(wait(Stopwatch()))
 
 
 async def pending_memory(url: str, topic: str, *, count: int, delay_s: float) -> Figures:

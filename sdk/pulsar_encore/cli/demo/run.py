@@ -25,6 +25,7 @@ from ..login import Login, access
 from ..probe import probe
 from . import (
     continuous_nacks,
+    killed_nack,
     killed_stream,
     pending_memory,
     poison_message,
@@ -41,6 +42,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     timed_out_receives.SCENARIO,
     two_delays.SCENARIO,
     poison_message.SCENARIO,
+    killed_nack.SCENARIO,
     pending_memory.SCENARIO,
     throughput.SCENARIO,
     killed_stream.SCENARIO,

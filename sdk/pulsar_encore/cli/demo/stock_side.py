@@ -15,6 +15,7 @@ import pulsar
 import pulsar.asyncio
 from pulsar import ConsoleLogger, ConsumerType, InitialPosition, LoggerLevel
 
+from .killed_nack import killed_after
 from .workload import (
     ENTRIES_PER_LEDGER,
     LOGIN,
@@ -123,6 +124,30 @@ async def continuous_nacks(
 async def _next_at(consumer: Any, clock: Stopwatch) -> float:
     await consumer.receive()
     return clock()
+
+
+def killed_nack(url: str, topic: str, *, delay_s: float, keep: bool) -> Figures:
+    """Nack in a process that is killed; when does the message come to this one?"""
+    nacks: dict[str, Any] = {"negative_ack_redelivery_delay_ms": round(delay_s * 1000)}
+
+    def nack() -> None:
+        publish(url, topic, 1)
+        consumer = pulsar.Client(url, logger=_quiet(), **LOGIN).subscribe(
+            topic, SUBSCRIPTION, **nacks, **_SHARED
+        )
+        consumer.negative_acknowledge(consumer.receive())
+
+    killed_after(nack)
+    clock = Stopwatch()
+    with _client(url) as client:
+        consumer = client.subscribe(topic, SUBSCRIPTION, **nacks, **_SHARED)
+        try:
+            message = consumer.receive(round(3 * delay_s * 1000))
+        except pulsar.Timeout:
+            return {"back_s": None, "attempt": None}
+        back_s = clock()
+        consumer.acknowledge(message)
+        return {"back_s": back_s, "attempt": message.redelivery_count() + 1}
 
 
 async def timed_out_receives(

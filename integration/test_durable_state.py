@@ -1,0 +1,97 @@
+"""State that survives a kill, on a real Pulsar: backlogs larger than the queue, both transports."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import pulsar_encore as encore
+
+from .benchmarks import durable_kills
+from .pulsar_server import Server
+
+TRANSPORTS = pytest.mark.parametrize("transport", ["native", "stock"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch", "transport"),
+    [
+        ("Shared", 10, "native"),
+        ("Shared", 1, "stock"),
+        ("KeyShared", 1, "native"),
+        ("KeyShared", 10, "stock"),
+        ("Exclusive", 10, "native"),
+        ("Failover", 1, "stock"),
+    ],
+)
+def test_killed_again_and_again_nothing_is_lost_or_forgotten(
+    pulsar: Server, kind: str, batch: int, transport: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--url", pulsar.service_url, "--kills", "3", "--messages", "600"]
+    words += ["--type", kind, "--batch", f"{batch}", "--transport", transport]
+    assert durable_kills.main(words) == 0, capsys.readouterr().out
+
+
+@TRANSPORTS
+async def test_what_waits_goes_on_waiting_beside_what_does_not(
+    pulsar: Server, topic: str, transport: str, tmp_path: Path
+) -> None:
+    """A worker nacks every third message of 3,000, for long and for short, and is killed."""
+    async with encore.Client(pulsar.service_url, transport=transport) as client:
+        await (await client.subscribe(topic, "s", encore.ConsumerType.Shared)).close()
+        producer = await client.create_producer(topic, batching_max_messages=7)
+        await asyncio.gather(*(producer.send(b"%d" % each) for each in range(3_000)))
+        killed = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", WORKER, pulsar.service_url, topic, tmp_path, transport],
+            capture_output=True,
+            check=False,
+        )
+        assert killed.returncode == -9, killed.stderr.decode()
+        begun = float(killed.stdout)
+        consumer = await client.subscribe(
+            topic,
+            "s",
+            encore.ConsumerType.Shared,
+            receiver_queue_size=500,
+            state=encore.RocksState(tmp_path),
+        )
+        came: dict[int, tuple[float, int]] = {}
+        while len(came) < 2_000 + 500:
+            message = await consumer.receive(timeout=60)
+            number = int(message.data())
+            came[number] = time.time() - begun, message.redelivery_count()
+            await consumer.acknowledge(message)
+        with pytest.raises(encore.ReceiveTimeout):
+            await consumer.receive(timeout=2)
+        assert {number for number in range(3_000) if number not in came} == {
+            number for number in range(3_000) if number % 6 == 3
+        }
+        for number, (after_s, count) in came.items():
+            if number % 6 == 0:
+                assert after_s >= 15 and count == 1, (number, after_s, count)
+        await consumer.unsubscribe()
+
+
+WORKER = """
+import asyncio, os, signal, sys, time
+import pulsar_encore as encore
+async def main(url, topic, path, transport):
+    consumer = await encore.Client(url, transport=transport).subscribe(
+        topic, "s", encore.ConsumerType.Shared, receiver_queue_size=500,
+        state=encore.RocksState(path, count_attempts="before"),
+    )
+    for _ in range(3_000):
+        message = await consumer.receive(timeout=60)
+        number = int(message.data())
+        if number % 3 == 0:
+            await consumer.negative_acknowledge(message, delay=15 if number % 2 == 0 else 3600)
+    print(time.time(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main(*sys.argv[1:]))
+"""

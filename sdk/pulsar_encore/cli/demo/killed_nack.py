@@ -1,0 +1,98 @@
+"""A message is nacked for a while and its process killed: when does it come to the next one?
+
+Also what both sides need for it: a process that is killed once it has done its work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, NoReturn
+
+from .scenario import SIDES, Outcomes, Run, Scenario, attempt, seconds
+from .workload import Figures
+
+DELAY_S: Final = 3.0
+_WITHIN_S: Final = 40.0
+BARE: Final = "native without"
+
+
+def killed_after(work: Callable[[], object]) -> None:
+    """Do something in another process, and kill that (SIGKILL) when it is done.
+
+    It is forked, so call this before there is any client.
+
+    Raises:
+        RuntimeError: It was not done.
+    """
+    reading, writing = os.pipe()
+    process = os.fork()
+    if process == 0:
+        _die_after(work, writing)
+    os.close(writing)
+    said = os.read(reading, 1)
+    os.close(reading)
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    if not said:
+        raise RuntimeError("the process that was to be killed ended by itself")
+
+
+def _die_after(work: Callable[[], object], writing: int) -> NoReturn:
+    try:
+        work()
+        os.write(writing, b".")
+        time.sleep(_WITHIN_S)
+    finally:
+        os._exit(1)
+
+
+async def _measure(run: Run) -> Outcomes:
+    def one(side: str, transport: str, keep: bool) -> asyncio.Future[object]:
+        work = run(
+            side, "killed_nack", within_s=_WITHIN_S, transport=transport, delay_s=DELAY_S, keep=keep
+        )
+        return asyncio.ensure_future(attempt(work))
+
+    asked = {label: one(*side, side[0] != "stock") for label, side in SIDES.items()}
+    asked[BARE] = one("encore", "native", False)
+    return dict(zip(asked, await asyncio.gather(*asked.values()), strict=True))  # type: ignore[arg-type]
+
+
+def _cell(figures: Figures) -> str:
+    if figures["back_s"] is None:
+        return "not while we waited"
+    return f"after {seconds(figures['back_s'])}, as attempt {figures['attempt']:.0f}"
+
+
+def _stock(figures: Mapping[str, Figures]) -> str:
+    return _cell(figures["stock"])
+
+
+def _ours(figures: Mapping[str, Figures], label: str) -> str:
+    kept = f"with a state {_cell(figures[label])}"
+    if label != "native":
+        return kept
+    return f"{kept}; without {_cell(figures[BARE])}"
+
+
+def _missing() -> str | None:
+    return None if importlib.util.find_spec("rocksdict") else "rocksdict (the extra state)"
+
+
+SCENARIO = Scenario(
+    title=(
+        f"A message is nacked for {DELAY_S:g} s, its process killed (SIGKILL) and started again: "
+        "when does it come?"
+    ),
+    labels=(*SIDES, BARE),
+    measure=_measure,
+    stock=_stock,
+    ours=_ours,
+    seconds=8,
+    missing=_missing,
+)
