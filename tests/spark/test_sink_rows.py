@@ -124,7 +124,7 @@ def test_keys_of_bytes_may_be_text() -> None:
 def test_a_cluster_that_is_null_is_named() -> None:
     schema = schema_of(value="binary", __replicationClusters="texts")
     batch = batch_of(schema, [(b"", ["a"]), (b"", ["b", None])])
-    with pytest.raises(ConfigurationError, match="__replicationClusters has null .* in row 8 "):
+    with pytest.raises(ConfigurationError, match=r"__replicationClusters has null .* in row 8 "):
         read(schema, batch, first=7)
 
 
