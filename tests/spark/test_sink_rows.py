@@ -121,6 +121,13 @@ def test_keys_of_bytes_may_be_text() -> None:
         read(schema, batch_of(schema, [(b"", b"\xff")]), textKeys="true")
 
 
+def test_a_cluster_that_is_null_is_named() -> None:
+    schema = schema_of(value="binary", __replicationClusters="texts")
+    batch = batch_of(schema, [(b"", ["a"]), (b"", ["b", None])])
+    with pytest.raises(ConfigurationError, match=r"__replicationClusters has null .* in row 8 "):
+        read(schema, batch, first=7)
+
+
 def test_a_delivery_time_is_one() -> None:
     schema = schema_of(value="binary", __deliverAt="timestamp")
     due = EPOCH + timedelta(days=20_000, microseconds=1999)

@@ -20,7 +20,9 @@ from pulsar_encore.devbroker import BrokerSettings, Fault, FaultPlan
 from pulsar_encore.errors import ConfigurationError, NotSupportedError, TransportTimeout
 from pulsar_encore.exceptions import MessageTooBig, ProducerBusy, TopicTerminated
 from pulsar_encore.ids import MessageId
+from pulsar_encore.options import ProducerOptions
 from pulsar_encore.spark.sink import SinkCommit, batch_writer
+from pulsar_encore.spark.sink.producers import _busy, steady_router
 from pulsar_encore.wire.entries import decode_body
 
 VALUE = schema_of(value="binary")
@@ -239,12 +241,44 @@ def test_each_attempt_sends_a_row_to_the_same_partition(
     assert found[2] == [each * 3 for each in once]
 
 
+def test_a_partition_added_between_attempts_is_another_producer(
+    here: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = schema_of(value="binary", __key="string")
+    rows = [(each, f"k{n}" if n % 2 else None) for n, (each,) in enumerate(values(40))]
+    here.broker.create_partitioned_topic("two", 2)
+    here.broker.create_partitioned_topic("three", 3)
+    names = []
+    for topic in ("two", "three"):
+        task(monkeypatch)
+        here.write(schema, rows, options={**NUMBERED, "topic": topic}, streaming=True)
+        names.append({name for name, _, _ in numbers(here, f"{topic}-partition-0")})
+    assert names == [{"job-q-3-of-2"}, {"job-q-3-of-3"}]
+
+
+def test_rows_keep_to_the_partitions_that_their_producer_is_named_for() -> None:
+    routes = []
+    for now in (2, 3):
+        route = steady_router(single=False, partitions=2)
+        keys = [f"k{n}" if n % 2 else None for n in range(40)]
+        routes.append([route(_Keyed(each), now) for each in keys])
+    assert routes[0] == routes[1] and set(routes[0]) == {0, 1}
+
+
+class _Keyed:
+    def __init__(self, key: Any) -> None:
+        self._key = key
+
+    def partition_key(self) -> Any:
+        return self._key or ""
+
+
 def test_a_name_that_is_in_use_is_waited_for(here: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     task(monkeypatch)
     client = encore.Client(here.broker.url)
     holder = here.runtime.call(_producer(client), "hold the name")
     options = {**NUMBERED, "sendTimeoutMs": "300"}
-    with pytest.raises(ProducerBusy, match=r"'job-q-3' stayed in use .* 0.3 s .sendTimeoutMs."):
+    with pytest.raises(ProducerBusy, match=r"'job-q-3' stayed in use: .* 0.3 s .sendTimeoutMs."):
         here.write(VALUE, values(2), options=options, streaming=True)
     release = threading.Timer(0.2, lambda: here.runtime.call(holder.close(), "let it go"))
     release.start()
@@ -252,6 +286,13 @@ def test_a_name_that_is_in_use_is_waited_for(here: Home, monkeypatch: pytest.Mon
     release.join()
     assert len(bodies(here, "t")) == 2
     here.runtime.call(client.close(), "close")
+
+
+def test_a_limit_of_producers_is_told_as_the_broker_tells_it() -> None:
+    limit = ProducerBusy("(broker: Topic 't' reached max producers limit)")
+    for name in (None, "job-q-3"):
+        said = _busy(ProducerOptions(topic="t", producer_name=name), 0.3, limit)
+        assert "stayed in use" not in said and "reached max producers limit" in said
 
 
 async def _producer(client: encore.Client) -> encore.Producer:

@@ -145,11 +145,7 @@ class Producers:
                 delay_s = _BUSY.delay_ms(attempt, self._rng) / 1000
                 attempt += 1
                 if time.monotonic() + delay_s > deadline:
-                    raise ProducerBusy(
-                        f"the producer name {options.producer_name!r} stayed in use on {way.topic} "
-                        f"for {timeout_s:g} s (sendTimeoutMs): another attempt at the task, or "
-                        "another query of the same producerName, has it"
-                    ) from error
+                    raise ProducerBusy(_busy(options, timeout_s, error)) from error
                 await asyncio.sleep(delay_s)
 
     async def _options(self, way: Way, kind: Kind, numbering: Numbering | None) -> ProducerOptions:
@@ -167,7 +163,12 @@ class Producers:
         if numbering is not None:
             routing = keywords.pop("message_routing_mode", None)
             single = routing is PartitionsRoutingMode.UseSinglePartition
-            keywords["message_router"] = steady_router(single=single)
+            parts = await self._transport.topic_partitions(way.topic)
+            if parts != [way.topic]:
+                # Were a partition added, rows would move to partitions where the number of another
+                # row is higher, and be dropped. Another count is another name: rows double then.
+                keywords["producer_name"] += f"-of-{len(parts)}"
+            keywords["message_router"] = steady_router(single=single, partitions=len(parts))
             keywords["message_routing_mode"] = PartitionsRoutingMode.CustomPartition
         binary_keys = self._transport.capabilities.binary_keys
         keys, crypto, form = publishing.keys, None, way.form
@@ -206,15 +207,33 @@ def _name(way: Way, publishing: Publishing, numbering: Numbering | None) -> str 
     return f"{publishing.name}-{uuid.uuid4().hex[:8]}"  # tasks run side by side
 
 
-def steady_router(*, single: bool) -> Callable[[Any, int], int]:
+def _busy(options: ProducerOptions, timeout_s: float, error: ProducerBusy) -> str:
+    said = (
+        f"no producer could be made on {options.topic} for {timeout_s:g} s (sendTimeoutMs), as the "
+        f"broker said: {error}"
+    )
+    name = options.producer_name
+    if name is None or f"'{name}'" not in str(error):
+        return said  # brokers say so of a limit of producers too, and then quote no name
+    return (
+        f"the producer name {options.producer_name!r} stayed in use: another attempt at the task, "
+        f"or another query of the same producerName, has it; {said}"
+    )
+
+
+def steady_router(*, single: bool, partitions: int) -> Callable[[Any, int], int]:
     """Chooses partitions as producers do, and the same ones in each attempt at a task.
+
+    Args:
+        single: What has no key goes to one partition.
+        partitions: There were, when the producer was named; those added since get nothing.
 
     Keys decide as ever. What has none goes round robin from partition 0, or all of it there: a
     random start would bring a row to a partition that does not know its number.
     """
     router = Router(start=0, single=single)
 
-    def route(message: Any, partitions: int) -> int:
+    def route(message: Any, _now: int) -> int:
         key = message.partition_key() or None
         return router.route(key, size=0, partitions=partitions, now_ms=0)
 

@@ -107,7 +107,7 @@ class ProducedRows:
                 columns.properties(),
                 columns.keys(KEY, self._text_keys),
                 columns.keys(ORDERING_KEY, self._text_keys),
-                columns.clusters(),
+                columns.clusters(first),
                 columns.times(EVENT_TIME, first),
                 columns.due(first, times),
                 # The columns that are missing are repeated for ever.
@@ -253,9 +253,18 @@ class _Columns:
         column = self._of(PROPERTIES)
         return repeat(None) if column is None else maps_of(column, self.name(PROPERTIES))
 
-    def clusters(self) -> Any:
+    def clusters(self, first: int) -> Any:
         column = self._of(CLUSTERS)
-        return repeat(None) if column is None else column.to_pylist()
+        if column is None:
+            return repeat(None)
+        found = column.to_pylist()
+        for number, each in enumerate(found, first):
+            if each is not None and None in each:
+                raise ConfigurationError(
+                    f"{self.name(CLUSTERS)} has null as the name of a cluster in row {number} of "
+                    "the task: leave it out, or name the cluster"
+                )
+        return found
 
     def times(self, key: str, first: int) -> Any:
         """In ms since the epoch, which no message can be before."""
