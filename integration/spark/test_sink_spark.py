@@ -10,20 +10,29 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import patch
 
 import psutil
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 import pulsar_encore as encore
 from pulsar_encore import letters
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread, run_in_thread
+from pulsar_encore.outgoing import Outgoing
+from pulsar_encore.spark.sink import writers
+from pulsar_encore.spark.sink.copies import Way
+from pulsar_encore.spark.sink.holding import Held
+from pulsar_encore.spark.sink.numbering import numbering_of
+from pulsar_encore.spark.sink.rows import Chunk
 from pulsar_encore.wire.entries import decode_body
 
 from ..admin import Admin
@@ -298,6 +307,82 @@ def _dropped(broker: BrokerThread, topic: str) -> int:
         return dropped
 
     return broker.call(count)
+
+
+class Context:
+    """What a task is told of itself."""
+
+    def partitionId(self) -> int:
+        return 0
+
+    def getLocalProperty(self, key: str) -> str:
+        return {"sql.streaming.queryId": "q", "streaming.sql.batchId": "3"}[key]
+
+
+VALUE = StructType([StructField("value", BinaryType())])
+
+
+def attempt(options: dict[str, str], rows: Sequence[bytes], killed_after: int = -1) -> None:
+    """An attempt at a task whose worker dies after so many rows."""
+    sent = rows if killed_after < 0 else rows[:killed_after]
+    numbering = numbering_of(Context(), options["producerName"])
+    of_all = Held(lambda batch, first: _chunk(batch), copies=False)
+    of_all.add(_batch(rows))
+    of_all.close()
+
+    class Dying(Held):
+        digest = of_all.digest  # that of all of its rows, though it does not get to send them
+
+    with patch.object(writers, "Held", Dying):
+        checked = writers._checked(options, VALUE, streaming=True)
+        writers.write_rows(*checked, iter([_batch(sent)]), numbering)
+
+
+def _batch(rows: Sequence[bytes]) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(rows, pa.binary())], names=["value"])
+
+
+def _chunk(batch: pa.RecordBatch) -> Chunk:
+    messages = [Outgoing(payload=each) for each in batch.column(0).to_pylist()]
+    return Chunk(messages, Way(TOPIC_OF_ATTEMPTS), 0)
+
+
+TOPIC_OF_ATTEMPTS = "persistent://public/dedup/attempts"
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_rows_that_changed_between_attempts_are_stored(
+    pulsar: Server, admin: Admin, partitions: int
+) -> None:
+    """A broker that deduplicates drops by number, whatever a row holds."""
+    namespace = f"public/dedup-{uuid.uuid4().hex[:8]}"
+    admin.create_namespace(namespace)
+    admin.set_namespace_policy(namespace, "deduplication", True)
+    rows = [b"%d" % each for each in range(60)]
+    mended = [*rows[:30], b"mended", *rows[31:]]
+    try:
+        for name, again in (("alike", rows), ("other-cut", rows[30:]), ("mended", mended)):
+            topic = f"persistent://{namespace}/{name}"
+            if partitions:
+                admin.create_partitioned_topic(topic, partitions)
+            else:
+                admin.create_topic(topic)
+            options = {
+                "service.url": pulsar.service_url,
+                "topic": topic,
+                "deduplication": "task-sequence",
+                "producerName": "job",
+            }
+            with patch(f"{__name__}.TOPIC_OF_ATTEMPTS", topic):
+                attempt(options, rows, killed_after=40)
+                attempt(options, again)
+                attempt(options, again)
+            found = Counter(each.data() for each in read(pulsar.service_url, topic))
+            assert set(again) <= found.keys(), name
+            if again is rows:
+                assert max(found.values()) == 1
+    finally:
+        admin.delete_namespace(namespace)
 
 
 @pytest.mark.timeout(700)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -26,8 +27,11 @@ class Context:
 def test_numbers_come_from_the_task() -> None:
     context = Context(sql_streaming_queryId="q", streaming_sql_batchId="7")
     found = numbering_of(context, "job")
-    assert found == ("job-q-2", 7)
-    assert list(found.ids(10, 2)) == [(7 << 32) + 10, (7 << 32) + 11]
+    assert found == ("job-q-2", 7, 0)
+    assert list(found.ids(10, 2)) == [(7 << 47) + 10, (7 << 47) + 11]
+    late = numbering_of(Context(sql_streaming_queryId="q", streaming_sql_batchId="65543"), "job")
+    assert (late.producer_name, late.ids(0, 1)) == ("job-q-2-1", found.ids(0, 1))
+    assert Numbering("p", 65_535, 2**64 - 1).ids(0, 1 << 29)[-1] == 2**63 - 1
 
 
 @pytest.mark.parametrize(
@@ -40,25 +44,44 @@ def test_other_tasks_have_none(context: Context | None) -> None:
 
 def test_a_task_has_no_more_rows_than_numbers() -> None:
     numbering = Numbering("p", 1)
-    assert numbering.ids((1 << 32) - 1, 1)[0] == (2 << 32) - 1
+    assert numbering.ids((1 << 29) - 1, 1)[0] == (1 << 47) + (1 << 29) - 1
     with pytest.raises(ConfigurationError, match="give the micro-batch more tasks"):
-        numbering.ids((1 << 32) - 1, 2)
+        numbering.ids((1 << 29) - 1, 2)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 20), st.lists(st.integers(0, 20), max_size=3)), max_size=6)
-)
-def test_a_broker_that_goes_by_numbers_has_each_row_once(
-    batches: Sequence[tuple[int, Sequence[int]]],
+tasks = st.lists(st.integers(0, 3), max_size=6).map(tuple)
+
+
+@given(st.lists(st.lists(st.tuples(tasks, st.integers(0, 6)), min_size=1, max_size=4), max_size=5))
+def test_what_a_broker_drops_is_there(
+    batches: Sequence[Sequence[tuple[tuple[int, ...], int]]],
 ) -> None:
-    """Attempts that were killed after some rows, then one that came to its end."""
+    """Attempts at batches, each with rows of its own and killed after some, the last at its end."""
     stored: list[tuple[int, int]] = []
-    highest = -1
-    for batch_id, (rows, killed_after) in enumerate(batches):
-        for attempt in (*killed_after, rows):
-            ids = Numbering("p", batch_id).ids(0, rows)
-            for row, number in list(enumerate(ids))[:attempt]:
-                if number > highest:  # as a broker deduplicates, by producer
-                    highest = number
+    highest: dict[str, int] = {}
+    for batch_id, attempts in enumerate(batches):
+        for at, (rows, killed_after) in enumerate(attempts):
+            numbering = Numbering("p", batch_id, hash((len(rows), *rows)))
+            if not numbering.follows(highest.get("p", -1)):
+                numbering = numbering.apart()
+            name = numbering.producer_name
+            ended = at == len(attempts) - 1
+            sent = rows if ended else rows[:killed_after]
+            for row, number in zip(sent, numbering.ids(0, len(rows)), strict=False):
+                if number > highest.get(name, -1):  # as a broker deduplicates, by producer
+                    highest[name] = number
                     stored.append((batch_id, row))
-    assert stored == [(n, row) for n, (rows, _) in enumerate(batches) for row in range(rows)]
+        of_batch = Counter(row for batch, row in stored if batch == batch_id)
+        last = Counter(attempts[-1][0])
+        assert last <= of_batch  # nothing is lost
+        if all(rows == attempts[-1][0] for rows, _ in attempts):
+            assert last == of_batch  # and where each attempt had the same rows, nothing is twice
+
+
+def test_a_batch_that_is_older_than_what_is_stored_goes_by_another_name() -> None:
+    numbering = Numbering("p", 5, 77)
+    assert numbering.follows(-1) and numbering.follows(4 << 47)
+    assert numbering.follows(numbering.ids(0, 10)[-1])
+    assert not numbering.follows(6 << 47)
+    assert not numbering.follows(Numbering("p", 5, 76).ids(0, 1)[0])
+    assert numbering.apart().producer_name != numbering.apart().producer_name

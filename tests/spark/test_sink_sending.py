@@ -61,7 +61,7 @@ class Producers:
     async def take(self, way: Way, _: object) -> Link:
         return self.links[way]
 
-    async def make(self, way: Way, _: object, __: Numbering) -> Link:
+    async def make_numbered(self, way: Way, _: object, __: Numbering) -> Link:
         return self.links[way]
 
     def give_back(self, ways: Iterable[Way], _: object) -> None:
@@ -87,7 +87,10 @@ def sender(most: int, *, timeout_ms: int = 30_000, numbered: bool = False) -> Se
         connection=Connection(service_url=URL),
         publishing=Publishing(max_pending=most, send_timeout_ms=timeout_ms),
     )
-    return Sender(None, options, Numbering("p", 1) if numbered else None)  # type: ignore[arg-type]
+    made = Sender(None, options)  # type: ignore[arg-type]
+    if numbered:
+        made.number(Numbering("p", 1))
+    return made
 
 
 def chunk(*ways: Way) -> Chunk:
@@ -165,7 +168,7 @@ async def test_numbers_go_on_from_chunk_to_chunk(producers: Producers) -> None:
     task = sender(100, numbered=True)
     await task.publish(chunk(ONE, OTHER))
     await task.publish(chunk(ONE))
-    first = 1 << 32
+    first = 1 << 47
     assert [each.sequence_id for each in producers.links[ONE].sent] == [first, first + 2]
     assert [each.sequence_id for each in producers.links[OTHER].sent] == [first + 1]
     await task.finish()

@@ -1,18 +1,22 @@
 """The numbers by which a broker knows rows that it has: the same in each attempt at a task.
 
-Owns `Numbering`. A row is known by its place in its task, so numbering is safe only where each
-attempt has the same rows in the same order: in a plan without shuffles, from a source that cuts a
-batch into the same tasks again (the pulsar source does; files are cut by the number of cores).
-Elsewhere another row may get the number of one that is stored, and be dropped.
+Owns `Numbering`. A broker that deduplicates drops what is not above the highest number it has of a
+producer, whatever it holds. So the number of a row says which rows its task has: where another
+attempt has others (files cut by another number of cores, a row that was mended), the broker's
+highest number tells, and the rows go by a name of their own: twice, and never not at all.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+import uuid
+from typing import Final, NamedTuple, Protocol
 
 from ...errors import ConfigurationError
 
-_ROWS = 1 << 32
+_ROW_BITS: Final = 29
+_DIGEST_BITS: Final = 18  # another task's rows are taken for the same once in 262,144 times
+_BATCH_BITS: Final = 16  # of the batch's number; the rest is in the name
+_SHIFT: Final = _ROW_BITS + _DIGEST_BITS
 
 
 class Task(Protocol):
@@ -28,10 +32,12 @@ class Numbering(NamedTuple):
     Attributes:
         producer_name: Of the task's producers; the brokers remember numbers by it.
         batch_id: Of the micro-batch.
+        digest: Of all rows of the task, some 64 bits; see `holding`.
     """
 
     producer_name: str
     batch_id: int
+    digest: int = 0
 
     def ids(self, first: int, count: int) -> range:
         """Sequence ids of rows.
@@ -43,17 +49,38 @@ class Numbering(NamedTuple):
         Raises:
             ConfigurationError: There are more rows than numbers.
         """
-        if first + count > _ROWS:
+        if first + count > 1 << _ROW_BITS:
             raise ConfigurationError(
-                "deduplication=task-sequence has 2**32 numbers for the rows of a task, and this "
-                "one has more: give the micro-batch more tasks"
+                f"deduplication=task-sequence has 2**{_ROW_BITS} numbers for the rows of a task, "
+                "and this one has more: give the micro-batch more tasks"
             )
-        start = (self.batch_id << 32) + first
+        start = self._head << _ROW_BITS | first
         return range(start, start + count)
+
+    def follows(self, highest: int) -> bool:
+        """Whether rows of these numbers may be told from what a broker has by their numbers alone.
+
+        Args:
+            highest: The highest number that it has of the producer; -1 for none.
+        """
+        if highest < 0:
+            return True
+        batch = self._head >> _DIGEST_BITS
+        return highest >> _SHIFT < batch or highest >> _ROW_BITS == self._head
+
+    def apart(self) -> Numbering:
+        """The same by a name that no broker knows."""
+        return self._replace(producer_name=f"{self.producer_name}-{uuid.uuid4().hex[:12]}")
+
+    @property
+    def _head(self) -> int:
+        """Batch and digest."""
+        batch = self.batch_id & (1 << _BATCH_BITS) - 1
+        return batch << _DIGEST_BITS | self.digest & (1 << _DIGEST_BITS) - 1
 
 
 def numbering_of(task: Task | None, producer_name: str) -> Numbering:
-    """The numbering of a task.
+    """The numbering of a task, without a digest of its rows.
 
     Args:
         task: That runs here; None outside of one.
@@ -70,4 +97,7 @@ def numbering_of(task: Task | None, producer_name: str) -> Numbering:
         raise ConfigurationError(
             "deduplication=task-sequence needs a streaming query, whose micro-batches are numbered"
         )
-    return Numbering(f"{producer_name}-{query}-{task.partitionId()}", int(batch))
+    name = f"{producer_name}-{query}-{task.partitionId()}"
+    if turns := int(batch) >> _BATCH_BITS:
+        name += f"-{turns}"
+    return Numbering(name, int(batch))

@@ -8,6 +8,7 @@ may run in another process. Everything here runs on the event loop of the client
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable
@@ -29,6 +30,8 @@ from ...wire.routing import Router
 from .copies import Way
 from .numbering import Numbering
 from .options import PRODUCE, Publishing, SinkOptions
+
+log: Final = logging.getLogger("pulsar_encore.spark")
 
 _MOST_IDLE: Final = 64  # kept for tasks to come; each is a name on some broker
 _CLOSE_S: Final = 5.0  # longest wait for a broker to take leave of a producer
@@ -123,6 +126,25 @@ class Producers:
     async def close(self, links: Iterable[ProducerLink]) -> None:
         """Close producers that are not shared; one that takes too long is closed by and by."""
         await _shortly([self._begin(_close(link)) for link in links])
+
+    async def make_numbered(self, way: Way, kind: Kind, numbering: Numbering) -> ProducerLink:
+        """A producer for the rows of a task, by a name at which the broker drops none of them.
+
+        Raises:
+            ProducerBusy: The name stayed in use.
+            EncoreError: It cannot be made.
+        """
+        link = await self.make(way, kind, numbering)
+        if numbering.follows(link.last_sequence_id):
+            return link
+        log.warning(
+            "%s: an earlier attempt at this task had other rows, or the query began again from an "
+            "older checkpoint: those that were stored then are there twice now, under %s too",
+            way.topic,
+            link.producer_name,
+        )
+        await self.close([link])
+        return await self.make(way, kind, numbering.apart())
 
     async def make(self, way: Way, kind: Kind, numbering: Numbering | None) -> ProducerLink:
         """A producer that nobody else has.

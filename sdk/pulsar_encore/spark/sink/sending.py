@@ -38,24 +38,25 @@ class Sender:
     Args:
         client: Open; its producers are shared.
         options: Of the write.
-        numbering: Of rows that brokers are to know again; None for others.
 
     Attributes:
         topics: Rows handed over, by full name of their topic.
     """
 
-    def __init__(
-        self, client: Client, options: SinkOptions, numbering: Numbering | None = None
-    ) -> None:
+    def __init__(self, client: Client, options: SinkOptions) -> None:
         self._producers = producers_of(client)
         self._kind = kind_of(options)
-        self._numbering = numbering
+        self._numbering: Numbering | None = None
         self._most = options.publishing.max_pending
         self._timeout_s = options.publishing.send_timeout_ms / 1000
         self._links: dict[Way, ProducerLink] = {}
         self._line: deque[asyncio.Future[MessageId]] = deque()
         self._rows = 0
         self.topics: Counter[str] = Counter()
+
+    def number(self, numbering: Numbering) -> None:
+        """Brokers are to know the rows again. Before the first of them."""
+        self._numbering = numbering
 
     async def publish(self, chunk: Chunk) -> None:
         """Hand messages over; waits for room, and not for their receipts.
@@ -127,7 +128,7 @@ class Sender:
             if self._numbering is None:
                 link = await self._producers.take(way, self._kind)
             else:
-                link = await self._producers.make(way, self._kind, self._numbering)
+                link = await self._producers.make_numbered(way, self._kind, self._numbering)
             self._links[way] = link
         return link
 

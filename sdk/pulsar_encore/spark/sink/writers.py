@@ -28,9 +28,10 @@ from ..runtime import runtime
 from .columns import Layout, check_keys, layout_of
 from .copies import Times, copy_rule
 from .encoding import encoder_of
+from .holding import Held
 from .numbering import Numbering, numbering_of
 from .options import PRODUCE, SinkOptions, sink_options
-from .rows import CopiedRows, ProducedRows, Rows
+from .rows import Chunk, CopiedRows, ProducedRows, Rows
 from .sending import Sender
 
 if TYPE_CHECKING:
@@ -203,23 +204,41 @@ class _Task:
             refuse = not (binary_keys or options.text_keys)
             rule = copy_rule(options, refuse_byte_keys=refuse, rng=Random())
             self._rows = CopiedRows(layout, options, rule)
-        self._sender = Sender(client, options, numbering)
+        self._numbering = numbering
+        self._held: Held | None = None
+        if numbering is not None:
+            self._held = Held(self._read, copies=options.mode != PRODUCE)
+        self._sender = Sender(client, options)
         self._said = SinkCommit()
 
     def add(self, batch: pa.RecordBatch) -> None:
+        if self._held is not None:
+            self._held.add(batch)
+        else:
+            self._publish(self._read(batch, self._said.rows))
+
+    def _read(self, batch: pa.RecordBatch, first: int) -> Chunk:
         now_ns = time.time_ns()
         times = Times(now_ns // 1_000_000, -(-now_ns // 1_000_000))
-        chunk = self._rows.read(batch, self._said.rows, times)
+        return self._rows.read(batch, first, times)
+
+    def _publish(self, chunk: Chunk) -> None:
         self._runtime.call(self._sender.publish(chunk), "publish rows")
-        self._said.rows += batch.num_rows
+        self._said.rows += len(chunk.messages)
         self._said.size += chunk.size
 
     def finish(self) -> SinkCommit:
+        if self._held is not None and self._numbering is not None:
+            self._sender.number(self._numbering._replace(digest=self._held.digest))
+            for chunk in self._held.take():
+                self._publish(chunk)
         self._runtime.call(self._sender.finish(), "store rows")
         self._said.topics = dict(self._sender.topics)
         return self._said
 
     def abort(self) -> None:
+        if self._held is not None:
+            self._held.close()
         try:
             self._runtime.call(self._sender.abort(), "give up rows", _ABORT_S)
         except EncoreError as error:  # what made it fail is what has to be told

@@ -1,0 +1,137 @@
+"""The rows of a task, kept until all of them have come: their numbers say what all of them are.
+
+Owns `Held`. What fits stays in memory as the messages that it is; the rest is in a temporary file
+as it came, and is read again. The digest is of rows, one after the other, and not of the batches
+that they came in: those may be cut otherwise in the next attempt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import IO, Any, Final
+
+import pyarrow as pa
+
+from ...errors import StoreError
+from ...letters import ORIGIN_MESSAGE_ID
+from ...outgoing import Outgoing
+from .copies import Way
+from .rows import Chunk
+
+_IN_MEMORY: Final = 64 * 2**20
+_MESSAGE: Final = 500  # bytes, about, besides the payload
+
+Read = Callable[[pa.RecordBatch, int], Chunk]
+"""The messages of a batch, given the number of its first row in the task."""
+
+
+class Held:
+    """The rows of one task.
+
+    Args:
+        read: Makes messages of them; asked twice for what does not fit in memory.
+        copies: They are copies of messages, whose properties tell of the attempt too.
+        in_memory: Bytes that are.
+    """
+
+    def __init__(self, read: Read, *, copies: bool, in_memory: int = _IN_MEMORY) -> None:
+        self._read = read
+        self._copies = copies
+        self._room = in_memory
+        self._chunks: list[Chunk] = []
+        self._file: IO[bytes] | None = None
+        self._writer: Any = None
+        self._digest = hashlib.blake2b(digest_size=8)
+        self._rows = 0
+        self._filed_from = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """One more batch.
+
+        Raises:
+            ConfigurationError: A row cannot be sent.
+            StoreError: It cannot be kept.
+        """
+        chunk = self._read(batch, self._rows)
+        self._digest.update(_bytes_of(chunk, copies=self._copies))
+        self._rows += batch.num_rows
+        self._room -= chunk.size + _MESSAGE * len(chunk.messages)
+        if self._file is None and self._room >= 0:
+            self._chunks.append(chunk)
+            return
+        try:
+            if self._file is None:
+                self._filed_from = self._rows - batch.num_rows
+                self._file = tempfile.TemporaryFile(prefix="pulsar-encore-")
+                self._writer = pa.ipc.new_stream(self._file, batch.schema)
+            self._writer.write_batch(batch)
+        except OSError as error:
+            raise self._no_room(error) from error
+
+    @property
+    def digest(self) -> int:
+        """Of all rows so far."""
+        return int.from_bytes(self._digest.digest(), "big")
+
+    def take(self) -> Iterator[Chunk]:
+        """All of it, in order; nothing can be added then.
+
+        Raises:
+            StoreError: It cannot be read again.
+        """
+        chunks, self._chunks = self._chunks, []
+        yield from chunks
+        if self._file is None:
+            return
+        rows = self._filed_from
+        try:
+            self._writer.close()
+            self._file.seek(0)
+            with pa.ipc.open_stream(self._file) as batches:
+                for batch in batches:
+                    yield self._read(batch, rows)
+                    rows += batch.num_rows
+        except OSError as error:
+            raise self._no_room(error) from error
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Nothing is kept any more."""
+        self._chunks = []
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _no_room(self, error: OSError) -> StoreError:
+        return StoreError(
+            f"deduplication=task-sequence keeps the rows of a task until all have come, those over "
+            f"{_IN_MEMORY >> 20} MiB in {tempfile.gettempdir()} (TMPDIR): {error.strerror or error}"
+        )
+
+
+def _bytes_of(chunk: Chunk, *, copies: bool) -> bytes:
+    ways: Sequence[Way] | repeat[Way] = (
+        chunk.ways if isinstance(chunk.ways, list) else repeat(chunk.ways)
+    )
+    parts: list[bytes] = []
+    for message, way in zip(chunk.messages, ways, strict=False):
+        parts += _parts(message, way.topic, copies=copies)
+    return b"".join(parts)
+
+
+def _parts(message: Outgoing, topic: str, *, copies: bool) -> Iterator[bytes]:
+    """What a row is, each part with its length, so that no two rows are written alike."""
+    properties = message.properties or {}
+    said: Any
+    if copies:
+        said = properties.get(ORIGIN_MESSAGE_ID)
+    else:
+        said = sorted(properties.items()), message.event_timestamp
+    for part in (topic, message.payload, message.partition_key, message.ordering_key, said):
+        data = part if isinstance(part, bytes) else repr(part).encode("utf-8", "surrogatepass")
+        yield len(data).to_bytes(5, "big")
+        yield data

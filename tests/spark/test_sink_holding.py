@@ -1,0 +1,86 @@
+"""Rows that are kept until all of them have come: in memory, in a file, and what they are."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+import pytest
+
+from pulsar_encore.errors import StoreError
+from pulsar_encore.outgoing import Outgoing
+from pulsar_encore.spark.sink.copies import Way
+from pulsar_encore.spark.sink.holding import Held
+from pulsar_encore.spark.sink.rows import Chunk
+
+
+def batch(values: Sequence[bytes | None], key: str | None = None) -> pa.RecordBatch:
+    keys = pa.array([key] * len(values), pa.string())
+    return pa.record_batch([pa.array(values, pa.binary()), keys], names=["value", "key"])
+
+
+def read(rows: pa.RecordBatch, first: int) -> Chunk:
+    payloads, keys = (each.to_pylist() for each in rows.columns)
+    messages = [
+        Outgoing(payload=payload, partition_key=key, properties={"row": f"{number}"})
+        for number, (payload, key) in enumerate(zip(payloads, keys, strict=True), first)
+    ]
+    return Chunk(messages, Way("t"), sum(len(each) for each in payloads if each))
+
+
+def held(batches: Iterable[pa.RecordBatch], in_memory: int = 1 << 20) -> Held:
+    made = Held(read, copies=False, in_memory=in_memory)
+    for each in batches:
+        made.add(each)
+    return made
+
+
+def digest_of(batches: Iterable[pa.RecordBatch], in_memory: int = 1 << 20) -> int:
+    made = held(batches, in_memory)
+    made.close()
+    return made.digest
+
+
+def rows_of(made: Held) -> list[tuple[bytes | None, str]]:
+    return [
+        (message.payload, (message.properties or {})["row"])
+        for chunk in made.take()
+        for message in chunk.messages
+    ]
+
+
+VALUES = [b"%d" % each for each in range(1000)]
+CUT = [batch(VALUES[at : at + 100]) for at in range(0, 1000, 100)]
+
+
+@pytest.mark.parametrize("in_memory", [0, 60_000, 200_000, 1 << 30])
+def test_all_rows_come_out_in_order_however_many_fit(in_memory: int) -> None:
+    made = held(CUT, in_memory)
+    assert rows_of(made) == [(value, f"{at}") for at, value in enumerate(VALUES)]
+    assert rows_of(made) == []
+
+
+def test_the_digest_is_of_the_rows_and_not_of_how_they_came() -> None:
+    whole = digest_of([batch(VALUES)])
+    assert digest_of(CUT) == digest_of(CUT, 0) == whole
+    others = [
+        VALUES[:-1],
+        [*VALUES, b""],
+        [*VALUES[:500], b"500!", *VALUES[501:]],
+        [VALUES[1], VALUES[0], *VALUES[2:]],
+        [b"01", b"", *VALUES[2:]],
+        [None, *VALUES[1:]],
+    ]
+    found = {digest_of([batch(each)]) for each in others}
+    found.add(digest_of([batch(VALUES, "k")]))
+    assert len(found | {whole}) == len(others) + 2
+
+
+def test_a_folder_that_takes_no_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with pytest.raises(StoreError, match=r"TMPDIR.*No space left"):
+        held(CUT, 0)
