@@ -77,6 +77,12 @@ def test_a_first_failure_waits_on_the_retry_topic() -> None:
     }
 
 
+def test_a_reason_without_end_is_cut() -> None:
+    _, letter = copied(*row(why=("E", "m", "x" * 100_000)), sinkMode="dead_letter")
+    assert letter.properties is not None
+    assert letter.properties[letters.REASON] == "x" * 1_000
+
+
 def test_a_letter_counts_on_where_it_was() -> None:
     _, first = copied(*row())
     way, second = copied(*row(RETRY, first.properties))

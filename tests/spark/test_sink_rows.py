@@ -128,6 +128,19 @@ def test_a_cluster_that_is_null_is_named() -> None:
         read(schema, batch, first=7)
 
 
+@pytest.mark.parametrize("column", ["__topic", "__key", "text"])
+def test_a_text_that_is_none_is_named(column: str) -> None:
+    schema = schema_of(value="string", **{column: "string"})
+    good = pa.array(["a", "b"], pa.string())
+    bad = pa.array([b"a", b"\xff\xfe"], pa.binary()).view(pa.string())  # as Spark's may be
+    batch = pa.record_batch(
+        [bad if name == column else good for name in schema.names], names=schema.names
+    )
+    options = {} if column.startswith("__") else {"valueFormat": "json"}
+    with pytest.raises(ConfigurationError, match=rf"{column} has a text that is not UTF-8: b'.xff"):
+        read(schema, batch, **options)
+
+
 def test_a_delivery_time_is_one() -> None:
     schema = schema_of(value="binary", __deliverAt="timestamp")
     due = EPOCH + timedelta(days=20_000, microseconds=1999)

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 from sink_kit import URL
 
-from pulsar_encore.errors import TransportTimeout
+from pulsar_encore.errors import TransportError, TransportTimeout
 from pulsar_encore.exceptions import UnknownError
 from pulsar_encore.ids import MessageId
 from pulsar_encore.outgoing import Outgoing
@@ -100,6 +100,21 @@ def chunk(*ways: Way) -> Chunk:
 async def turns() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("numbered", [False, True])
+async def test_a_row_that_is_not_stored_is_named(producers: Producers, numbered: bool) -> None:
+    task = sender(10, numbered=numbered)
+    await task.publish(chunk(ONE, OTHER, ONE, ONE))
+    for receipt in producers.links[ONE].receipts[:2]:
+        receipt.set_result(MessageId())
+    producers.links[OTHER].receipts[0].set_result(MessageId())
+    refused = TransportError("too large", result="MessageTooBig")
+    producers.links[ONE].receipts[2].set_exception(refused)
+    with pytest.raises(TransportError, match=r"^row 3 of the task: too large") as caught:
+        await task.publish(chunk(ONE))
+    assert caught.value.result == "MessageTooBig"
+    await task.abort()
 
 
 async def test_what_has_no_room_waits_for_the_first_receipts(producers: Producers) -> None:

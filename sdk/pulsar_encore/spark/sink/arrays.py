@@ -37,7 +37,23 @@ def texts_of(column: pa.Array, name: str) -> list[str | None]:
             raise ConfigurationError(
                 f"{name} has bytes that are no text in UTF-8, and textKeys=true says it is text"
             ) from error
-    found: list[str | None] = column.to_pylist()
+    found: list[str | None] = listed(column, name)
+    return found
+
+
+def listed(column: pa.Array, name: str) -> list[Any]:
+    """The values as Python's.
+
+    Raises:
+        ConfigurationError: A text is none: Spark's may be any bytes.
+    """
+    try:
+        found: list[Any] = column.to_pylist()
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(
+            f"{name} has a text that is not UTF-8: {bytes(error.object)[:40]!r}; make it binary, "
+            "or leave the row out"
+        ) from error
     return found
 
 
@@ -52,7 +68,7 @@ def keys_of(column: pa.Array, name: str, *, text: bool) -> list[Any]:
     Raises:
         ConfigurationError: They are not.
     """
-    return texts_of(column, name) if text else column.to_pylist()
+    return texts_of(column, name) if text else listed(column, name)
 
 
 def millis_of(column: pa.Array) -> list[int | None]:
@@ -70,7 +86,7 @@ def maps_of(column: pa.MapArray, name: str) -> list[dict[str, str] | None]:
     Raises:
         ConfigurationError: A value is null, which a property cannot be.
     """
-    keys, values = column.keys.to_pylist(), column.items.to_pylist()
+    keys, values = listed(column.keys, name), listed(column.items, name)
     spans = list(pairwise(column.offsets.to_pylist()))
     found = [
         dict(zip(keys[start:end], values[start:end], strict=True)) or None for start, end in spans

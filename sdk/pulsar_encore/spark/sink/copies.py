@@ -31,6 +31,7 @@ from .originals import RowOriginal
 
 _AUTHOR: Final = "spark"  # as the consumer's name, where nobody gave one
 _MOST_CLASS, _MOST_STACK = 200, 4_000  # characters, as in the evidence of an exception
+_MOST_REASON = 1_000
 
 
 class Way(NamedTuple):
@@ -75,7 +76,7 @@ class Why(NamedTuple):
         """
         if not any(self):
             return None
-        reason = self.reason or otherwise
+        reason = (self.reason or otherwise)[:_MOST_REASON]
         kind, stack = (self.error_class or "")[:_MOST_CLASS], (self.error_stack or "")[:_MOST_STACK]
         found = evidence_of(self.error_message or None, reason)
         if kind:  # of two classes, failures differ though their texts do not

@@ -36,6 +36,7 @@ from pyspark.sql.types import (
 )
 
 from ...errors import ConfigurationError
+from .arrays import listed
 
 Encode: TypeAlias = Callable[[Sequence[pa.Array]], list[bytes]]
 """From the columns of some rows, in the order of the fields, to the values of the rows."""
@@ -81,7 +82,7 @@ def _json(fields: Sequence[StructField]) -> Encode:
     dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
     def encode(columns: Sequence[pa.Array]) -> list[bytes]:
-        lists = [_converted(each, how) for each, how in zip(columns, plain, strict=True)]
+        lists = [_converted(*each) for each in zip(columns, plain, names, strict=True)]
         try:
             return [
                 dump(dict(zip(names, row, strict=True))).encode()
@@ -95,8 +96,8 @@ def _json(fields: Sequence[StructField]) -> Encode:
     return encode
 
 
-def _converted(column: pa.Array, how: _Plain | None) -> list[Any]:
-    values: list[Any] = column.to_pylist()
+def _converted(column: pa.Array, how: _Plain | None, name: str) -> list[Any]:
+    values = listed(column, name)
     return values if how is None else [None if each is None else how(each) for each in values]
 
 

@@ -18,7 +18,7 @@ from ...ids import MessageId
 from ...options.checks import topic_name
 from ...outgoing import Outgoing
 from ...topic_names import full_name
-from .arrays import bytes_of, keys_of, maps_of, millis_of, texts_of
+from .arrays import bytes_of, keys_of, listed, maps_of, millis_of, texts_of
 from .columns import (
     AFTER_MS,
     AT,
@@ -239,7 +239,7 @@ class _Columns:
 
     def topics(self) -> list[str | None] | None:
         column = self._of(TOPIC)
-        return None if column is None else column.to_pylist()
+        return None if column is None else listed(column, self.name(TOPIC))
 
     def bytes(self, key: str) -> Any:
         column = self._of(key)
@@ -257,7 +257,7 @@ class _Columns:
         column = self._of(CLUSTERS)
         if column is None:
             return repeat(None)
-        found = column.to_pylist()
+        found = listed(column, self.name(CLUSTERS))
         for number, each in enumerate(found, first):
             if each is not None and None in each:
                 raise ConfigurationError(

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
 from ...client import Client
-from ...errors import TransportTimeout
+from ...errors import EncoreError, TransportTimeout
 from ...ids import MessageId
 from ...outgoing import Outgoing
 from ...transport.base import ProducerLink
@@ -52,6 +52,7 @@ class Sender:
         self._links: dict[Way, ProducerLink] = {}
         self._line: deque[asyncio.Future[MessageId]] = deque()
         self._rows = 0
+        self._handed = 0  # to producers
         self.topics: Counter[str] = Counter()
 
     def number(self, numbering: Numbering) -> None:
@@ -87,6 +88,7 @@ class Sender:
             await self._room(end - start)
             for publish, message in zip(publishers[start:end], messages[start:end], strict=True):
                 line.append(asyncio.ensure_future(publish(message)))
+                self._handed += 1
             await asyncio.sleep(0)
 
     async def finish(self) -> None:
@@ -142,15 +144,24 @@ class Sender:
         if self._numbering is not None:
             # A row may not be stored after one before it failed: its number would hide that one
             # from the next attempt. Those of other topics may fail first.
-            for each in line:
+            for row, each in enumerate(line, self._handed - len(line)):
                 if each.done():
-                    each.result()
+                    self._stored(each, row)
 
     def _reap(self) -> None:
         """Take what is done from the head of the line."""
         line = self._line
         while line and line[0].done():
-            line.popleft().result()
+            row = self._handed - len(line)
+            self._stored(line.popleft(), row)
+
+    def _stored(self, done: asyncio.Future[MessageId], row: int) -> None:
+        """It is; or the error says of which row it is, by its number in the task."""
+        try:
+            done.result()
+        except EncoreError as error:
+            error.args = (f"row {row} of the task: {error}", *error.args[1:])
+            raise
 
     async def _wait(self, one: asyncio.Future[MessageId]) -> None:
         """Until it is done; the producers fail what takes longer than the send timeout."""
