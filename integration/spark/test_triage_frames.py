@@ -118,6 +118,39 @@ def test_of_letters_of_one_message_the_last_counts(spark: SparkSession) -> None:
     }
 
 
+def test_a_message_that_died_in_two_subscriptions_is_two_letters(spark: SparkSession) -> None:
+    same: dict[str, Any] = {"originMessageId": "1:1:-1", "value": b"1"}
+    shipped: dict[str, Any] = {
+        "topic": f"{HOME}-shipping-DLQ",
+        "realSubscription": "shipping",
+        "errorClass": "TimeoutError",
+    }
+    rows = [
+        letter(1, **same),
+        letter(2, **same, **shipped),  # later, and not chosen
+        letter(3, **same, realSubscription="shipping"),  # on the same dead-letter topic
+        letter(4, **same, topic=f"{HOME}-other-DLQ"),  # would be refused
+        letter(5, **same, topic=f"{DEAD}-partition-1", publishTime=at(0)),
+    ]
+    assert routes(spark, rows, GroupSelection(error_classes=["KeyError"])) == {
+        1: ("replay", None),
+        2: ("kept", None),
+        3: ("refused", NOT_NAMED),
+        4: ("refused", NOT_NAMED),
+        5: ("duplicate", None),
+    }
+
+
+def test_a_value_is_no_key(spark: SparkSession) -> None:
+    same: dict[str, Any] = {"originMessageId": "1:1:-1"}
+    rows = [
+        letter(1, **same, value=b"a"),
+        letter(2, **same, value=None, key=b"a"),
+        letter(3, **same, value=None, orderingKey=b"a"),
+    ]
+    assert {route for route, _ in routes(spark, rows).values()} == {"kept"}
+
+
 def test_letters_of_different_messages_are_no_doubles(spark: SparkSession) -> None:
     # The Go client names a message of a batch by its entry.
     of_a_batch: dict[str, Any] = {"originMessageId": "1:1:-1", "value": b"1"}

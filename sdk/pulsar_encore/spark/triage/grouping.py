@@ -25,6 +25,8 @@ HOUR_MS: Final = 3_600_000
 # a first failure may be as long ago as retries go on. What says more is forged, or a broken clock.
 LONGEST_MS: Final = 90 * 24 * HOUR_MS
 
+_PARTITION: Final = "-partition-[0-9]+$"
+
 HourOf = Literal["last", "first"]
 """Which time of a letter: of its last failure, or of its first."""
 
@@ -84,22 +86,31 @@ def real_topic() -> Column:
     return f.coalesce(column("realTopic"), f.lit(""))
 
 
-def is_duplicate() -> Column:
-    """Whether a later letter in the same DataFrame is of the same message.
+def base_topic(topic: Column) -> Column:
+    """A topic's name without the partition."""
+    return f.regexp_replace(topic, _PARTITION, "")
 
-    The same message is one of the same real topic, subscription, origin, value and keys: its letter
-    was written again because an ack was lost, or it was replayed and died again. The last one
-    counts. A letter that does not say its origin, or may name a whole batch by it, is like no
-    other: better sent twice than not.
+
+def is_duplicate() -> Column:
+    """Whether a later letter in the same DataFrame is of the same death.
+
+    That is one on the same dead-letter topic, of the same real topic, subscription, origin, value
+    and keys: its letter was written again because an ack was lost, or it was replayed and died
+    again. The last one counts. A message that died in two subscriptions has two letters, with a
+    failure each: who chooses the one must not find it hidden by the other. What decides on a
+    refusal is part of this, so no letter that can be sent hides behind one that cannot. A letter
+    that does not say its origin, or may name a whole batch by it, is like no other: better sent
+    twice than not.
     """
     origin = f.coalesce(
         f.when(_names_a_message(), column("originMessageId")),
         f.concat_ws(" ", f.lit("letter"), column("topic"), letter_id()),
     )
-    content = f.xxhash64("value", column("key"), column("orderingKey"))
-    # Two subscriptions that a message died on: two letters, each for its own consumers.
-    whose = f.coalesce(column("realSubscription"), column("topic"))
-    latest_first = Window.partitionBy(real_topic(), whose, origin, content).orderBy(
+    parts = (f.col("value"), column("key"), column("orderingKey"))
+    # A hash passes by what is null: without the flags a value would be like a key.
+    content = f.xxhash64(*parts, *(each.isNull() for each in parts))
+    death = (base_topic(column("topic")), real_topic(), column("realSubscription"), origin, content)
+    latest_first = Window.partitionBy(*death).orderBy(
         column("publishTime").desc(),
         column("ledgerId").desc(),
         column("entryId").desc(),

@@ -15,8 +15,8 @@ class TriageReport:
         topics: The dead-letter topics, by full name.
         run: Names the run's folders. With a checkpoint it is the query's id and stays the same,
             else each run has its own.
-        letters: Messages that died, each counted once.
-        duplicates: Further letters of the same messages.
+        letters: Deaths of messages, each counted once; in two subscriptions a message dies twice.
+        duplicates: Further letters of the same deaths.
         groups: The letters by fingerprint, real topic and hour; largest first.
         batches: Micro-batches; 1 without a checkpoint, 0 where there was nothing new.
         out: The folder with the Parquet; None where nothing was stored.

@@ -17,7 +17,16 @@ from pyspark.sql import functions as f
 
 from ...deadletters import Selection
 from ...errors import ConfigurationError
-from .grouping import HOUR_MS, HourOf, column, fingerprint, hour_ms, is_duplicate, real_topic
+from .grouping import (
+    HOUR_MS,
+    HourOf,
+    base_topic,
+    column,
+    fingerprint,
+    hour_ms,
+    is_duplicate,
+    real_topic,
+)
 
 REPLAY: Final = "replay"
 """Selected, and sent to the topic it died on."""
@@ -26,12 +35,11 @@ REFUSED: Final = "refused"
 KEPT: Final = "kept"
 """Not selected."""
 DUPLICATE: Final = "duplicate"
-"""A later letter of the same message was there."""
+"""A later letter of the same death was there."""
 
 ROUTE: Final = "route"
 WHY: Final = "why"
 
-_PARTITION: Final = "-partition-[0-9]+$"
 _TOPIC: Final = r"^(non-)?persistent://[^/\s\p{C}\p{Z}]+/[^/\s\p{C}\p{Z}]+/[^\s\p{C}\p{Z}]+$"
 
 NO_TOPIC: Final = "it has no REAL_TOPIC"
@@ -134,7 +142,7 @@ def refusal(allowed: Iterable[str], *, text_keys: bool | None = None) -> Column:
     return (
         f.when(topic == "", NO_TOPIC)
         .when(~topic.rlike(_TOPIC), NO_NAME)
-        .when(topic == _base(column("topic")), ITSELF)
+        .when(topic == base_topic(column("topic")), ITSELF)
         .when(~(named | named_by()), NOT_NAMED)
         .when(no_text, NO_TEXT)  # null without a key, which is not true
     )
@@ -146,16 +154,12 @@ def named_by() -> Column:
     `<topic>-<subscription>-DLQ`, also of a partition, as Java does it. Any other name is somebody's
     choice.
     """
-    dead = _base(column("topic"))
+    dead = base_topic(column("topic"))
     stem = f.regexp_replace(dead, "-DLQ$", "")
     tail = f.concat(f.lit("-"), column("realSubscription"))
     head = f.substring(stem, f.lit(1), f.length(stem) - f.length(tail))
-    named = (stem != dead) & stem.endswith(tail) & (_base(head) == real_topic())
+    named = (stem != dead) & stem.endswith(tail) & (base_topic(head) == real_topic())
     return f.coalesce(named, f.lit(False))
-
-
-def _base(topic: Column) -> Column:
-    return f.regexp_replace(topic, _PARTITION, "")
 
 
 def routed(
