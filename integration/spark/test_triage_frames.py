@@ -167,20 +167,6 @@ def test_letters_of_different_messages_are_no_doubles(spark: SparkSession) -> No
         assert routes(spark, rows)[1] == ("duplicate", None)
 
 
-def test_a_message_that_died_on_two_subscriptions_is_two_letters(spark: SparkSession) -> None:
-    same: dict[str, Any] = {"originMessageId": "1:1:-1:0", "value": b"1"}
-    mine, theirs = "fingerprint-a", "fingerprint-b"
-    rows = [
-        letter(1, **same, fingerprint=mine),
-        letter(2, **same, fingerprint=theirs, realSubscription="shipping"),
-        letter(3, **same, realSubscription=None, topic="persistent://public/default/a-x-DLQ"),
-        letter(4, **same, realSubscription=None, topic="persistent://public/default/a-y-DLQ"),
-    ]
-    chosen = routes(spark, rows, GroupSelection(fingerprints=(mine,)))
-    assert chosen[1] == ("replay", None)
-    assert {route for route, _ in chosen.values()} == {"replay", "kept"}
-
-
 def test_letters_that_do_not_say_their_origin_are_no_doubles(spark: SparkSession) -> None:
     rows = [
         *(letter(each, originMessageId=origin) for each, origin in enumerate([None, None, "", ""])),
