@@ -4,66 +4,51 @@ python examples/durable_nacks.py [service_url]
 """
 
 import asyncio
-import multiprocessing
 import os
 import signal
 import sys
 import tempfile
 import time
-from multiprocessing.connection import Connection
 
 import pulsar_encore as encore
 from pulsar_encore import testing
 
+TOPIC = "example-durable"
 
-async def first_worker(url: str, folder: str, said: Connection) -> None:
+
+def subscribe(client: encore.Client, folder: str):
+    kind, state = encore.ConsumerType.Shared, encore.RocksState(folder)
+    return client.subscribe(TOPIC, "worker", consumer_type=kind, state=state)
+
+
+async def first_worker(url: str, folder: str) -> None:
     client = encore.Client(url)
-    consumer = await client.subscribe(
-        "example-durable",
-        "worker",
-        consumer_type=encore.ConsumerType.Shared,
-        initial_position=encore.InitialPosition.Earliest,
-        state=encore.RocksState(folder),
-    )
-    producer = await client.create_producer("example-durable")
+    consumer = await subscribe(client, folder)
+    producer = await client.create_producer(TOPIC)
     await producer.send(b"the bank is closed")
     msg = await consumer.receive()
     await consumer.negative_acknowledge(msg, delay=2)
-    said.send(time.time())
+    print(time.time(), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)  # out of memory, say
-
-
-def run_first_worker(url: str, folder: str, said: Connection) -> None:
-    asyncio.run(first_worker(url, folder, said))
 
 
 async def main(url: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        hears, said = multiprocessing.Pipe()
-        worker = multiprocessing.get_context("spawn").Process(
-            target=run_first_worker, args=(str(url), folder, said)
-        )
-        worker.start()
-        await asyncio.to_thread(worker.join)
-        nacked_at = hears.recv()
+        words = [sys.executable, __file__, url, folder]
+        worker = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
+        nacked_at = float((await worker.communicate())[0])
         print("nacked for 2 s by a worker that was killed")
-
-        async with encore.Client(url) as client:
-            consumer = await client.subscribe(
-                "example-durable",
-                "worker",
-                consumer_type=encore.ConsumerType.Shared,
-                state=encore.RocksState(folder),
-            )
+        async with encore.Client(url) as client, subscribe(client, folder) as consumer:
             msg = await consumer.receive(timeout=10)
-            waited = time.time() - nacked_at
-            print(f"{msg.data().decode()!r} came after {waited:.1f} s")
+            print(f"{msg.data().decode()!r} came after {time.time() - nacked_at:.1f} s")
             print(f"at attempt {msg.redelivery_count() + 1}")
             await consumer.acknowledge(msg)
 
 
 async def start() -> None:
-    if len(sys.argv) > 1:
+    if len(sys.argv) > 2:
+        await first_worker(*sys.argv[1:])
+    elif len(sys.argv) > 1:
         await main(sys.argv[1])
     else:
         async with testing.broker() as url:

@@ -42,6 +42,10 @@ EXPECTED = {
         r"message 0, redelivered 0 times\nmessage 2, redelivered 0 times\n"
         r"message 1, redelivered 1 times\n"
     ),
+    "durable_nacks.py": (
+        r"nacked for 2 s by a worker that was killed\n"
+        r"'the bank is closed' came after [2-9]\.\d s\nat attempt 2\n"
+    ),
     "listener.py": r"hello Ada\nhello Edsger\nhello Grace\n",
     "nack_delays.py": (
         r"fast came back after 0\.[4-9] s\nslow came back after 1\.\d s\n"
