@@ -19,17 +19,20 @@ from pulsar_encore.errors import (
     StoreError,
 )
 from pulsar_encore.state import BlobStore, DirectoryBlobs, MemoryBlobs
+from pulsar_encore.state.rocks import RocksBlobs
 
 SDK = str(Path(__file__).parents[2] / "sdk")
 
 
-@pytest.fixture(params=["memory", "directory"])
+@pytest.fixture(params=["memory", "directory", "rocks"])
 def again(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], BlobStore]:
     """Opens the same store again; the one before is closed by then."""
     memory = MemoryBlobs()
 
     def make() -> BlobStore:
-        store = memory if request.param == "memory" else DirectoryBlobs(tmp_path / "d")
+        store: BlobStore = memory
+        if request.param != "memory":
+            store = (RocksBlobs if request.param == "rocks" else DirectoryBlobs)(tmp_path / "d")
         store.open()
         return store
 

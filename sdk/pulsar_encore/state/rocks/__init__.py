@@ -3,9 +3,10 @@
 `RocksStore` is one directory for a whole process; a `Source` of it, which stands for one topic and
 subscription, has a `RocksIndex` (what waits until when) and `Records` (how often what was handed
 over). Needs the extra `state`. What is here reads no clock and starts no timer; the one thread
-there is belongs to `durability="power"`.
+there is belongs to `durability="power"`. `RocksBlobs` is a `BlobStore`, for a `SpillingIndex`.
 """
 
+from .blobs import RocksBlobs
 from .index import RocksIndex
 from .offline import FoundRecord, FoundSource, StateReader
 from .records import HandedOver, Recalled, Records
@@ -17,6 +18,7 @@ __all__ = [
     "HandedOver",
     "Recalled",
     "Records",
+    "RocksBlobs",
     "RocksIndex",
     "RocksStore",
     "Source",

@@ -1,8 +1,7 @@
 """The mutable part: the head, the head before it that goes into a snapshot, and what was taken.
 
 Owns three `TimeBucketIndex`. Invariant: a key is in one of head and old head at most; what was
-taken of them by `pop_due` and is not done yet is in `taken`, with its due time, if the owner asked
-for that.
+taken of them by `pop_due` and is not done yet is in `taken`, with its due time.
 """
 
 from __future__ import annotations
@@ -16,14 +15,9 @@ MAX_DUE_MS: Final = 2**63 - 1  # what can be asked for; rounded up, an edge can 
 
 
 class Heads:
-    """Head and old head.
+    """Head and old head."""
 
-    Args:
-        remembers: Whether to keep what was taken until it is done.
-    """
-
-    def __init__(self, *, remembers: bool) -> None:
-        self._remembers = remembers
+    def __init__(self) -> None:
         self.head: TimeBucketIndex = TimeBucketIndex()
         self.old: TimeBucketIndex | None = None
         self.taken: TimeBucketIndex = TimeBucketIndex()
@@ -84,9 +78,8 @@ class Heads:
                 batch = each.pop_due(edge, limit)
                 limit -= len(batch)
                 batches.append(batch)
-                if self._remembers:
-                    for key in batch:
-                        self.taken.move(key, min(edge, MAX_DUE_MS), 0)
+                for key in batch:
+                    self.taken.move(key, min(edge, MAX_DUE_MS), 0)
         return batches
 
     def settle(self, batch: DueBatch) -> list[MessageKey]:
@@ -105,6 +98,14 @@ class Heads:
                 found.append((key, edge))
                 self.taken.add(key, edge, 0)
         return found
+
+    def reclaim(self) -> None:
+        """What was taken and is not done is due again, as it was."""
+        taken, self.taken = self.taken, TimeBucketIndex()
+        while (edge := taken.next_due()) is not None:
+            for key in taken.pop_due(edge):
+                if key not in self:
+                    self.head.add(key, edge, 0)
 
     def _check(self) -> None:
         for each in (self.head, self.old, self.taken):

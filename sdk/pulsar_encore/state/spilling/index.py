@@ -105,7 +105,7 @@ class SpillingIndex:
         self._prefetches = executor is not None
         self._metrics = metrics = Metrics(clock)
         self._tasks = Tasks(executor)
-        self._heads = Heads(remembers=journal)
+        self._heads = Heads()
         self._membership = Membership()
         self._snapshots = Snapshots(blobs, self._membership, metrics, self._rescued)
         self._journal: Journal | None = None
@@ -369,6 +369,8 @@ class SpillingIndex:
         if self._closed:
             return
         try:
+            if self._journal is None:
+                self._heads.reclaim()  # what was taken of snapshots is due again by itself
             self.flush()
             if len(self._heads) > self._worth_sealing:
                 self._tasks.finish()

@@ -1,0 +1,316 @@
+"""`RocksBlobs`: blobs, journals and a manifest in RocksDB, for a spilling index without many files.
+
+Owns the layout, in one family, by first byte: ``b`` what a blob was committed with, by generation;
+``s`` its segments, by generation, attempt and number; ``j`` pieces of journals, in order; ``m`` the
+manifest. A blob is there once its ``b`` is, which names the attempt that wrote the segments, so one
+that is written again is the old one or the new one. Checksums are RocksDB's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+from pulsar_encore.errors import (
+    ClosedError,
+    StateDamagedError,
+    StateFormatError,
+    StateInUseError,
+    StoreError,
+)
+
+from .database import Database
+from .owner import Owner, read_owner, write_owner
+from .writes import META, Writes
+
+_FORMAT: Final = b"pulsar-encore blobs 1"
+_FORMAT_KEY: Final = b"f"
+_MANIFEST: Final = b"m"
+_BLOB: Final = Struct(">cQ")
+_SEGMENT: Final = Struct(">cQII")
+_PIECE: Final = Struct(">cQQ")
+_HEAD: Final = Struct(">IIQ")  # attempt, segments, bytes of them
+_MOST: Final = (1 << 64) - 1
+_LAST_SEGMENT: Final = (1 << 32) - 1
+
+
+class RocksBlobs:
+    """A `BlobStore` in a directory of its own. Needs the extra `state`.
+
+    Args:
+        path: The directory; made when it is not there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path).resolve()
+        self._database: Database | None = None
+        self._owner: Owner | None = None
+        self._attempts: dict[int, int] = {}
+        self._pieces: dict[int, int] = {}
+
+    def open(self) -> None:
+        """Take the directory.
+
+        Raises:
+            StateInUseError: Somebody has it, who is named.
+            StateFormatError: It holds something else, or what a newer version wrote.
+            StateDamagedError: Files are lost or damaged.
+            StoreError: It could not be opened.
+            ConfigurationError: `rocksdict` is not installed.
+        """
+        if self._database is not None:
+            raise StateInUseError(f"the blobs in {self._path} are open already")
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            names = {each.name for each in self._path.iterdir()}
+        except OSError as error:
+            raise StoreError(f"the blobs in {self._path}: {error}") from error
+        if names and not names & {"db", "owner.json"}:
+            raise StateFormatError(f"{self._path} holds something else: name another directory")
+        try:
+            database = Database(self._path / "db")
+        except StateInUseError as error:
+            owner = read_owner(self._path)
+            raise StateInUseError(
+                f"the blobs in {self._path} belong to {owner or 'another process'}"
+            ) from error
+        try:
+            self._begin(database)
+        except BaseException:
+            self._database = None
+            database.close()
+            raise
+
+    def _begin(self, database: Database) -> None:
+        found = database.get(META, _FORMAT_KEY)
+        self._database = database
+        if found is None:
+            rows = database.scan(META)
+            if next(rows, None) is not None:
+                rows.close()  # type: ignore[attr-defined]
+                raise StateFormatError(f"{self._path} holds something else than blobs")
+            self._put(_FORMAT_KEY, _FORMAT)
+        elif found != _FORMAT:
+            raise StateFormatError(
+                f"the blobs in {self._path} are of another version: {found[:40]!r}"
+            )
+        self._attempts.clear()
+        self._pieces.clear()
+        before = read_owner(self._path)
+        epoch = 1 if before is None else before.epoch + 1
+        self._owner = Owner.here(int(time.time() * 1000), epoch, database.sequence)
+        try:
+            write_owner(self._path, self._owner)
+        except OSError as error:
+            raise StoreError(f"the blobs in {self._path}: {error}") from error
+
+    def create(self, generation: int) -> _Writer:
+        """Begin a blob."""
+        attempt = self._attempts.get(generation)
+        if attempt is None:
+            head = self._db.get(META, _BLOB.pack(b"b", generation))
+            attempt = _HEAD.unpack_from(head)[0] if head is not None else 0
+        self._attempts[generation] = attempt = attempt + 1 & _LAST_SEGMENT
+        return _Writer(self, generation, attempt)
+
+    def meta(self, generation: int) -> bytes:
+        """What a blob was committed with.
+
+        Raises:
+            StateDamagedError: It is not there.
+            StoreError: It could not be read.
+        """
+        return self._head(generation)[1]
+
+    def segment(self, generation: int, number: int) -> bytes:
+        """One segment of a blob; raises as `meta` does."""
+        attempt, _ = self._head(generation)
+        data = None
+        if 0 <= number <= _LAST_SEGMENT:
+            data = self._db.get(META, _SEGMENT.pack(b"s", generation, attempt, number))
+        if data is None:
+            raise StateDamagedError(f"blob {generation} has no segment {number}")
+        return data
+
+    def size(self, generation: int) -> int:
+        """Bytes that a blob takes; raises as `meta` does."""
+        head = self._db.get(META, _BLOB.pack(b"b", generation))
+        if head is None:
+            raise StateDamagedError(f"there is no blob {generation}")
+        return len(head) + int(_HEAD.unpack_from(head)[2])
+
+    def delete(self, generation: int) -> None:
+        """Remove a blob; one that is not there is nothing."""
+        writes = Writes()
+        writes.delete(META, _BLOB.pack(b"b", generation))
+        writes.delete_range(META, *_segments(generation))
+        self._db.write(writes)
+
+    def generations(self) -> list[int]:
+        """Every blob, in rising order; what was never committed is dropped."""
+        heads = self._db.scan(META, b"b", b"c")
+        attempts = {_BLOB.unpack(key)[1]: _HEAD.unpack_from(value)[0] for key, value in heads}
+        left = Writes()
+        for key, _ in self._db.scan(META, b"s", b"t"):
+            _, generation, attempt, _ = _SEGMENT.unpack(key)
+            if attempts.get(generation) != attempt and generation not in self._attempts:
+                left.delete(META, key)
+        if len(left):
+            self._db.write(left)
+        return sorted(attempts)
+
+    def read_manifest(self) -> bytes | None:
+        """The manifest as it was last written."""
+        return self._db.get(META, _MANIFEST)
+
+    def write_manifest(self, data: bytes, *, sync: bool) -> None:
+        """Replace the manifest."""
+        self._put(_MANIFEST, data, sync=sync)
+
+    def append(self, journal: int, data: bytes, *, sync: bool) -> None:
+        """Add bytes to the end of a journal."""
+        number = self._pieces.get(journal)
+        if number is None:
+            number = self._last_piece(journal) + 1
+        if data or not number:
+            self._put(_PIECE.pack(b"j", journal, number), data)
+            number += 1
+        self._pieces[journal] = number
+        if sync:
+            self._db.sync()
+
+    def read_journal(self, journal: int) -> bytes:
+        """All bytes of a journal.
+
+        Raises:
+            StateDamagedError: It is not there.
+            StoreError: It could not be read.
+        """
+        pieces = [data for _, data in self._db.scan(META, *_journal(journal))]
+        if not pieces:
+            raise StateDamagedError(f"there is no journal {journal}")
+        return b"".join(pieces)
+
+    def delete_journal(self, journal: int) -> None:
+        """Remove a journal; one that is not there is nothing."""
+        writes = Writes()
+        writes.delete_range(META, *_journal(journal))
+        self._db.write(writes)
+        self._pieces.pop(journal, None)
+
+    def journals(self) -> list[int]:
+        """The number of every journal, rising."""
+        return sorted({_PIECE.unpack(key)[1] for key, _ in self._db.scan(META, b"j", b"k")})
+
+    def close(self) -> None:
+        """Give it free for another owner."""
+        database, self._database = self._database, None
+        if database is None:
+            return
+        try:
+            if self._owner is not None:
+                write_owner(
+                    self._path, replace(self._owner, sequence=database.sequence, closed=True)
+                )
+        except OSError as error:
+            raise StoreError(f"the blobs in {self._path} were closed, but: {error}") from error
+        finally:
+            database.close()
+
+    @property
+    def _db(self) -> Database:
+        if self._database is None:
+            raise ClosedError(f"the blobs in {self._path} are closed")
+        return self._database
+
+    def _head(self, generation: int) -> tuple[int, bytes]:
+        head = self._db.get(META, _BLOB.pack(b"b", generation))
+        if head is None:
+            raise StateDamagedError(f"there is no blob {generation}")
+        return _HEAD.unpack_from(head)[0], head[_HEAD.size :]
+
+    def _put(self, key: bytes, value: bytes, *, sync: bool = False) -> None:
+        writes = Writes()
+        writes.put(META, key, value)
+        self._db.write(writes)
+        if sync:
+            self._db.sync()
+
+    def _last_piece(self, journal: int) -> int:
+        last = -1
+        for key, _ in self._db.scan(META, *_journal(journal)):
+            last = _PIECE.unpack(key)[2]
+        return last
+
+    # For writers
+
+    def put_segment(self, generation: int, attempt: int, number: int, data: bytes) -> None:
+        """A segment of a blob that is being written."""
+        self._put(_SEGMENT.pack(b"s", generation, attempt, number), data)
+
+    def commit_blob(
+        self, generation: int, attempt: int, count: int, size: int, meta: bytes, sync: bool
+    ) -> None:
+        """The blob is there, with the segments of that attempt and no others."""
+        writes = Writes()
+        start, stop = _segments(generation)
+        mine = _SEGMENT.pack(b"s", generation, attempt, 0)
+        behind = _SEGMENT.pack(b"s", generation, attempt, _LAST_SEGMENT) + b"\0"
+        writes.delete_range(META, start, mine)
+        writes.delete_range(META, behind, stop)
+        writes.put(META, _BLOB.pack(b"b", generation), _HEAD.pack(attempt, count, size) + meta)
+        self._db.write(writes)
+        if sync:
+            self._db.sync()
+
+    def drop_attempt(self, generation: int, attempt: int) -> None:
+        """Nothing of an attempt is kept."""
+        if self._database is None:
+            return
+        writes = Writes()
+        first = _SEGMENT.pack(b"s", generation, attempt, 0)
+        writes.delete_range(
+            META, first, _SEGMENT.pack(b"s", generation, attempt, _LAST_SEGMENT) + b"\0"
+        )
+        try:
+            self._db.write(writes)
+        except StoreError:
+            return  # what is left is dropped by `generations`, after a restart
+
+
+class _Writer:
+    def __init__(self, blobs: RocksBlobs, generation: int, attempt: int) -> None:
+        self._blobs = blobs
+        self._generation = generation
+        self._attempt = attempt
+        self._count = 0
+        self._size = 0
+        self._ended = False
+
+    def append(self, segment: bytes) -> None:
+        self._blobs.put_segment(self._generation, self._attempt, self._count, segment)
+        self._count += 1
+        self._size += len(segment)
+
+    def commit(self, meta: bytes, *, sync: bool) -> None:
+        self._blobs.commit_blob(
+            self._generation, self._attempt, self._count, self._size, meta, sync
+        )
+        self._ended = True
+
+    def abort(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._blobs.drop_attempt(self._generation, self._attempt)
+
+
+def _segments(generation: int) -> tuple[bytes, bytes]:
+    return _BLOB.pack(b"s", generation), _BLOB.pack(b"s", generation) + b"\xff" * 9
+
+
+def _journal(journal: int) -> tuple[bytes, bytes]:
+    return _PIECE.pack(b"j", journal, 0), _PIECE.pack(b"j", journal, _MOST) + b"\0"
