@@ -44,7 +44,9 @@ async def test_what_waits_goes_on_waiting_beside_what_does_not(
     """A worker nacks every third message of 3,000, for long and for short, and is killed."""
     async with encore.Client(pulsar.service_url, transport=transport) as client:
         await (await client.subscribe(topic, "s", encore.ConsumerType.Shared)).close()
-        producer = await client.create_producer(topic, batching_max_messages=7)
+        producer = await client.create_producer(
+            topic, batching_max_messages=7, max_pending_messages=3_000
+        )
         await asyncio.gather(*(producer.send(b"%d" % each) for each in range(3_000)))
         killed = await asyncio.to_thread(
             subprocess.run,
@@ -86,12 +88,13 @@ async def main(url, topic, path, transport):
         topic, "s", encore.ConsumerType.Shared, receiver_queue_size=500,
         state=encore.RocksState(path, count_attempts="before"),
     )
+    begun = time.time()
     for _ in range(3_000):
         message = await consumer.receive(timeout=60)
         number = int(message.data())
         if number % 3 == 0:
             await consumer.negative_acknowledge(message, delay=15 if number % 2 == 0 else 3600)
-    print(time.time(), flush=True)
+    print(begun, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main(*sys.argv[1:]))
 """

@@ -235,7 +235,7 @@ async def test_a_seek_and_an_unsubscribe_forget(host: Host) -> None:
 # Attempts
 
 
-@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
+@TYPES
 @BATCHES
 async def test_a_message_that_kills_its_process_reaches_the_dead_letter_topic(
     host: Host, kind: ConsumerType, batch: int
