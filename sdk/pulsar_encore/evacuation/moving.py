@@ -39,6 +39,7 @@ from ..transport.base import ProducerLink
 from ..version import VERSION
 from .entries import NEAR, Entries
 from .errors import EvacuationStoppedError
+from .looking import waiting_id
 from .plan import SourcePlan, evacuation_plan
 from .report import EvacuationReport
 
@@ -156,10 +157,9 @@ class _Part:
             return -1
         return 0 if index < 0 and 0 in self.dues else None
 
-    def ids(self, partition: int) -> list[str]:
+    def ids(self, topic: str) -> list[str]:
         """Its messages as they are named to people."""
-        plain = f"{self.key[0]}:{self.key[1]}:{partition}"
-        return [plain if index < 0 else f"{plain}:{index}" for index in sorted(self.dues)]
+        return [waiting_id(topic, (*self.key, index)) for index in sorted(self.dues)]
 
 
 class _Moving:
@@ -181,7 +181,6 @@ class _Moving:
         self._report = report
         self._crypto_key_reader = crypto_key_reader
         self._loop = asyncio.get_running_loop()
-        self._partition = _partition_of(plan.topic)
         self._author = Author(
             subscription=plan.subscription,
             consumer_name="",
@@ -369,11 +368,11 @@ class _Moving:
 
     def _let_go(self, source: Source, part: _Part, reason: str) -> None:
         self._forget(source, part, list(part.dues))
-        self._report.lose(self._plan.topic, part.ids(self._partition), reason)
+        self._report.lose(self._plan.topic, part.ids(self._plan.topic), reason)
         self._progress()
 
     def _stay(self, parts: Sequence[_Part], reason: str) -> None:
-        ids = (each for part in parts for each in part.ids(self._partition))
+        ids = (each for part in parts for each in part.ids(self._plan.topic))
         self._report.refuse(self._plan.topic, ids, reason)
         self._progress()
 
@@ -395,16 +394,18 @@ class _Moving:
 
     async def _subscribe(self) -> Consumer:
         plan = self._plan
+        capabilities = self._transport.capabilities
         try:
             return await self._client.subscribe(
                 plan.topic,
                 plan.subscription,
                 ConsumerType.Shared,
-                receiver_queue_size=0,
+                # Nothing is asked for; of the stock library that is one message at least.
+                receiver_queue_size=0 if capabilities.ack_unseen_index else 1,
                 initial_position=InitialPosition.Latest,
                 batch_index_ack_enabled=True,
                 ack_group_time_ms=_ACK_GROUP_MS,
-                ack_receipt_enabled=self._transport.capabilities.receipts,
+                ack_receipt_enabled=capabilities.receipts,
             )
         except ConsumerBusy as error:
             raise ConsumerBusy(
@@ -478,12 +479,6 @@ def _run(parts: Sequence[_Part], at: int) -> int:
             break
         last = part.key
     return last[1] - first[1] + 1
-
-
-def _partition_of(topic: str) -> int:
-    """Number of a partition, -1 for a topic without any."""
-    name = base_name(topic)
-    return -1 if name == topic else int(topic.rpartition("-")[2])
 
 
 def _stopped(error: EncoreError, report: EvacuationReport) -> EvacuationStoppedError:
