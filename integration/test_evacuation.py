@@ -79,3 +79,66 @@ async def _nothing_comes(client: encore.Client, topic: str) -> None:
     async with await client.subscribe(topic, "s", SHARED) as consumer:
         with pytest.raises(encore.ReceiveTimeout):
             await consumer.receive(timeout=2)
+
+
+async def _leave_waiting(
+    client: encore.Client, topic: str, path: Path, kind: encore.ConsumerType, delay: float = 60
+) -> None:
+    """A host is handed ten messages, nacks the odd ones, and ends."""
+    host = await client.subscribe(topic, "s", kind, state=encore.RocksState(path))
+    async with await client.create_producer(topic, batching_enabled=False) as producer:
+        for each in range(10):
+            await producer.send(b"%d" % each)
+    for _ in range(10):
+        message = await host.receive(timeout=60)
+        if int(message.data()) % 2:
+            await host.negative_acknowledge(message, delay=delay)
+        else:
+            await host.acknowledge(message)
+    await host.close()
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Failover", "KeyShared"])
+async def test_a_subscription_of_another_type_is_refused_while_in_use(
+    pulsar: Server, topic: str, tmp_path: Path, kind: str
+) -> None:
+    of_kind = encore.ConsumerType[kind]
+    async with encore.Client(pulsar.service_url, transport="native") as client:
+        await _leave_waiting(client, topic, tmp_path, of_kind)
+        user = await client.subscribe(topic, "s", of_kind)
+        report = await evacuate(client, tmp_path)
+        assert (report.moved, report.refused) == (0, 5)
+        assert all("is in use" in reason for reason in report.reasons)
+        await user.close()
+        report = await evacuate(client, tmp_path)
+        assert (report.moved, report.left) == (5, 0)
+        async with await client.subscribe(topic, "s", of_kind) as consumer:
+            with pytest.raises(encore.ReceiveTimeout):
+                await consumer.receive(timeout=2)
+
+
+@pytest.mark.parametrize("transport", ["native", "stock"])
+async def test_beside_a_consumer_that_was_given_what_waits(
+    pulsar: Server, topic: str, tmp_path: Path, transport: str
+) -> None:
+    """Acks by one that was not sent the messages count, though another holds them."""
+    async with encore.Client(pulsar.service_url, transport=transport) as client:
+        await _leave_waiting(client, topic, tmp_path, SHARED)
+        other = await client.subscribe(topic, "s", SHARED)
+        held = [await other.receive(timeout=10) for _ in range(5)]
+        report = await evacuate(client, tmp_path)
+        assert (report.moved, report.refused) == (5, 0), report
+        await other.close()
+        assert len(held) == 5
+        await _nothing_comes(client, topic)
+
+
+async def test_of_a_topic_that_was_deleted_all_is_let_go_of_and_none_is_made(
+    pulsar: Server, admin: Admin, topic: str, tmp_path: Path
+) -> None:
+    async with encore.Client(pulsar.service_url, transport="native") as client:
+        await _leave_waiting(client, topic, tmp_path, SHARED)
+        await asyncio.to_thread(admin.delete_topic, topic)
+        report = await evacuate(client, tmp_path)
+        assert (report.moved, report.gone) == (0, 5)
+        assert report.missing[0].reason == "its topic is there no more"
