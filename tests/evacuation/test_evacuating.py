@@ -226,3 +226,24 @@ async def test_a_consumer_that_shares_the_subscription_goes_on_meanwhile(
     assert (report.moved, report.refused) == (2, 0)
     got = await receive_all(other, 2 * HOUR)
     assert numbers_of(got) == [4, 4, 5, 5]
+
+
+@pytest.mark.parametrize("before", [1, 300])
+@pytest.mark.parametrize("behind", [0, 3])
+async def test_a_chunked_message_is_named_and_stays(
+    transport: MemoryTransport, client: Client, host: OldHost, before: int, behind: int
+) -> None:
+    """No consumer can ack it that was not sent its chunks: a copy would be one more each time."""
+    put_numbers(transport, before)
+    transport.put_chunked(TOPIC, b"1" * 100, 5)
+    for each in range(behind):
+        transport.put(TOPIC, b"%d" % (before + each))
+    which = {0, before + behind - 1, int(b"1" * 100)}
+    await host.leave_waiting(before + 1 + behind, which)
+    report = await evacuate(client, host.path)
+    assert (report.waiting, report.gone, report.refused, report.left) == (len(which), 0, 1, 1)
+    [reason] = report.reasons
+    assert reason.startswith("it is a chunked message")
+    assert waiting_in(host.path) == 1
+    came = numbers_of(await receive_all(await take_over(client), 2 * HOUR))
+    assert came == sorted(which)

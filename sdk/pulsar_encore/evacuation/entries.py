@@ -2,7 +2,9 @@
 
 Owns `Entries`. What lies near is read on to; what lies far is read from a reader of its own, so
 that a few messages of a long backlog do not cost the backlog. That an entry is not there is known
-from what comes in its place, or from the topic's end, and never from silence.
+from what comes in its place, or from the topic's end, and never from silence. One whose ledger is
+there is there too, for topics are trimmed by ledgers: then it is nothing that can be read by
+itself, as the last chunk of a message.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from ..reader import Reader
 #: Entries that are read and dropped on the way to the next one.
 NEAR: Final = 100
 _MOST_QUEUED: Final = 1000
-_PATIENCE_S: Final = 10.0
-_TRIES: Final = 3
+_PATIENCE_S: Final = 5.0
+_TRIES: Final = 6
 
 
 class Entries:
@@ -42,8 +44,9 @@ class Entries:
         self._ahead: list[Message] = []  # read, and not asked for so far
         self._ended = False
 
-    async def of(self, key: EntryKey, run: int) -> list[Message]:
-        """The messages of an entry, all of them; [] when it is in the topic no more.
+    async def of(self, key: EntryKey, run: int) -> list[Message] | None:
+        """The messages of an entry, all of them; [] when it is in the topic no more, None when it
+        is and cannot be read by itself.
 
         Args:
             key: Which.
@@ -62,13 +65,15 @@ class Entries:
         found: list[Message] = []
         while True:
             part, self._ahead = self._ahead or await self._next(), []
+            if part is None:
+                return found or None
             if not part:
                 self._ended = True
                 return found
             self._at = here = _key(part[0])
             if here > key:
                 self._ahead = part
-                return found
+                return None if not found and here[0] == key[0] else found
             if here == key:
                 found += part
                 if len(found) >= part[0].message_id().batch_size:
@@ -85,8 +90,12 @@ class Entries:
             crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
         )
 
-    async def _next(self) -> list[Message]:
-        """What comes next; [] at the end of the topic."""
+    async def _next(self) -> list[Message] | None:
+        """What comes next; [] at the end of the topic, None where it has only what is no message.
+
+        Raises:
+            TransportError: Nobody answers.
+        """
         assert self._reader is not None
         for _ in range(_TRIES):
             if not await self._reader.has_message_available():
@@ -94,10 +103,10 @@ class Entries:
             try:
                 return await self._reader.read_entry(timeout=_PATIENCE_S)
             except ReceiveTimeout:
-                continue
+                if self._reader.is_connected():
+                    return None
         raise TransportError(
-            f"{self._topic} says that it has messages behind {self._at[0]}:{self._at[1]} and sends "
-            f"none in {_TRIES * _PATIENCE_S:g} s: check the broker, and run it again",
+            f"{self._topic} cannot be read, its connection is lost: check the broker",
             result="Timeout",
             retryable=True,
         )

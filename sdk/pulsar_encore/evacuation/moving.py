@@ -52,6 +52,10 @@ _MOST_FAILURES: Final = 20  # in a row, of one source: its retry-letter topic ta
 # Failures of one message; its topic is as good as before.
 _OF_THE_MESSAGE: Final = frozenset({"MessageTooBig", "InvalidMessage", "CryptoError"})
 _NO_CLUSTER: Final = frozenset({"ConnectError", "Timeout", "AuthenticationError"})
+_CHUNKED: Final = (
+    "it is a chunked message, or none: only a consumer that was sent all of its chunks can ack "
+    "them; the next one of the subscription gets it at once"
+)
 _PART_OF_A_BATCH: Final = (
     "it is part of a batch, and the stock transport acks no part of one that it was not sent: use "
     "the native transport"
@@ -231,6 +235,10 @@ class _Moving:
                 open_.push_async_callback(self._settle)
                 for at, part in enumerate(parts):
                     messages = await entries.of(part.key, _run(parts, at))
+                    if messages is None or (messages and messages[0].message_id().first_chunk):
+                        done = at + 1
+                        self._stay([part], _CHUNKED)
+                        continue
                     await self._room(len(messages))
                     if self._failure is not None:
                         break
