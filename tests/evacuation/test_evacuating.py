@@ -247,3 +247,14 @@ async def test_a_chunked_message_is_named_and_stays(
     assert waiting_in(host.path) == 1
     came = numbers_of(await receive_all(await take_over(client), 2 * HOUR))
     assert came == sorted(which)
+
+
+async def test_who_begins_to_read_the_letters_afterwards_gets_them(
+    transport: MemoryTransport, client: Client, host: OldHost
+) -> None:
+    """Also from the end of the topic on: the subscription was there before the first of them."""
+    put_numbers(transport, 3)
+    await host.leave_waiting(3, {0, 2})
+    await evacuate(client, host.path)
+    consumer = await client.subscribe(TOPIC, "billing", ConsumerType.Shared, retry_enable=True)
+    assert numbers_of(await receive_all(consumer, 2 * HOUR)) == [0, 2]
