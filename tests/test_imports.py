@@ -75,7 +75,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("devbroker/session.py", "devbroker/login.py", "devbroker/fault_injection.py"),
     ("devbroker/",),
     # What stands on all that
-    ("testing/", "deadletters/"),
+    ("testing/", "deadletters/", "evacuation/"),
     ("asyncio.py",),
     ("__init__.py",),
     # Spark, bottom-up

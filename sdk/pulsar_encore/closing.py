@@ -1,7 +1,7 @@
 """Closing once: every caller waits for the same close, and none can stop it half-way.
 
-Owns `CloseOnce`, which the client, its producers and its readers share, and the warning about what
-was never closed.
+Owns `CloseOnce`, which the client, its producers and its readers share, `to_its_end` for work that
+is half done, and the warning about what was never closed.
 """
 
 from __future__ import annotations
@@ -61,3 +61,17 @@ def _warn(name: str, pid: int) -> None:
         ResourceWarning,
         stacklevel=2,
     )
+
+
+async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await work that a cancel must not leave half done; the cancel takes effect afterwards."""
+    task = asyncio.get_running_loop().create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()

@@ -25,6 +25,12 @@ def base_name(topic: str) -> str:
     return head if mark and number.isdigit() else topic
 
 
+def partition_of(topic: str) -> int:
+    """The number of a partition; -1 for a topic that is none."""
+    head, mark, number = topic.rpartition(_PARTITION)
+    return int(number) if head and mark and number.isdigit() else -1
+
+
 def retry_topic_of(topics: Iterable[str], subscription: str) -> str:
     """Java's name of the retry-letter topic: one for all topics of the consumer."""
     return f"{base_name(full_name(min(topics)))}-{subscription}-RETRY"

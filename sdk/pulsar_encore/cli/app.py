@@ -28,6 +28,11 @@ app: App = App(
 
 
 app.command("pulsar_encore.cli.dlq:app", name="dlq", help="Dead letters: ls, show, replay.")
+app.command(
+    "pulsar_encore.cli.state:app",
+    name="state",
+    help="What outlives a host: inspect, export, evacuate.",
+)
 app.command("pulsar_encore.cli.spark:app", name="spark", help="Jobs on PySpark: triage.")
 
 

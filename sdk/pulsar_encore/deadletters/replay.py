@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from ..client import Client, transport_of
+from ..closing import to_its_end
 from ..consumer import Consumer
 from ..consumer.forwarding.copying import producer_options
 from ..errors import ClosedError, ConfigurationError, EncoreError, ReceiveTimeout
@@ -110,7 +111,7 @@ class Replay:
                     break
                 ended.append(await self._replay(partition))
         finally:
-            await _to_its_end(self._close_producers())
+            await to_its_end(self._close_producers())
         if self._failure is not None:
             if not isinstance(self._failure, EncoreError):
                 raise self._failure
@@ -159,7 +160,7 @@ class Replay:
             return False
         finally:
             # Also when cancelled: what is under way will be persisted, and is acked then.
-            await _to_its_end(self._end(consumer))
+            await to_its_end(self._end(consumer))
 
     async def _end(self, consumer: Consumer) -> None:
         await self._settle()
@@ -319,20 +320,6 @@ class Replay:
             f"{error}. Run it again to go on: what was replayed is not sent again",
             self._report,
         )
-
-
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Await work that a cancel must not leave half done; the cancel takes effect afterwards."""
-    task = asyncio.get_running_loop().create_task(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    task.result()
 
 
 def checked_limit(limit: Any) -> int | None:

@@ -321,8 +321,8 @@ class MemoryTransport:
     async def latest_schema(self, topic: str) -> Any | None:
         return await self._native().latest_schema(topic)
 
-    async def topic_partitions(self, topic: str) -> list[str]:
-        return await self._native().topic_partitions(topic)
+    async def topic_partitions(self, topic: str, *, create: bool = True) -> list[str]:
+        return await self._native().topic_partitions(topic, create=create)
 
     def shutdown(self) -> None:
         """Drop every link without flushing; the topics stay."""

@@ -197,6 +197,10 @@ class RocksIndex:
         """When its messages are due, by batch index, -1 for the entry itself."""
         return {key[2]: due_ms for due_ms, key in self._live.keys_of_entry(ledger, entry)}
 
+    def waiting(self) -> list[tuple[int, MessageKey]]:
+        """(due time, rounded up as it was; key) of all that is tracked, in no order. One list."""
+        return list(self._live.keys_through(_LAST, _LAST))
+
     def clear(self) -> None:
         """Forget everything."""
         edges = set(self._live.edges())

@@ -18,7 +18,7 @@ from pulsar_encore.errors import StateFormatError
 
 from .database import Database
 from .entry_record import EntryRecord, from_bytes
-from .keys import read_due_key, read_entry_key, source_range
+from .keys import entry_key, read_due_key, read_entry_key, source_range
 from .loading import check_format, read_sources
 from .owner import Owner, read_owner
 from .writes import DUE, STATE
@@ -103,6 +103,21 @@ class StateReader:
                 yield FoundRecord(*read_entry_key(data), from_bytes(value))
             except ValueError:
                 self.unreadable += 1
+
+    def record(self, source: int, ledger: int, entry: int) -> EntryRecord | None:
+        """What is known of one entry; None where nothing is, or what makes no sense.
+
+        Raises:
+            StoreError: It cannot be read.
+        """
+        value = self._database.get(STATE, entry_key(source, ledger, entry))
+        if value is None:
+            return None
+        try:
+            return from_bytes(value)
+        except ValueError:
+            self.unreadable += 1
+            return None
 
     def close(self) -> None:
         """Let go of the files."""

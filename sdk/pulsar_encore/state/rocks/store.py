@@ -180,6 +180,11 @@ class RocksStore:
         """
         self._opened.claim()
 
+    @property
+    def alone(self) -> bool:
+        """Nobody else of this process has the directory."""
+        return self._opened.users == 1
+
     def forget(self, subscription: str, of: Callable[[str], bool]) -> None:
         """Nothing of a subscription counts any more: it was deleted.
 

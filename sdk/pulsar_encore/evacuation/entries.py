@@ -1,0 +1,127 @@
+"""Chosen entries of a topic, read in order, each from its own position.
+
+Owns `Entries`. What lies near is read on to; what lies far is read from a reader of its own, so
+that a few messages of a long backlog do not cost the backlog. That an entry is not there is known
+from what comes in its place, or from the topic's end, and never from silence. One whose ledger is
+there is there too, for topics are trimmed by ledgers: then it is nothing that can be read by
+itself, as the last chunk of a message.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ..client import Client
+from ..core.entry import EntryKey
+from ..errors import ReceiveTimeout, TransportError
+from ..ids import MessageId
+from ..message import Message
+from ..options import ConsumerCryptoFailureAction
+from ..reader import Reader
+
+#: Entries that are read and dropped on the way to the next one.
+NEAR: Final = 100
+_MOST_QUEUED: Final = 1000
+_PATIENCE_S: Final = 5.0
+_TRIES: Final = 6
+
+
+class Entries:
+    """Entries of one topic or partition; asked for in ascending order.
+
+    Args:
+        client: Open.
+        topic: Full name.
+        crypto_key_reader: For encrypted messages, or None.
+    """
+
+    def __init__(self, client: Client, topic: str, crypto_key_reader: Any) -> None:
+        self._client = client
+        self._topic = topic
+        self._crypto_key_reader = crypto_key_reader
+        self._reader: Reader | None = None
+        self._at: EntryKey = (-1, -1)  # read up to here
+        self._ahead: list[Message] = []  # read, and not asked for so far
+        self._ended = False
+
+    async def of(self, key: EntryKey, run: int) -> list[Message] | None:
+        """The messages of an entry, all of them; [] when it is in the topic no more, None when it
+        is and cannot be read by itself.
+
+        Args:
+            key: Which.
+            run: How many entries from here on are of interest, about: no more are fetched ahead.
+
+        Raises:
+            TransportError: It cannot be read.
+        """
+        if self._ahead and _key(self._ahead[0]) < key:
+            self._ahead = []
+        if not self._ahead:
+            if self._ended:
+                return []
+            if self._reader is None or not _near(self._at, key):
+                await self._open(key, run)
+        found: list[Message] = []
+        while True:
+            part, self._ahead = self._ahead or await self._next(), []
+            if part is None:
+                return found or None
+            if not part:
+                self._ended = True
+                return found
+            self._at = here = _key(part[0])
+            if here > key:
+                self._ahead = part
+                return None if not found and here[0] == key[0] else found
+            if here == key:
+                found += part
+                if len(found) >= part[0].message_id().batch_size:
+                    return found
+
+    async def _open(self, key: EntryKey, run: int) -> None:
+        await self.close()
+        self._reader = await self._client.create_reader(
+            self._topic,
+            MessageId(-1, *key),
+            receiver_queue_size=max(1, min(run, _MOST_QUEUED)),
+            start_message_id_inclusive=True,
+            crypto_key_reader=self._crypto_key_reader,
+            crypto_failure_action=ConsumerCryptoFailureAction.CONSUME,
+        )
+
+    async def _next(self) -> list[Message] | None:
+        """What comes next; [] at the end of the topic, None where it has only what is no message.
+
+        Raises:
+            TransportError: Nobody answers.
+        """
+        assert self._reader is not None
+        for _ in range(_TRIES):
+            if not await self._reader.has_message_available():
+                return []
+            try:
+                return await self._reader.read_entry(timeout=_PATIENCE_S)
+            except ReceiveTimeout:
+                if self._reader.is_connected():
+                    return None
+        raise TransportError(
+            f"{self._topic} cannot be read, its connection is lost: check the broker",
+            result="Timeout",
+            retryable=True,
+        )
+
+    async def close(self) -> None:
+        """End the reading."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await reader.close()
+
+
+def _key(message: Message) -> EntryKey:
+    message_id = message.message_id()
+    return message_id.ledger_id(), message_id.entry_id()
+
+
+def _near(at: EntryKey, key: EntryKey) -> bool:
+    return at[0] == key[0] and 0 <= key[1] - at[1] <= NEAR

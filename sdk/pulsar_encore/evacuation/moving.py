@@ -1,0 +1,501 @@
+"""Moving what waits to retry-letter topics: read, publish a copy, ack, let go of; in this order.
+
+Owns `evacuate`. Invariants: an ack follows the copy's receipt, and the state lets go after the ack
+is confirmed; so a crash between any two leaves a double at worst, and the next run goes on. The
+retry-letter topic has the subscription before anything is sent there, for a topic without one keeps
+nothing. A cancelled or failed run waits for what is under way.
+
+The subscription is joined by a Shared consumer that asks for no message: it acks by id what nobody
+sent it, which takes part in nothing else and counts no delivery.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from ..client import Client, transport_of
+from ..closing import to_its_end
+from ..consumer import Consumer
+from ..consumer.forwarding.copying import producer_options
+from ..core.entry import EntryKey
+from ..errors import ClosedError, EncoreError, StateInUseError, StoreError, TransportError
+from ..exceptions import ConsumerBusy
+from ..ids import MessageId
+from ..letters.form import Form, form_of
+from ..letters.id_text import id_text
+from ..letters.writing import Author, parked_nack
+from ..message import Message
+from ..options import ConsumerType, InitialPosition, Subscription
+from ..outgoing import Outgoing
+from ..state.rocks import RocksStore, Source
+from ..timer import wall_now_ms
+from ..topic_names import base_name
+from ..transport.base import ProducerLink
+from ..version import VERSION
+from .entries import NEAR, Entries
+from .errors import EvacuationStoppedError
+from .looking import waiting_id
+from .plan import SourcePlan, evacuation_plan
+from .report import EvacuationReport
+
+#: Messages under way at once: copies sent, or acks that are not confirmed.
+UNDER_WAY: Final = 500
+_ACK_GROUP_MS: Final = 10
+_ACK_S: Final = 60.0
+_LOOK_AHEAD: Final = 1000  # entries
+_MOST_FAILURES: Final = 20  # in a row, of one source: its retry-letter topic takes none
+# Failures of one message; its topic is as good as before.
+_OF_THE_MESSAGE: Final = frozenset({"MessageTooBig", "InvalidMessage", "CryptoError"})
+_NO_CLUSTER: Final = frozenset({"ConnectError", "Timeout", "AuthenticationError"})
+_CHUNKED: Final = (
+    "it is a chunked message, or none: only a consumer that was sent all of its chunks can ack "
+    "them; the next one of the subscription gets it at once"
+)
+_PART_OF_A_BATCH: Final = (
+    "it is part of a batch, and the stock transport acks no part of one that it was not sent: use "
+    "the native transport"
+)
+
+OnProgress: TypeAlias = Callable[[EvacuationReport], None]
+"""Called after each entry with the report, the same object each time."""
+
+
+async def evacuate(
+    client: Client,
+    path: str | os.PathLike[str],
+    *,
+    topic: str | None = None,
+    subscription: str | None = None,
+    retry_topic: str | None = None,
+    crypto_key_reader: Any = None,
+    text_keys: bool = False,
+    report: EvacuationReport | None = None,
+    on_progress: OnProgress | None = None,
+) -> EvacuationReport:
+    """Hand what waits in a state directory to the retry-letter topics of its subscriptions.
+
+    Each message is read from its topic, published to the retry-letter topic to be delivered when it
+    is due and with its attempts counted on, then acked on its subscription, then let go of by the
+    state. Whoever consumes with ``retry_enable=True`` gets it. A message that its topic has no more
+    is counted and let go of; one that cannot be copied stays, and holds up no other. Killed or
+    failed, run it again: at worst a message is there twice.
+
+    The directory must have no live owner. Consumers of the subscription elsewhere have been given
+    what waits when this host's went: stop them first, or what they are at is done twice.
+
+    Args:
+        client: Open. On the stock transport parts of batches cannot be moved.
+        path: The state directory.
+        topic: Only this topic, with its partitions, or this partition.
+        subscription: Only this subscription.
+        retry_topic: Where everything goes; None takes `<topic>-<subscription>-RETRY` of each. A
+            consumer of several topics reads that of the first one by name: name it.
+        crypto_key_reader: For encrypted messages.
+        text_keys: Keys are text, also where they read as base64 of bytes (stock transport).
+        report: Kept up to date and returned; None makes one.
+        on_progress: See `OnProgress`.
+
+    Raises:
+        StateInUseError: A live process has the directory; the text says which.
+        StateFormatError: There is no state in it, or a newer version's.
+        StateDamagedError: Files are lost or damaged.
+        StoreError: The system does not let it be opened or written.
+        ConfigurationError: Nothing is kept of the topic or subscription; `rocksdict` is missing.
+        EvacuationStoppedError: The cluster was lost on the way, or the client closed.
+        TransportError: The cluster could not be reached.
+    """
+    report = EvacuationReport() if report is None else report
+    plans = await asyncio.to_thread(
+        evacuation_plan, path, topic=topic, subscription=subscription, retry_topic=retry_topic
+    )
+    store = await RocksStore.open(path, wall_now_ms=wall_now_ms(asyncio.get_running_loop()))
+    try:
+        store.claim()
+        if not store.alone:
+            raise StateInUseError(
+                f"consumers of this process have the state in {os.fspath(path)}: close them first"
+            )
+        report.waiting = sum(plan.waiting for plan in plans)
+        for plan in plans:
+            if plan.waiting:
+                move = _Moving(client, store, plan, report, crypto_key_reader, text_keys)
+                await move.run(on_progress)
+    except TransportError as error:
+        if not report.moved and not report.gone:
+            raise
+        raise _stopped(error, report) from error
+    except ClosedError as error:
+        raise _stopped(error, report) from error
+    finally:
+        await to_its_end(store.aclose())
+    return report
+
+
+class _LostTopicError(EncoreError):
+    """No copy gets through to a retry-letter topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What of an entry is to be moved.
+
+    Attributes:
+        key: The entry.
+        dues: Until when its messages wait, by batch index, -1 for all of them.
+    """
+
+    key: EntryKey
+    dues: dict[int, int]
+
+    def place(self, message: Message) -> int | None:
+        """Under which index a message of the entry waits; None for one that does not."""
+        index = message.message_id().batch_index()
+        if index in self.dues:
+            return index
+        if -1 in self.dues:
+            return -1
+        return 0 if index < 0 and 0 in self.dues else None
+
+    def ids(self, topic: str) -> list[str]:
+        """Its messages as they are named to people."""
+        return [waiting_id(topic, (*self.key, index)) for index in sorted(self.dues)]
+
+
+class _Moving:
+    """What waits of one source."""
+
+    def __init__(
+        self,
+        client: Client,
+        store: RocksStore,
+        plan: SourcePlan,
+        report: EvacuationReport,
+        crypto_key_reader: Any,
+        text_keys: bool,
+    ) -> None:
+        self._client = client
+        self._transport = transport_of(client)
+        self._store = store
+        self._plan = plan
+        self._report = report
+        self._crypto_key_reader = crypto_key_reader
+        self._loop = asyncio.get_running_loop()
+        self._author = Author(
+            subscription=plan.subscription,
+            consumer_name="",
+            version=VERSION,
+            refuse_byte_keys=not (self._transport.capabilities.binary_keys or text_keys),
+        )
+        self._producers: dict[Form, ProducerLink] = {}
+        self._blocked: dict[Form, EncoreError] = {}  # why there is no producer
+        self._making = asyncio.Lock()
+        self._under_way: dict[asyncio.Task[None], int] = {}
+        self._failures = 0  # in a row
+        self._last_error: EncoreError | None = None
+        self._failure: BaseException | None = None
+        self._on_progress: OnProgress | None = None
+
+    async def run(self, on_progress: OnProgress | None) -> None:
+        """Move all of it, as far as that is possible.
+
+        Raises:
+            TransportError: The cluster cannot be reached.
+            ClosedError: The client was closed.
+            StoreError: The state cannot be written.
+        """
+        self._on_progress = on_progress
+        plan = self._plan
+        source = self._store.source(
+            plan.topic, plan.subscription, plan.consumer, count_attempts="lazy"
+        )
+        try:
+            parts = _parts(source)
+            if not await self._topic_is_there():
+                for part in parts:
+                    self._let_go(source, part, "its topic is there no more")
+                return
+            await self._move(source, parts)
+        finally:
+            source.close()
+
+    async def _move(self, source: Source, parts: Sequence[_Part]) -> None:
+        done = 0
+        try:
+            async with AsyncExitStack() as open_:
+                consumer = await self._subscribe()
+                open_.push_async_callback(consumer.close)
+                await self._ensure_subscription()
+                entries = Entries(self._client, self._plan.topic, self._crypto_key_reader)
+                open_.push_async_callback(entries.close)
+                open_.push_async_callback(self._settle)
+                for at, part in enumerate(parts):
+                    messages = await entries.of(part.key, _run(parts, at))
+                    if messages is None or (messages and messages[0].message_id().first_chunk):
+                        done = at + 1
+                        self._stay([part], _CHUNKED)
+                        continue
+                    await self._room(len(messages))
+                    if self._failure is not None:
+                        break
+                    done = at + 1
+                    if not messages:
+                        self._let_go(source, part, "its topic has it no more")
+                        continue
+                    moving = self._move_part(source, consumer, part, messages)
+                    task = self._loop.create_task(self._guarded(moving))
+                    self._under_way[task] = len(messages)
+                    task.add_done_callback(lambda task: self._under_way.pop(task, None))
+        except TransportError as error:
+            if error.result in _NO_CLUSTER:
+                raise
+            self._stay(parts[done:], str(error))
+            return
+        finally:
+            await to_its_end(self._close_producers())
+        if isinstance(self._failure, _LostTopicError):
+            self._stay(parts[done:], str(self._failure))
+        elif self._failure is not None:
+            raise self._failure
+
+    async def _guarded(self, moving: Coroutine[Any, Any, None]) -> None:
+        try:
+            await moving
+        except BaseException as error:
+            if self._failure is None and not isinstance(error, asyncio.CancelledError):
+                self._failure = error
+
+    async def _room(self, messages: int) -> None:
+        while self._under_way and sum(self._under_way.values()) + messages > UNDER_WAY:
+            await asyncio.wait(list(self._under_way), return_when=asyncio.FIRST_COMPLETED)
+
+    async def _settle(self) -> None:
+        """Wait for what is under way, also when cancelled: it is half done."""
+        while self._under_way:
+            await to_its_end(_all_of(list(self._under_way)))
+
+    # Of one entry
+
+    async def _move_part(
+        self, source: Source, consumer: Consumer, part: _Part, messages: Sequence[Message]
+    ) -> None:
+        chosen = [each for each in messages if part.place(each) is not None]
+        absent = part.dues.keys() - {part.place(each) for each in chosen}
+        if absent:
+            missing = _Part(part.key, {each: part.dues[each] for each in absent})
+            self._let_go(source, missing, "its entry has no such message")
+        whole = len(chosen) == len(messages) >= messages[0].message_id().batch_size
+        if not whole and not self._transport.capabilities.ack_unseen_index:
+            stays = _Part(part.key, {at: due for at, due in part.dues.items() if at not in absent})
+            return self._stay([stays], _PART_OF_A_BATCH)
+        outcomes = await asyncio.gather(
+            *(self._send(source, part, each) for each in chosen), return_exceptions=True
+        )
+        moved: list[Message] = []
+        unsent: set[int | None] = set()
+        for message, error in zip(chosen, outcomes, strict=True):
+            if error is None:
+                moved.append(message)
+                self._failures = 0
+            else:
+                self._unsent(message, error)
+                unsent.add(part.place(message))
+        if moved:
+            await self._ack(consumer, moved, whole=whole and not unsent)
+            places = {part.place(each) for each in moved} - unsent
+            self._forget(source, part, [each for each in places if each is not None])
+            self._report.move(self._plan.retry_topic, len(moved))
+        self._progress()
+        if self._failures >= _MOST_FAILURES:
+            raise _LostTopicError(
+                f"{self._plan.retry_topic} took none of {self._failures} in a row: "
+                f"{self._last_error}"
+            )
+
+    async def _send(self, source: Source, part: _Part, message: Message) -> None:
+        producer = await self._producer(form_of(message))
+        await producer.publish(self._copy(source, part, message))
+
+    def _copy(self, source: Source, part: _Part, message: Message) -> Outgoing:
+        place = part.place(message)
+        assert place is not None
+        due_ms = part.dues[place]
+        now = wall_now_ms(self._loop)
+        known = source.records.recall(*part.key, message.message_id().batch_index())
+        return parked_nack(
+            message,
+            self._author,
+            attempt=max(1, known.attempts if known is not None else 0),
+            delay_ms=max(0, due_ms - now),
+            deliver_at=max(due_ms, now),
+            first_failed=known.first_ms if known is not None and known.attempts else None,
+            from_retry_topic=self._plan.from_retry_topic,
+        )
+
+    async def _ack(self, consumer: Consumer, moved: Sequence[Message], *, whole: bool) -> None:
+        ids = [each.message_id() for each in moved]
+        if whole and ids[0].batch_size:
+            first = ids[0]
+            ids = [
+                MessageId(first.partition(), first.ledger_id(), first.entry_id(), topic=first.topic)
+            ]
+        try:
+            async with asyncio.timeout(_ACK_S):
+                await consumer.acknowledge(ids)
+        except TimeoutError as error:
+            raise TransportError(
+                f"acks on {self._plan.topic} are not confirmed in {_ACK_S:g} s: check the broker",
+                result="Timeout",
+                retryable=True,
+            ) from error
+
+    def _unsent(self, message: Message, error: BaseException) -> None:
+        if not isinstance(error, EncoreError) or isinstance(error, ClosedError):
+            raise error
+        if isinstance(error, TransportError) and error.result not in _OF_THE_MESSAGE:
+            self._failures += 1
+            self._last_error = error
+        self._report.refuse(self._plan.topic, [id_text(message.message_id())], str(error))
+
+    # The state
+
+    def _forget(self, source: Source, part: _Part, places: Sequence[int]) -> None:
+        ledger, entry = part.key
+        mask = None if -1 in places else sum(1 << each for each in places)
+        source.records.settled(ledger, entry, mask)
+        source.index.discard_each(((ledger, entry, each) for each in places), at_once=True)
+        if self._store.trouble is not None:
+            raise StoreError(
+                f"the state cannot be written: {self._store.trouble}. What was moved may be moved "
+                "once more by the next run"
+            )
+
+    def _let_go(self, source: Source, part: _Part, reason: str) -> None:
+        self._forget(source, part, list(part.dues))
+        self._report.lose(self._plan.topic, part.ids(self._plan.topic), reason)
+        self._progress()
+
+    def _stay(self, parts: Sequence[_Part], reason: str) -> None:
+        ids = (each for part in parts for each in part.ids(self._plan.topic))
+        self._report.refuse(self._plan.topic, ids, reason)
+        self._progress()
+
+    def _progress(self) -> None:
+        if self._on_progress is not None:
+            self._on_progress(self._report)
+
+    # The broker
+
+    async def _topic_is_there(self) -> bool:
+        topic = self._plan.topic
+        try:
+            names = await self._transport.topic_partitions(base_name(topic), create=False)
+        except TransportError as error:
+            if error.result == "TopicNotFound":
+                return False
+            raise
+        return topic in names
+
+    async def _subscribe(self) -> Consumer:
+        plan = self._plan
+        capabilities = self._transport.capabilities
+        try:
+            return await self._client.subscribe(
+                plan.topic,
+                plan.subscription,
+                ConsumerType.Shared,
+                # Nothing is asked for; of the stock library that is one message at least.
+                receiver_queue_size=0 if capabilities.ack_unseen_index else 1,
+                initial_position=InitialPosition.Latest,
+                batch_index_ack_enabled=True,
+                ack_group_time_ms=_ACK_GROUP_MS,
+                ack_receipt_enabled=capabilities.receipts,
+            )
+        except ConsumerBusy as error:
+            raise ConsumerBusy(
+                f"the subscription {plan.subscription!r} of {plan.topic} is in use by consumers "
+                "of another type than Shared: stop them, and run it again"
+            ) from error
+
+    async def _ensure_subscription(self) -> None:
+        """What is sent to a topic without a subscription is kept for nobody."""
+        plan = self._plan
+        try:
+            link = await self._transport.subscribe(
+                Subscription(
+                    topics=(plan.retry_topic,),
+                    subscription_name=plan.subscription,
+                    consumer_type=ConsumerType.Shared,
+                    initial_position=InitialPosition.Earliest,
+                    receiver_queue_size=1,
+                )
+            )
+        except ConsumerBusy:
+            return  # somebody reads it with another type: it is there
+        await link.close()
+
+    async def _producer(self, form: Form) -> ProducerLink:
+        async with self._making:
+            if form in self._blocked:
+                raise self._blocked[form]
+            if form not in self._producers:
+                try:
+                    self._producers[form] = await self._make_producer(form)
+                except EncoreError as error:
+                    self._blocked[form] = error
+                    raise
+            return self._producers[form]
+
+    async def _make_producer(self, form: Form) -> ProducerLink:
+        return await self._transport.create_producer(
+            await producer_options(
+                form,
+                self._transport.schema_of,
+                self._crypto_key_reader,
+                byte_keys=self._transport.capabilities.binary_keys,
+                topic=self._plan.retry_topic,
+                max_pending_messages=UNDER_WAY,
+                block_if_queue_full=True,
+            )
+        )
+
+    async def _close_producers(self) -> None:
+        producers, self._producers = list(self._producers.values()), {}
+        closing = (producer.close() for producer in producers)
+        # A producer that is gone already is closed, which is what was wanted.
+        await asyncio.gather(*closing, return_exceptions=True)
+
+
+def _parts(source: Source) -> list[_Part]:
+    """What waits, by entry, in order."""
+    found: dict[EntryKey, dict[int, int]] = {}
+    for due_ms, (ledger, entry, index) in source.index.waiting():
+        found.setdefault((ledger, entry), {})[index] = due_ms
+    return [_Part(key, found[key]) for key in sorted(found)]
+
+
+def _run(parts: Sequence[_Part], at: int) -> int:
+    """How many entries are worth fetching from a part on: as far as the next is near."""
+    first = last = parts[at].key
+    for part in parts[at + 1 : at + 1 + _LOOK_AHEAD]:
+        ledger, entry = part.key
+        if ledger != last[0] or entry - last[1] > NEAR:
+            break
+        last = part.key
+    return last[1] - first[1] + 1
+
+
+def _stopped(error: EncoreError, report: EvacuationReport) -> EvacuationStoppedError:
+    return EvacuationStoppedError(
+        f"stopped after {report.moved} messages, {report.left} are left: {error}. Run it again to "
+        "go on",
+        report,
+    )
+
+
+async def _all_of(tasks: Sequence[asyncio.Task[None]]) -> None:
+    await asyncio.wait(tasks)

@@ -1,0 +1,195 @@
+"""An evacuation killed, cancelled or refused at any step: doubles at worst, never a loss."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evacuation_kit import (
+    HOUR,
+    RETRY,
+    OldHost,
+    numbers_of,
+    put_numbers,
+    receive_all,
+    take_over,
+)
+
+from pulsar_encore import Client, Consumer, TransportError
+from pulsar_encore.evacuation import EvacuationReport, EvacuationStoppedError, evacuate, moving
+from pulsar_encore.exceptions import MessageTooBig
+from pulsar_encore.outgoing import Outgoing
+from pulsar_encore.state.rocks import RocksIndex, StateReader
+from pulsar_encore.testing import MemoryTransport
+from pulsar_encore.transport.native.producer.link import NativeProducer
+
+WHICH = {0, 1, 2, 3, 11, 12, 27}
+BATCHES = pytest.mark.parametrize("batch", [1, 4])
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def waiting_in(path: Path) -> int:
+    with StateReader(path) as state:
+        return sum(1 for _ in state.waiting())
+
+
+async def killed_at(
+    host: OldHost, patch: pytest.MonkeyPatch, owner: type, name: str, after: int
+) -> None:
+    """Run an evacuation until the call of a method number `after` + 1, which has no effect; the
+    directory is left as it is at that moment."""
+    left = host.path.with_name("left")
+    original: Callable[..., Any] = getattr(owner, name)
+    calls = 0
+
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > after:
+            if not left.exists():
+                shutil.copytree(host.path, left)
+            raise Killed
+        return original(self, *args, **options)
+
+    with patch.context() as patched:
+        patched.setattr(owner, name, call)
+        # One after the other, so that some are moved when it ends.
+        patched.setattr(moving, "UNDER_WAY", 1)
+        with pytest.raises(Killed):
+            await evacuate(host.client, host.path)
+    host.path = left
+
+
+@BATCHES
+@pytest.mark.parametrize("after", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("owner", "name", "doubles"),
+    [
+        (NativeProducer, "publish", 3),
+        (Consumer, "acknowledge", 4),
+        (RocksIndex, "discard_each", 4),
+    ],
+)
+async def test_killed_between_two_steps_it_goes_on_and_nothing_is_lost(
+    transport: MemoryTransport,
+    client: Client,
+    host: OldHost,
+    monkeypatch: pytest.MonkeyPatch,
+    batch: int,
+    after: int,
+    owner: type,
+    name: str,
+    doubles: int,
+) -> None:
+    put_numbers(transport, 40, batch)
+    await host.leave_waiting(40, WHICH)
+    await killed_at(host, monkeypatch, owner, name, after)
+    report = await evacuate(client, host.path)
+    assert report.moved == report.waiting and report.refused == 0
+    assert waiting_in(host.path) == 0
+    consumer = await take_over(client)
+    assert await receive_all(consumer) == []  # nothing comes before its time
+    came = numbers_of(await receive_all(consumer, 2 * HOUR))
+    assert set(came) == WHICH
+    assert len(came) <= len(WHICH) + doubles
+    if batch == 1:
+        assert len(came) <= len(WHICH) + (doubles == 4)
+
+
+async def test_cancelled_it_finishes_what_is_under_way(
+    transport: MemoryTransport, client: Client, host: OldHost
+) -> None:
+    put_numbers(transport, 2_000)
+    await host.leave_waiting(2_000, set(range(2_000)))
+    report = EvacuationReport()
+    running = asyncio.ensure_future(
+        evacuate(client, host.path, report=report, on_progress=lambda _: running.cancel())
+    )
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert 0 < report.moved < 2_000
+    assert waiting_in(host.path) == 2_000 - report.moved
+    await evacuate(client, host.path)
+    came = numbers_of(await receive_all(await take_over(client), 2 * HOUR))
+    assert came == list(range(2_000))
+
+
+async def test_a_copy_that_is_refused_stays_and_holds_up_no_other(
+    transport: MemoryTransport,
+    client: Client,
+    host: OldHost,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put_numbers(transport, 12, 4)
+    await host.leave_waiting(12, {0, 1, 2, 3, 4, 5})
+    refuse_payloads(monkeypatch, {b"2", b"4"}, MessageTooBig("too big"))
+    report = await evacuate(client, host.path)
+    assert (report.moved, report.refused, report.left) == (4, 2, 2)
+    assert len(report.refusals) == 2 and list(report.reasons.values()) == [2]
+    assert waiting_in(host.path) == 2
+    monkeypatch.undo()
+    report = await evacuate(client, host.path)
+    assert (report.waiting, report.moved) == (2, 2)
+    came = numbers_of(await receive_all(await take_over(client), 2 * HOUR))
+    assert came == [0, 1, 2, 3, 4, 5]
+
+
+async def test_a_retry_letter_topic_that_takes_nothing_ends_its_source_alone(
+    transport: MemoryTransport, client: Client, host: OldHost
+) -> None:
+    refunds = "persistent://public/default/refunds"
+    put_numbers(transport, 600)
+    put_numbers(transport, 3, topic=refunds)
+    await host.leave_waiting(600, set(range(600)))
+    await host.leave_waiting(3, {0}, topic=refunds)
+    await (await client.create_producer(RETRY)).close()
+    transport.terminate(RETRY)
+    report = await evacuate(client, host.path)
+    assert (report.waiting, report.moved, report.refused) == (601, 1, 600)
+    assert waiting_in(host.path) == 600
+    assert any("erminated" in reason for reason in report.reasons)
+
+
+async def test_a_cluster_that_is_lost_on_the_way_is_said_and_loses_nothing(
+    transport: MemoryTransport,
+    client: Client,
+    host: OldHost,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put_numbers(transport, 40)
+    await host.leave_waiting(40, WHICH)
+    calls = 0
+    read = moving.Entries.of
+
+    async def of(self: Any, *args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 3:
+            raise TransportError("nobody answers", result="Timeout")
+        return await read(self, *args)
+
+    monkeypatch.setattr(moving.Entries, "of", of)
+    with pytest.raises(EvacuationStoppedError, match="after 3 messages, 4 are left: nobody"):
+        await evacuate(client, host.path)
+    monkeypatch.undo()
+    assert waiting_in(host.path) == 4
+    await evacuate(client, host.path)
+    assert set(numbers_of(await receive_all(await take_over(client), 2 * HOUR))) == WHICH
+
+
+def refuse_payloads(patch: pytest.MonkeyPatch, refused: set[bytes], error: Exception) -> None:
+    publish = NativeProducer.publish
+
+    def checked(self: NativeProducer, message: Outgoing) -> Any:
+        if message.payload in refused:
+            raise error
+        return publish(self, message)
+
+    patch.setattr(NativeProducer, "publish", checked)
