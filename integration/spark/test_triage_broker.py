@@ -127,7 +127,7 @@ def test_a_topic_that_is_not_there_is_said_in_a_line(
     assert (said.err.count("\n"), "Traceback" in said.err + said.out) == (1, False)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143)])
 def test_an_interrupted_run_is_a_sentence_and_the_next_goes_on(
     broker: BrokerThread, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
