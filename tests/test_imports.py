@@ -60,6 +60,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("consumer/receiving/",),
     ("consumer/settling/",),
     ("consumer/forwarding/",),
+    ("consumer/leasing/",),
     ("consumer/intake.py", "consumer/statistics.py", "consumer/calls.py"),
     ("consumer/consumer.py",),
     ("consumer/opening.py", "consumer/__init__.py"),

@@ -24,12 +24,14 @@ from .consumer.events import (
     EndOfTopic,
     TopicAdded,
 )
+from .consumer.leasing.lease import Lease
 from .encryption import CryptoKeyReader, EncryptionContext, EncryptionKey
 from .errors import (
     ClosedError,
     ConfigurationError,
     EncoreError,
     ForkedError,
+    LeaseLostError,
     MessageNotHeldError,
     NotSupportedError,
     ProtocolError,
@@ -206,6 +208,8 @@ __all__ = [
     "InvalidUrl",
     "KeySharedMode",
     "KeySharedPolicy",
+    "Lease",
+    "LeaseLostError",
     "LoggerLevel",
     "LookupError",
     "MemoryBufferIsFull",

@@ -7,6 +7,7 @@
           UnreadableError   the transport cannot read a key or property of a message
         WrongLoopError      you: called from another event loop
         ForkedError         you: used in a child process
+      LeaseLostError        nobody: your time with a message is over, it comes again
       PulsarException       all that has a `Result` (also both PulsarExceptions of stock)
         ClosedError         you, late: the object was closed (also pulsar.AlreadyClosed)
         Timeout             also pulsar.Timeout
@@ -55,6 +56,11 @@ class NotSupportedError(ConfigurationError):
 class UnreadableError(NotSupportedError):
     """A key or the properties of a message are raw bytes, which its transport cannot read, or
     cannot tell from text. The rest of the message can be read, and it can be settled."""
+
+
+class LeaseLostError(EncoreError):
+    """The lease expired, was settled, or its message was given back: stop work on it. The message
+    comes again unless it was acked."""
 
 
 class WrongLoopError(ConfigurationError):

@@ -39,6 +39,9 @@ from .forwarding.arrivals import Arrivals
 from .forwarding.forwarder import Forwarder
 from .forwarding.router import Router
 from .intake import Intake
+from .leasing.lease import Lease
+from .leasing.leases import Leases, length_ms
+from .leasing.popping import Popping
 from .life import Life
 from .receiving.batches import BatchReceiver
 from .receiving.listener import Listener
@@ -80,6 +83,8 @@ class Parts:
     window: Window
     announcer: Announcer
     intake: Intake
+    leases: Leases
+    popping: Popping
     durability: Durability | None = None
 
 
@@ -112,6 +117,7 @@ class Consumer:
         self._acks = parts.acks
         self._settlement = parts.settlement
         self._router = parts.router
+        self._leases = parts.leases
         self._listener: Listener | None = None
         self._closing: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[Any]] = set()
@@ -177,6 +183,56 @@ class Consumer:
         self.place.check()
         self._check_receiver()
         return await self._parts.batches.receive()
+
+    async def pop(
+        self,
+        max_messages: int = 32,
+        *,
+        lease: float | timedelta = 60,
+        wait: float | timedelta = 20,
+    ) -> list[Lease]:
+        """Messages for a time: one that is not settled in it is nacked, and comes again at once.
+
+        Pops are served in line. One in five takes messages that failed before first, where there
+        are any; else they go out in the order they came. At most 10,000 leases are out at once;
+        with so many, a pop waits until one is settled or expires. `receive` may be called beside:
+        each message goes to one of them. No ack timeout runs for a leased message.
+
+        Args:
+            max_messages: At most so many.
+            lease: Seconds or timedelta that each is held, up to 30 days.
+            wait: Seconds or timedelta to wait for the first.
+
+        Returns:
+            At least one, of what is here; or none when `wait` is over.
+
+        Raises:
+            ConfigurationError: On Exclusive and Failover, with a `message_listener`, or a bad
+                argument.
+            ClosedError: The consumer was closed.
+        """
+        self._check_open()
+        self._check_receiver()
+        if not self._options.shared:
+            raise ConfigurationError(
+                "pop needs a Shared or Key_Shared consumer, as only there one message can come "
+                f"again alone; this one is {self._options.consumer_type.name}: subscribe with "
+                "consumer_type=ConsumerType.Shared, or receive and acknowledge"
+            )
+        most = integer(max_messages, "max_messages", low=1)
+        popping = self._parts.popping
+        grants = await popping.pop(most, length_ms(lease, "lease"), to_ms(wait, "wait"))
+        return [Lease(grant, self._leases, self._turn, self._loop) for grant in grants]
+
+    async def lease(self, handle: str) -> Lease:
+        """The lease that a handle names, to settle it from elsewhere in the program.
+
+        Raises:
+            ConfigurationError: It is no handle.
+            LeaseLostError: It is over, or another consumer's.
+        """
+        self._check_open()
+        return Lease(self._leases.find(handle), self._leases, self._turn, self._loop)
 
     def _check_receiver(self) -> None:
         if self._listener is not None:
@@ -377,6 +433,7 @@ class Consumer:
         self._check_open()
         self._calls.settle_now()
         self._parts.redelivery.redeliver_all()
+        self._leases.sweep()
 
     # Position and life
 
@@ -396,7 +453,13 @@ class Consumer:
             position = _position(messageid)
         self._calls.settle_now()
         self._acks.flush()
-        await self._finish(self._link.seek(position))
+        await self._finish(self._seek(position))
+
+    async def _seek(self, position: MessageId | int) -> None:
+        try:
+            await self._link.seek(position)
+        finally:
+            self._leases.sweep()
 
     async def get_last_message_id(self) -> MessageId:
         """Id of the last message in the topic.
@@ -461,6 +524,7 @@ class Consumer:
             parts.announcer,
             self.is_connected(),
             parts.link.capabilities.name,
+            len(parts.leases),
             None if parts.durability is None else parts.durability.trouble,
         )
 
@@ -484,6 +548,7 @@ class Consumer:
             self.place.check()
         if self._closing is None:
             self._calls.settle_now()
+            self._leases.close(_closed())
             if self._listener is None:
                 self._life.refusal = _closed()
             self._life.closing = True
@@ -518,6 +583,7 @@ class Consumer:
 
     def _end_receiving(self, why: ClosedError) -> None:
         self._life.refusal = why
+        self._leases.close(why)
         self._parts.announcer.close()
         self._parts.redelivery.close()
         self._link.stop_flow()

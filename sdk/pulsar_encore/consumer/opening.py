@@ -32,6 +32,8 @@ from .forwarding.forwarder import Forwarder
 from .forwarding.router import Router
 from .forwarding.topics import LetterTopics
 from .intake import Intake
+from .leasing.leases import Leases
+from .leasing.popping import Popping
 from .life import Life
 from .receiving.batches import BatchReceiver
 from .receiving.queue import ReceiveQueue
@@ -193,6 +195,9 @@ def assemble(
         forwarder = Forwarder(topics, settlement, link.consumer_name, VERSION)
         arrivals = Arrivals(options, verdicts, forwarder, queue, redelivery, loop)
     router = Router(ownership, verdicts, redelivery, sources, loop, forwarder)
+    receipts = acks.receipts if options.ack_receipt_enabled else None
+    leases = Leases(settlement, router, receipts, loop)
+    life.on_failure(leases.close)
     announcer = Announcer(link, options.event_listener, loop)
     intake = Intake(
         link, sources, queue, acks, window, redelivery, announcer, loop, arrivals, durability
@@ -216,6 +221,8 @@ def assemble(
         window=window,
         announcer=announcer,
         intake=intake,
+        leases=leases,
+        popping=Popping(queue, leases, turn, loop),
         durability=durability,
     )
 

@@ -26,6 +26,7 @@ class Statistics:
         ended_topics: Full names of topics and partitions that were terminated and are acked to
             their end, as far as the transport is told; the stock one is not.
         inactive_topics: On Failover, of those whose messages another consumer gets; likewise.
+        leased: Leases that are out; their messages are in flight.
         state_trouble: Why due times or attempts are in memory only that should be on disk, such as
             a full one; None when nothing is, and without a `state`.
     """
@@ -40,6 +41,7 @@ class Statistics:
     transport: str = ""
     ended_topics: tuple[str, ...] = ()
     inactive_topics: tuple[str, ...] = ()
+    leased: int = 0
     state_trouble: str | None = None
 
     @property
@@ -54,6 +56,7 @@ def snapshot(
     announcer: Announcer,
     connected: bool,
     transport: str,
+    leased: int = 0,
     state_trouble: str | None = None,
 ) -> Statistics:
     """The counts of all sources of a consumer, now."""
@@ -68,5 +71,6 @@ def snapshot(
         transport=transport,
         ended_topics=announcer.ended_topics,
         inactive_topics=announcer.inactive_topics,
+        leased=leased,
         state_trouble=state_trouble,
     )

@@ -549,6 +549,11 @@ class SourceState:
             self.timeouts.discard(entry.due_key(index))
         return True
 
+    def untime(self, entry: Entry, index: int) -> None:
+        """No ack timeout runs for a message that was handed over: it has another deadline."""
+        if len(self.timeouts):
+            self.timeouts.discard(entry.due_key(index))
+
     def nack_unseen(self, key: EntryKey, due_ms: int, bits: int) -> None:
         """Nack of a plain entry that has no record here: by id, or nacked before."""
         if not self.nacks.move((*key, -1), due_ms, bits):

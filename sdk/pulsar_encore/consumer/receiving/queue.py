@@ -116,6 +116,7 @@ class ReceiveQueue:
         self._turn = turn
         self._failed = failed
         self._cursors: deque[_Cursor] = deque()
+        self._again: deque[_Cursor] = deque()  # of them, those of messages that failed before
         self._head: Iterator[Message] = _NOTHING  # walks the first cursor; only that is in part
         self.taken: int = 0
         self._count = 0  # messages of all cursors, those taken of the first included
@@ -144,7 +145,10 @@ class ReceiveQueue:
                 part = slice(start, start + _GROUP)
                 self.push(entry, indexes[part], messages[part], room=room)
             return
-        self._append(_Cursor(entry, indexes, messages, total if room else 0))
+        cursor = _Cursor(entry, indexes, messages, total if room else 0)
+        if entry.redelivered or entry.failed is not None or entry.source.letters:
+            self._again.append(cursor)
+        self._append(cursor)
 
     def push_run(self, entries: Sequence[Entry], messages: Sequence[RawMessage]) -> None:
         """Queue messages of one source that are entries of their own; as `push` for each."""
@@ -160,6 +164,29 @@ class ReceiveQueue:
             self._bytes += cursor.weigh()
         if self._collecting:
             self._give_back(cursor, 0)
+
+    def take_again(self, most: int) -> list[Message]:
+        """Up to so many of those that failed before, or are letters, wherever they are queued."""
+        taken: list[Message] = []
+        with self._one_write():
+            while self._again and len(taken) < most:
+                cursor = self._again[0]
+                taken += islice(self._walk_again(cursor), most - len(taken))
+                if len(taken) < most:  # else there may be more of it
+                    self._again.popleft()
+                    self._give_back(cursor, 0)
+        return taken
+
+    def _walk_again(self, cursor: _Cursor) -> Iterator[Message]:
+        """The messages of a cursor that keeps its place: who walks it later finds them taken."""
+        entry = cursor.entry
+        for index, raw in zip(cursor.indexes, cursor.messages, strict=True):
+            if entry.hand_over(index):
+                if self._handed_over is not None:
+                    self._handed_over(entry, (index,))
+                failed = entry.source.attempts.count(entry, index)
+                number = entry.hand_over_number(index)
+                yield Message(raw, self._schema, entry, index, failed, number)
 
     def take(self) -> Message | None:
         """The next message, QUEUED -> HELD, or None when nothing is here."""
@@ -218,6 +245,8 @@ class ReceiveQueue:
     def _walked(self, cursor: _Cursor) -> None:
         """All of the first cursor was handed over."""
         self._cursors.popleft()
+        if self._again and self._again[0] is cursor:
+            self._again.popleft()
         self._count -= cursor.end
         self.taken += cursor.end
         if self._bytes is not None:
@@ -428,6 +457,9 @@ class ReceiveQueue:
         if self._cursors and not (kept and kept[0] is self._cursors[0]):
             self._head = _NOTHING
         self._cursors = kept
+        if self._again:
+            still = {id(cursor) for cursor in kept}
+            self._again = deque(cursor for cursor in self._again if id(cursor) in still)
         for source, messages in room.items():
             self._consumed(source, messages)
 

@@ -1,0 +1,1 @@
+"""Leases: messages that are handed out for a time (pop consumption)."""

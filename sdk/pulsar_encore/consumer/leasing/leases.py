@@ -1,0 +1,384 @@
+"""Who has which message until when.
+
+Owns `Leases`: the leases that are out, in buckets by when they end. An end that moves later is only
+noted: the bucket is looked into at its own time, and what ends later moves on then. Every change is
+one step without an await, so that a lease is settled or expires, never both.
+
+Invariant: a grant is in `_out` until it is `over`, and until then in the bucket of the edge `armed`
+or among those that are being ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from heapq import heappop, heappush
+from itertools import islice
+from typing import Final, Protocol
+
+from ...backoff import to_ms
+from ...core.due import bucket_edge
+from ...core.entry import HELD
+from ...core.source_state import SourceState
+from ...errors import ConfigurationError, LeaseLostError
+from ...loops import Place
+from ...message import Held, Message
+from ...message import held as held_of
+from ...timer import Alarm, due_in_ms, now_ms
+from ..forwarding.router import Router
+from ..settling.receipts import Receipts
+from ..settling.settlement import Settlement
+from . import handle as handles
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+#: Leases out at a consumer: a fifth of what a broker lets one leave unacked.
+MOST: Final = 10_000
+#: A time beyond is a mistake of units; RocketMQ's longest is 12 hours.
+LONGEST: Final = timedelta(days=30)
+_LONGEST_MS: Final = int(LONGEST.total_seconds() * 1000)
+_BITS: Final = 6  # buckets of 64 ms: so late may a lease expire
+_STEP: Final = 250  # leases that expire in one turn of the loop: a ms or two
+_AGAIN_MS: Final = 1_000  # when one that could not be nacked is tried again
+_BESIDE: Final = "its message was settled beside it, or given back to the broker"
+
+
+class Keeper(Protocol):
+    """Who is told when a lease is lost."""
+
+    def lost(self) -> None: ...
+
+
+class Grant:
+    """One lease.
+
+    Attributes:
+        message: What it is on.
+        held: The hand-over that it is of.
+        number: Tells it from all others of its consumer.
+        length_ms: What it was granted for.
+        due_ms: When it ends, on the loop's clock.
+        armed: The edge of the bucket it is in.
+        over: Why it is out no more; None while it is.
+        acked: Whether that was its own ack.
+        keeper: Told when it is lost, if there is one.
+        handle: Its text, once somebody asked.
+    """
+
+    __slots__ = (
+        "acked",
+        "armed",
+        "due_ms",
+        "handle",
+        "held",
+        "keeper",
+        "length_ms",
+        "message",
+        "number",
+        "over",
+    )
+
+    def __init__(
+        self, message: Message, held: Held, number: int, length_ms: int, due_ms: int
+    ) -> None:
+        self.message = message
+        self.held = held
+        self.number = number
+        self.length_ms = length_ms
+        self.due_ms = due_ms
+        self.armed = 0
+        self.over: str | None = None
+        self.acked = False
+        self.keeper: Keeper | None = None
+        self.handle: str | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the message is still held by this hand-over."""
+        entry, index, _, hand_over = self.held
+        state: SourceState = entry.source
+        return entry.state[index] == HELD and state.holds(entry, index, hand_over)
+
+
+class Leases:
+    """The leases of one consumer.
+
+    Attributes:
+        most: So many may be out at once.
+
+    Args:
+        settlement: Acks.
+        router: Nacks.
+        receipts: What acks wait for; None when they do not.
+        loop: The consumer's event loop.
+    """
+
+    def __init__(
+        self,
+        settlement: Settlement,
+        router: Router,
+        receipts: Receipts | None,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._settlement = settlement
+        self._router = router
+        self._receipts = receipts
+        self._loop = loop
+        self._place = Place("lease")
+        self._granter = secrets.token_hex(8)
+        self._granted = 0
+        self._out: dict[int, Grant] = {}
+        self._buckets: dict[int, dict[int, Grant] | None] = {}  # by edge; None for an emptied one
+        self._edges: list[int] = []  # the same edges, a heap
+        self._ending: Iterator[Grant] = iter(())  # of the bucket that is due, those not looked at
+        self._room: asyncio.Future[bool] | None = None
+        self._refusal: Exception | None = None
+        self.most: int = MOST
+        self._alarm = Alarm(loop)
+        self._alarm.start(self._ring)
+
+    def __len__(self) -> int:
+        return len(self._out)
+
+    @property
+    def free(self) -> int:
+        """How many more may go out."""
+        return self.most - len(self._out)
+
+    # Out
+
+    def check_open(self) -> None:
+        """
+        Raises:
+            ClosedError: The consumer was closed; or what killed its link.
+        """
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
+
+    def grant(self, message: Message, length_ms: int) -> Grant:
+        """A message that was just handed over is somebody's until its lease ends.
+
+        No ack timeout runs beside that.
+        """
+        held = held_of(message)
+        assert held is not None  # a reader grants no leases
+        state: SourceState = held.entry.source
+        state.untime(held.entry, held.batch_index)
+        self._granted = number = self._granted + 1
+        grant = Grant(message, held, number, length_ms, due_in_ms(self._loop, length_ms))
+        self._out[number] = grant
+        self._arm(grant)
+        return grant
+
+    def handle(self, grant: Grant) -> str:
+        """The text that names a lease."""
+        if grant.handle is None:
+            grant.handle = handles.write(grant.message.message_id(), self._granter, grant.number)
+        return grant.handle
+
+    def find(self, text: str) -> Grant:
+        """The lease that a handle names.
+
+        Raises:
+            ConfigurationError: It is no handle.
+            LeaseLostError: The lease is not out here.
+        """
+        named = handles.read(text)
+        if named.granter != self._granter:
+            raise LeaseLostError(
+                f"the lease on a message of {named.topic} was granted by another consumer, or by "
+                "this one before a restart: use it there; the message comes again by itself"
+            )
+        grant = self._out.get(named.number)
+        if grant is None:
+            raise LeaseLostError(
+                f"the lease on a message of {named.topic} is over: it was settled, or was lost "
+                "and the message comes again"
+            )
+        if self.handle(grant) != text:
+            raise ConfigurationError("not a lease's handle: it was changed; pass it as it was")
+        self.check(grant)
+        return grant
+
+    def check(self, grant: Grant) -> None:
+        """
+        Raises:
+            LeaseLostError: The lease is over.
+            WrongLoopError: On another event loop than the consumer's.
+        """
+        self._place.check()
+        if grant.over is None and not grant.holds:
+            self._lose(grant, _BESIDE)
+        if grant.over is not None:
+            raise lost(grant)
+
+    def extend(self, grant: Grant, length_ms: int) -> None:
+        """A lease ends so long from now.
+
+        Raises:
+            LeaseLostError: It is over.
+        """
+        self.check(grant)
+        grant.due_ms = due_in_ms(self._loop, length_ms)
+        if grant.due_ms <= grant.armed - (1 << _BITS):
+            self._disarm(grant)
+            self._arm(grant)
+
+    # Over
+
+    def ack(self, grant: Grant) -> Sequence[asyncio.Future[None]]:
+        """The message is done; returns what there is to wait for until that is confirmed.
+
+        Raises:
+            LeaseLostError: The lease is over, but by its own ack.
+        """
+        if grant.acked:
+            self._place.check()
+            return ()
+        self.check(grant)
+        source = self._settlement.ack(grant.message)
+        grant.acked = True
+        self._end(grant, "it was acked")
+        return () if self._receipts is None else self._receipts.of((source,))
+
+    def nack(
+        self,
+        grant: Grant,
+        delay: float | timedelta | None,
+        error: BaseException | str | None = None,
+    ) -> None:
+        """The message failed.
+
+        Raises:
+            ConfigurationError: A bad delay; nothing was done.
+            LeaseLostError: The lease is over.
+        """
+        self.check(grant)
+        self._router.nack(grant.message, delay, error)
+        self._end(grant, "it was nacked")
+
+    def sweep(self) -> None:
+        """Much was given back at once: the leases on that are lost now."""
+        for grant in list(self._out.values()):
+            if not grant.holds:
+                self._lose(grant, "its message was given back to the broker")
+
+    def close(self, why: Exception) -> None:
+        """Everything is given back; from now on a pop gets `why`."""
+        self._refusal = self._refusal or why
+        self._alarm.cancel()
+        self._buckets.clear()
+        self._edges.clear()
+        self._ending = iter(())
+        for grant in list(self._out.values()):
+            self._lose(grant, str(why))
+        self._wake()  # to find out
+
+    def _lose(self, grant: Grant, why: str) -> None:
+        self._end(grant, why)
+        if grant.keeper is not None and not self._place.over:
+            grant.keeper.lost()
+
+    def _end(self, grant: Grant, why: str) -> None:
+        grant.over = why
+        del self._out[grant.number]
+        self._disarm(grant)
+        self._wake()
+
+    # Room
+
+    async def room(self, deadline: float) -> bool:
+        """Wait until a lease is over (True), or the loop's clock reaches `deadline` (False).
+
+        One at a time: pops are in line.
+        """
+        room: asyncio.Future[bool] = self._loop.create_future()
+        self._room = room
+        timer = self._loop.call_at(deadline, _expire, room)
+        try:
+            return await room
+        finally:
+            timer.cancel()
+            self._room = None
+
+    def _wake(self) -> None:
+        if self._room is not None and not self._room.done() and not self._place.over:
+            self._room.set_result(True)
+
+    # Time
+
+    def _arm(self, grant: Grant) -> None:
+        edge = grant.armed = bucket_edge(grant.due_ms, _BITS)
+        bucket = self._buckets.get(edge)
+        if bucket is None:
+            if edge not in self._buckets:
+                heappush(self._edges, edge)
+            bucket = self._buckets[edge] = {}
+        bucket[grant.number] = grant
+        self._alarm.at(edge)
+
+    def _disarm(self, grant: Grant) -> None:
+        bucket = self._buckets.get(grant.armed)
+        if bucket is not None and bucket.pop(grant.number, None) is not None and not bucket:
+            self._buckets[grant.armed] = None  # a dict that was large once stays so
+
+    def _ring(self, now: int) -> int | None:
+        left = _STEP
+        while left > 0:
+            for grant in islice(self._ending, left):
+                left -= 1
+                if grant.over is None:
+                    self._is_due(grant, now)
+            if left <= 0:
+                break
+            if not (self._edges and self._edges[0] <= now):
+                return self._edges[0] if self._edges else None
+            bucket = self._buckets.pop(heappop(self._edges))
+            if bucket:
+                self._ending = iter(bucket.values())  # nobody changes it any more
+        return 0  # at once, but not in this turn
+
+    def _is_due(self, grant: Grant, now: int) -> None:
+        if not grant.holds:
+            self._lose(grant, _BESIDE)
+            return
+        if grant.due_ms <= now:
+            try:
+                # At once: the lease was the time to wait.
+                self._router.nack(grant.message, 0, "the lease expired")
+            except Exception:  # of this one only; it is leased still, and tried again
+                logger.exception("an expired lease could not be nacked, again in a second")
+                grant.due_ms = now_ms(self._loop) + _AGAIN_MS
+            else:
+                self._lose(grant, "it expired")
+                return
+        self._arm(grant)
+
+
+def lost(grant: Grant) -> LeaseLostError:
+    """The error of a lease that is over."""
+    return LeaseLostError(
+        f"the lease on {grant.message.message_id()!r} is over: {grant.over}; stop work on it"
+    )
+
+
+def length_ms(length: float | timedelta, name: str) -> int:
+    """A time above 0 in ms.
+
+    Raises:
+        ConfigurationError: It is none, or longer than `LONGEST`.
+    """
+    found = to_ms(length, name)
+    if not 0 < found <= _LONGEST_MS:
+        raise ConfigurationError(
+            f"{name} must be above 0 and at most {LONGEST.days} days, got {length!r}"
+        )
+    return found
+
+
+def _expire(future: asyncio.Future[bool]) -> None:
+    if not future.done():
+        future.set_result(False)
