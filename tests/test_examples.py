@@ -46,6 +46,11 @@ EXPECTED = {
         r"nacked for 2 s by a worker that was killed\n"
         r"'the bank is closed' came after [2-9]\.\d s\nat attempt 2\n"
     ),
+    "leases.py": (
+        r"a job for later was settled by its handle\n"
+        r"a job that hangs came again, at attempt 2\n"
+        r"a long job took longer than its lease, and is done\n"
+    ),
     "listener.py": r"hello Ada\nhello Edsger\nhello Grace\n",
     "nack_delays.py": (
         r"fast came back after 0\.[4-9] s\nslow came back after 1\.\d s\n"

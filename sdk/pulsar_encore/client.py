@@ -280,6 +280,7 @@ class Client:
         nack_overflow_share: float = 0.5,
         nack_overflow_delay: float | timedelta = 600.0,
         state: RocksState | None = None,
+        max_leases: int = 10_000,
     ) -> Consumer:
         """Subscribe to a topic, a list of topics or a pattern: `await` it, or `async with` it.
 
@@ -308,6 +309,8 @@ class Client:
                 fill `nack_overflow_share` of the window, or wait over `nack_overflow_delay` (s).
             state: Where due times of nacked messages and counts of attempts outlive the process; in
                 memory when None.
+            max_leases: Messages that `Consumer.pop` has handed out and that are not settled yet; at
+                so many, pops wait.
 
         Raises:
             ConfigurationError: A keyword is wrong; nothing was connected.
@@ -364,6 +367,7 @@ class Client:
             nack_overflow_share=nack_overflow_share,
             nack_overflow_delay=nack_overflow_delay,
             state=state,
+            max_leases=max_leases,
         )
         durability = await Durability.open(options)
         try:

@@ -196,7 +196,7 @@ def assemble(
         arrivals = Arrivals(options, verdicts, forwarder, queue, redelivery, loop)
     router = Router(ownership, verdicts, redelivery, sources, loop, forwarder)
     receipts = acks.receipts if options.ack_receipt_enabled else None
-    leases = Leases(settlement, router, receipts, loop)
+    leases = Leases(settlement, router, receipts, loop, options.max_leases)
     life.on_failure(leases.close)
     announcer = Announcer(link, options.event_listener, loop)
     intake = Intake(

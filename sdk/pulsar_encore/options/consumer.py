@@ -115,6 +115,7 @@ class ConsumerOptions:
     nack_overflow_share: float = 0.5  # half the window stays for messages that are worked on
     nack_overflow_delay: float | timedelta = 600.0  # s; few processes are sure to live for longer
     state: RocksState | None = None
+    max_leases: int = 10_000  # a fifth of what a broker lets one consumer leave unacked
 
     def __post_init__(self) -> None:
         self._check_topics()
@@ -137,6 +138,7 @@ class ConsumerOptions:
             ("ack_group_time_ms", 0),
             ("ack_group_max_size", 1),
             ("max_unacked_messages", 1),
+            ("max_leases", 1),
         ):
             integer(getattr(self, name), name, low=low)
         for name in (

@@ -35,8 +35,6 @@ from . import handle as handles
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: Leases out at a consumer: a fifth of what a broker lets one leave unacked.
-MOST: Final = 10_000
 #: A time beyond is a mistake of units; RocketMQ's longest is 12 hours.
 LONGEST: Final = timedelta(days=30)
 _LONGEST_MS: Final = int(LONGEST.total_seconds() * 1000)
@@ -114,6 +112,7 @@ class Leases:
         router: Nacks.
         receipts: What acks wait for; None when they do not.
         loop: The consumer's event loop.
+        most: Leases that may be out at once.
     """
 
     def __init__(
@@ -122,6 +121,7 @@ class Leases:
         router: Router,
         receipts: Receipts | None,
         loop: asyncio.AbstractEventLoop,
+        most: int,
     ) -> None:
         self._settlement = settlement
         self._router = router
@@ -136,7 +136,7 @@ class Leases:
         self._ending: Iterator[Grant] = iter(())  # of the bucket that is due, those not looked at
         self._room: asyncio.Future[bool] | None = None
         self._refusal: Exception | None = None
-        self.most: int = MOST
+        self.most: int = most
         self._alarm = Alarm(loop)
         self._alarm.start(self._ring)
 

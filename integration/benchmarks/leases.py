@@ -1,0 +1,130 @@
+"""Leases: what extending one takes, and how long until all come again that end at once.
+
+Real consumers and the development broker back to back, without a network, in virtual time: what is
+measured is CPU time, of the client and of that broker together.
+
+    python -m integration.benchmarks.leases [--leases 1000000] [--extends 1000000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+import pulsar_encore as encore
+from pulsar_encore.testing import BrokerSettings, MemoryTransport, run
+
+TOPIC: Final = "persistent://public/default/leases"
+BATCH: Final = 1000
+HELD: Final = 10_000
+
+
+async def filled(transport: MemoryTransport, messages: int, most: int) -> encore.Consumer:
+    """A consumer that has room for so many leases, and their messages."""
+    for _ in range(0, messages, BATCH):
+        transport.put(TOPIC, *(b"x" * 100 for _ in range(BATCH)))
+    client = encore.Client("pulsar://nowhere:6650", transport=transport)
+    return await client.subscribe(
+        TOPIC,
+        "s",
+        encore.ConsumerType.Shared,
+        initial_position=encore.InitialPosition.Earliest,
+        receiver_queue_size=5_000,
+        negative_ack_redelivery_delay_ms=0,
+        max_unacked_messages=4 * messages,
+        max_leases=most,
+    )
+
+
+async def pop_all(
+    consumer: encore.Consumer, count: int, lease: float
+) -> tuple[list[encore.Lease], float]:
+    """So many leases, and the CPU seconds that took."""
+    begun, leases = time.process_time(), []
+    while len(leases) < count:
+        leases += await consumer.pop(1_000, lease=lease, wait=10 * lease)
+    return leases, time.process_time() - begun
+
+
+async def extends(count: int) -> float:
+    """Extends a second, of leases at random."""
+    consumer = await filled(MemoryTransport(_settings()), HELD, HELD)
+    leases, _ = await pop_all(consumer, HELD, 100_000)
+    chosen = random.Random(1).choices(leases, k=count)
+    begun = time.process_time()
+    for each in chosen:
+        await each.extend(100_000)
+    took = time.process_time() - begun
+    await consumer.close()
+    return count / took
+
+
+async def expiring(count: int) -> tuple[float, float, float]:
+    """CPU seconds of popping so many, and of what it takes until all came again; the longest that
+    one step of the loop took meanwhile, in ms."""
+    consumer = await filled(MemoryTransport(_settings()), count, count)
+    leases, popped = await pop_all(consumer, count, 1_000)
+    del leases
+    with Longest() as longest:
+        again, took = await pop_all(consumer, count, 10**6)
+    assert all(lease.attempt == 2 for lease in again)
+    await consumer.close()
+    return popped, took, longest.ms
+
+
+class Longest:
+    """The longest callback of the running loop."""
+
+    def __init__(self) -> None:
+        self.ms = 0.0
+
+    def __enter__(self) -> Longest:
+        self._run: Callable[[asyncio.Handle], None] = asyncio.Handle._run
+        before, longest = self._run, self
+
+        def timed(handle: asyncio.Handle) -> None:
+            begun = time.perf_counter()
+            before(handle)
+            longest.ms = max(longest.ms, (time.perf_counter() - begun) * 1000)
+
+        asyncio.Handle._run = timed  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.Handle._run = self._run  # type: ignore[method-assign]
+
+
+def _settings() -> BrokerSettings:
+    return BrokerSettings(
+        namespaces=None,
+        record=False,
+        max_unacked_per_consumer=0,
+        max_unacked_per_subscription=0,
+        rewind_overtaken=0,
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--leases", type=int, default=1_000_000)
+    parser.add_argument("--extends", type=int, default=1_000_000)
+    given = parser.parse_args(arguments)
+    rate = run(extends(given.extends))
+    print(f"extend: {rate:,.0f} a second of CPU, of {HELD:,} leases at random")
+    popped, took, longest = run(expiring(given.leases), patience_s=60)
+    print(
+        f"{given.leases:,} leases that end at once: popped in {popped:.1f} s of CPU, all back and "
+        f"leased again after {took:.1f} s more ({given.leases / took:,.0f}/s); longest step of the "
+        f"loop {longest:.1f} ms"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
