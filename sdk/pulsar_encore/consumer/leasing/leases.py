@@ -82,14 +82,14 @@ class Grant:
     def __init__(
         self, message: Message, held: Held, number: int, length_ms: int, due_ms: int
     ) -> None:
-        self.message = message
-        self.held = held
-        self.number = number
-        self.length_ms = length_ms
-        self.due_ms = due_ms
-        self.armed = 0
+        self.message: Message = message
+        self.held: Held = held
+        self.number: int = number
+        self.length_ms: int = length_ms
+        self.due_ms: int = due_ms
+        self.armed: int = 0
         self.over: str | None = None
-        self.acked = False
+        self.acked: bool = False
         self.keeper: Keeper | None = None
         self.handle: str | None = None
 
