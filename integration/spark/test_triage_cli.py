@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -129,6 +131,42 @@ def test_letters_that_cannot_be_sent_are_exit_code_1(cluster: Cluster, run: Run)
     assert code == 1
     assert "1 cannot be sent:" in out
     assert run("--topic", DEAD, "--dry-run", "--real-topic", "payroll")[0] == 0
+
+
+@pytest.mark.parametrize(("number", "ends"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_it_says_what_was_done(
+    cluster: Cluster,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    ends: int,
+) -> None:
+    """At the second batch's letters; the next run sends them."""
+    stream(cluster.spark, str(cluster.folder), [letter(5)])  # a batch of its own
+    send = cluster.send_home({}, job.Plan())
+    interrupted = []
+
+    def begin(rows: DataFrame, replay_id: str) -> None:
+        if cluster.sent and not interrupted:
+            interrupted.append(os.kill(os.getpid(), number))
+            for _ in range(10_000):
+                rows.count()  # until Spark's jobs are cancelled
+        send(rows, replay_id)
+
+    monkeypatch.setattr(job, "send_home", lambda options, plan: begin)
+    words = ["--topic", DEAD, "--out", str(tmp_path / "out"), "--replay", "--all", "--json"]
+    words += ["--checkpoint", str(tmp_path / "done"), "--no-text-keys"]
+    code, out, err = run(*words)
+    assert (code, err.count("\n")) == (ends, 1)
+    assert err.startswith("pulsar-encore: interrupted: ")
+    assert "in 1 batch" in err
+    assert "with the same checkpoint" in err
+    assert json.loads(out)["replayed"] == len(cluster.sent[0])
+    cluster.rows = []
+    assert run(*words)[0] == 0
+    assert [each for sent in cluster.sent for each in sorted(sent)].count(b"5") == 1
+    assert set().union(*cluster.sent) == {b"1", b"2", b"5"}
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from json import dumps as to_json
@@ -20,13 +21,14 @@ from cyclopts import App, Parameter
 from ..deadletters import NoLettersError, printable
 from ..errors import ConfigurationError
 from .dlq import moment
-from .exit_codes import WRONG
+from .exit_codes import INTERRUPTED, TERMINATED, WRONG
+from .interrupting import InterruptedWork, until_interrupted
 from .login import DEFAULT_URL, NOBODY, Access, Login, Url, access
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ..spark.triage import TriageReport
+    from ..spark.triage import Halt, TriageReport
 
 app: App = App(name="spark", help="Jobs on PySpark: the triage of dead letters.")
 
@@ -155,7 +157,8 @@ class _Outcome:
     """How a report is said."""
 
     def __init__(self, *, json: bool, chart: str | None, look: bool) -> None:
-        self._json = json
+        self.json = json
+        self.printed = False
         self.chart = chart
         self._look = look
 
@@ -166,21 +169,26 @@ class _Outcome:
             NoLettersError: A look found none.
             ConfigurationError: The chart cannot be written.
         """
-        from ..spark.triage import report_json, report_text
-
-        sys.stdout.write(report_json(report) if self._json else report_text(report))
-        sys.stdout.flush()
+        self.print(report)
         if self.chart is not None:
             from ..spark.triage.chart import chart_png
             from ..spark.triage.storing import write_file
 
             names = ", ".join(each.rpartition("/")[2] for each in report.topics)
             write_file(spark, self.chart, chart_png(report.groups, title=names))
-            if not self._json:
+            if not self.json:
                 sys.stdout.write(f"drawn in {printable(self.chart)}\n")
         if self._look and not report.letters:
             raise NoLettersError("there are no letters: check the names of the topics")
         return 1 if report.refused else 0
+
+    def print(self, report: TriageReport) -> None:
+        """As a table, or as JSON."""
+        from ..spark.triage import report_json, report_text
+
+        self.printed = True
+        sys.stdout.write(report_json(report) if self.json else report_text(report))
+        sys.stdout.flush()
 
 
 def _triage(
@@ -195,15 +203,34 @@ def _triage(
         importlib.import_module("matplotlib")  # what is missing is said before anything runs
     from pyspark.sql import SparkSession
 
-    from ..spark.triage import GroupSelection, plan_of, triage
+    from ..spark.triage import GroupSelection, Halt, halted_text, plan_of
 
     replay = None if selection is None else GroupSelection(**selection)
-    plan_of(topics, replay=replay, **given)  # what is wrong is said before Spark starts
+    plan = plan_of(topics, replay=replay, **given)  # what is wrong is said before Spark starts
     existing = SparkSession.getActiveSession()
+    halt = Halt()
+    arguments = {**given, "topics": topics, "options": options, "replay": replay, "halt": halt}
+    try:
+        return until_interrupted(lambda: _work(existing, master, outcome, arguments), halt.ask)
+    except InterruptedWork as interrupted:
+        said = halted_text(halt.report, checkpoint=plan.streaming)
+        sys.stderr.write(f"pulsar-encore: interrupted: {said}\n")
+        if outcome.json and halt.report is not None and not outcome.printed:
+            outcome.print(halt.report)
+        return TERMINATED if interrupted.number == signal.SIGTERM else INTERRUPTED
+
+
+def _work(
+    existing: SparkSession | None, master: str | None, outcome: _Outcome, arguments: Any
+) -> int:
+    """All that needs Spark, which is stopped at the end where it was started here."""
+    from ..spark.triage import triage
+
+    halt: Halt = arguments["halt"]
     try:
         spark = existing or _session(master)
     except Exception as error:
-        if not type(error).__module__.startswith(_OF_SPARK):
+        if not type(error).__module__.startswith(_OF_SPARK) or halt.asked:
             raise
         sys.stderr.write(
             f"pulsar-encore: Spark did not start: {said_by(error)} It needs Java 17 or later: "
@@ -211,10 +238,9 @@ def _triage(
         )
         return WRONG
     try:
-        report = triage(spark, topics, options, replay=replay, **given)
-        return outcome.say(spark, report)
+        return outcome.say(spark, triage(spark, **arguments))
     except Exception as error:
-        if not type(error).__module__.startswith(_OF_SPARK):
+        if not type(error).__module__.startswith(_OF_SPARK) or halt.asked:
             raise
         sys.stderr.write(f"pulsar-encore: {said_by(error)}\n")
         return WRONG

@@ -24,6 +24,7 @@ from ...options.checks import boolean, text, topic_name
 from ...topic_names import dead_topic_of_one, full_name
 from ..source import PulsarDataSource
 from .grouping import PREFIX, HourOf, check_columns, column, grouped, largest
+from .halting import Halt
 from .report import TriageReport
 from .routing import DUPLICATE, KEPT, REFUSED, REPLAY, ROUTE, WHY, GroupSelection, routed
 from .storing import store
@@ -263,6 +264,7 @@ def triage(
     replay_id: str | None = None,
     text_keys: bool | None = None,
     hour_of: HourOf = "last",
+    halt: Halt | None = None,
 ) -> TriageReport:
     """Group the letters of dead-letter topics, store them, and send chosen groups home.
 
@@ -292,9 +294,11 @@ def triage(
             be said once letters with keys are sent home, as their column is bytes for both.
         hour_of: Whether a letter counts in the hour of its last failure ("last") or of its first
             ("first").
+        halt: Ends it early, when another thread asks.
 
     Raises:
         ConfigurationError: An argument is wrong; nothing was connected.
+        HaltedError: It was asked to end; also an error of Spark's is, whose jobs were cancelled.
         pyspark.errors.PySparkException: Reading, storing or sending failed; with a checkpoint the
             next run goes on where this one was.
     """
@@ -311,7 +315,7 @@ def triage(
         hour_of=hour_of,
     )
     letters = read_letters(spark, plan.topics, options, cursor=cursor, streaming=plan.streaming)
-    return triage_letters(letters, plan, send_home(options, plan))
+    return triage_letters(letters, plan, send_home(options, plan), halt)
 
 
 def plan_of(
@@ -346,7 +350,9 @@ def plan_of(
     )
 
 
-def triage_letters(letters: DataFrame, plan: Plan, send: Send) -> TriageReport:
+def triage_letters(
+    letters: DataFrame, plan: Plan, send: Send, halt: Halt | None = None
+) -> TriageReport:
     """`triage` of letters that are read already.
 
     Args:
@@ -354,9 +360,11 @@ def triage_letters(letters: DataFrame, plan: Plan, send: Send) -> TriageReport:
             checkpoint and is no dry run.
         plan: What to do.
         send: Sends rows home, and returns when they are persisted (`send_home`).
+        halt: Ends it early, when another thread asks.
 
     Raises:
         ConfigurationError: A column is missing, or they are a stream and should not be.
+        HaltedError: It was asked to end.
     """
     check_columns(letters)
     if letters.isStreaming != plan.streaming:
@@ -369,13 +377,17 @@ def triage_letters(letters: DataFrame, plan: Plan, send: Send) -> TriageReport:
         dry_run=plan.dry_run,
         replay_id=None if plan.replay is None else checked_replay_id(plan.replay_id),
     )
-    job = _Job(plan, send, report)
-    if plan.streaming:
-        _run(letters, job, str(plan.checkpoint))
-    else:
-        report.run = str(uuid.uuid4())
-        job.take(letters, 0)
-    report.groups = job.tally.result()
+    halt = halt or Halt()
+    halt.begin(letters.sparkSession, report)
+    job = _Job(plan, send, report, halt)
+    try:
+        if plan.streaming:
+            _run(letters, job, str(plan.checkpoint))
+        else:
+            report.run = str(uuid.uuid4())
+            job.take(letters, 0)
+    finally:
+        report.groups = job.tally.result()
     return report
 
 
@@ -416,15 +428,17 @@ def _tasks(letters: DataFrame) -> int:
 class _Job:
     """What is done with each batch, and the sums."""
 
-    def __init__(self, plan: Plan, send: Send, report: TriageReport) -> None:
+    def __init__(self, plan: Plan, send: Send, report: TriageReport, halt: Halt) -> None:
         self.plan = plan
         self.report = report
+        self._halt = halt
         self.tally = Tally(plan.most_groups)
         self._send = send
 
     def take(self, letters: DataFrame, batch: int) -> None:
         """Store and send one batch, then count it."""
         plan, report = self.plan, self.report
+        self._halt.check()
         marked = routed(letters, plan.replay, plan.hour_of, text_keys=plan.text_keys)
         rows = marked.coalesce(_tasks(letters)).persist()
         try:
@@ -440,11 +454,13 @@ class _Job:
                     "that were sent as text and as bytes look the same here: say text_keys=True "
                     "(--text-keys, as of most clients) or False (--no-text-keys, Java's keyBytes)"
                 )
+            self._halt.check()
             groups = grouped(rows.where(f.col(ROUTE) != DUPLICATE), plan.hour_of)
             if report.out is not None:
                 store(rows, report.out, "letters", report.run, batch, [ROUTE])
                 store(groups, report.out, "groups", report.run, batch, [])
             listed = largest(groups, self.tally.most)
+            self._halt.check()  # the last time: what is sent is counted, and remembered
             if chosen and not plan.dry_run:
                 assert report.replay_id is not None
                 self._send(rows.where(f.col(ROUTE) == REPLAY).drop(ROUTE, WHY), report.replay_id)
