@@ -12,6 +12,7 @@ import importlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from json import dumps as to_json
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -28,7 +29,7 @@ from .login import DEFAULT_URL, NOBODY, Access, Login, Url, access
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ..spark.triage import Halt, TriageReport
+    from ..spark.triage import Halt, Plan, TriageReport
 
 app: App = App(name="spark", help="Jobs on PySpark: the triage of dead letters.")
 
@@ -36,6 +37,10 @@ CONSOLE: Final = "console"
 _CURSOR: Final = "encore-triage"
 _LIBRARIES: Final = ("pyspark", "pyarrow", "matplotlib", "fastavro", "httpx")
 _OF_SPARK: Final = ("pyspark.", "py4j.")  # modules of errors
+_CONFIGURED: Final = (
+    *("SPARK_HOME", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR"),
+    "PYSPARK_GATEWAY_PORT",  # spark-submit
+)
 _MOST_ERROR: Final = 2000
 
 Several = Annotated[list[str] | None, Parameter(negative="")]
@@ -124,9 +129,18 @@ def triage(
         raise ConfigurationError(
             "these options choose what is sent home: add --replay, or --dry-run to count"
         )
+    if selection["since"] is not None and selection["since"] > time.time():
+        raise ConfigurationError("since lies in the future: nothing died there")
     options = {**_given(option or ()), **source_options(to, login, admin_url)}
-    if chart is not None and not chart.strip():
-        raise ConfigurationError("--chart must name a file, a path or a URL of Spark's")
+    if chart is not None:
+        _check_chart(chart)
+    for each in (*(topic or ()), *(real_topic or ())):
+        # Pulsar takes such names, and Python can name them; here two names in one are likelier.
+        if any(blank.isspace() for blank in each.strip()):
+            raise ConfigurationError(
+                f"a topic's name has no blanks here, got '{printable(each, 100)}': give each topic "
+                "an option of its own"
+            )
     try:
         return _triage(
             topic or (),
@@ -203,10 +217,17 @@ def _triage(
         importlib.import_module("matplotlib")  # what is missing is said before anything runs
     from pyspark.sql import SparkSession
 
-    from ..spark.triage import GroupSelection, Halt, halted_text, plan_of
+    from ..spark.triage import GroupSelection, Halt, check_options, halted_text, plan_of
+    from ..spark.triage.storing import check_file, check_folder
 
     replay = None if selection is None else GroupSelection(**selection)
     plan = plan_of(topics, replay=replay, **given)  # what is wrong is said before Spark starts
+    check_options(plan, options, given["cursor"])
+    if outcome.chart is not None and not _comes_with(plan, outcome.chart):
+        check_file(outcome.chart, "--chart")
+    for name in ("out", "checkpoint"):
+        if given[name] is not None and not plan.dry_run and _is_local(given[name], master):
+            check_folder(given[name], f"--{name}")
     existing = SparkSession.getActiveSession()
     halt = Halt()
     arguments = {**given, "topics": topics, "options": options, "replay": replay, "halt": halt}
@@ -249,6 +270,39 @@ def _work(
             spark.stop()
 
 
+def _check_chart(path: str) -> None:
+    """That it is a name for a picture; whether it can be written is seen later."""
+    name = path.rstrip().rpartition("/")[2]
+    if not name or name in (".", ".."):
+        raise ConfigurationError("--chart must name a file, a path or a URL of Spark's")
+    suffix = os.path.splitext(name)[1].lower()
+    if suffix not in ("", ".png"):
+        raise ConfigurationError(
+            f"--chart is drawn as a PNG, and {printable(path, 200)!r} ends with {suffix!r}: name a "
+            "file that ends with .png"
+        )
+
+
+def _comes_with(plan: Plan, chart: str) -> bool:
+    """Whether the chart's folder is not there yet, and the triage makes it: for the Parquet."""
+    if plan.out is None or plan.dry_run or "://" in chart:
+        return False
+    made = os.path.realpath(plan.out.removeprefix("file://"))
+    folder = os.path.dirname(os.path.realpath(chart))
+    return folder == made and not os.path.exists(folder)
+
+
+def _is_local(path: str, master: str | None) -> bool:
+    """Whether Spark means a folder of this machine for sure.
+
+    A path without a scheme may be one of HDFS, where a configuration says so.
+    """
+    if path.startswith("file:"):
+        return True
+    cluster = master is not None and not master.startswith("local")
+    return not (cluster or any(name in os.environ for name in _CONFIGURED))
+
+
 def source_options(to: Access, login: Login, admin_url: str | None = None) -> dict[str, str]:
     """How the source logs in where a command would.
 
@@ -258,7 +312,7 @@ def source_options(to: Access, login: Login, admin_url: str | None = None) -> di
         admin_url: Of the web service.
     """
     options = {"service.url": to.url}
-    if admin_url:
+    if admin_url is not None:
         options["admin.url"] = admin_url
     client = "pulsar.client."
     certificate = login.tls_certificate_file
@@ -295,6 +349,8 @@ def _given(pairs: Any) -> dict[str, str]:
                 f"--option {printable(name, 50)}: no option takes a secret; name a file with "
                 "--token-file or --basic-file, or set PULSAR_TOKEN"
             )
+        if name.lower() in map(str.lower, given):
+            raise ConfigurationError(f"--option {printable(name, 50)} was given twice")
         given[name] = value
     return given
 

@@ -5,7 +5,17 @@ draws what it found.
 """
 
 from .halting import Halt, HaltedError
-from .job import CURSOR, Plan, dead_topics, plan_of, read_letters, send_home, triage, triage_letters
+from .job import (
+    CURSOR,
+    Plan,
+    check_options,
+    dead_topics,
+    plan_of,
+    read_letters,
+    send_home,
+    triage,
+    triage_letters,
+)
 from .report import TriageReport
 from .routing import GroupSelection
 from .summary import halted_text, report_json, report_text
@@ -19,6 +29,7 @@ __all__ = [
     "HourGroup",
     "Plan",
     "TriageReport",
+    "check_options",
     "dead_topics",
     "halted_text",
     "plan_of",

@@ -22,11 +22,23 @@ from ...deadletters.replay import checked_replay_id
 from ...errors import ConfigurationError
 from ...options.checks import boolean, text, topic_name
 from ...topic_names import dead_topic_of_one, full_name
+from ..options import read_options
+from ..sink.options import sink_options
 from ..source import PulsarDataSource
 from .grouping import PREFIX, HourOf, check_columns, column, grouped, largest
 from .halting import Halt
 from .report import TriageReport
-from .routing import DUPLICATE, KEPT, REFUSED, REPLAY, ROUTE, WHY, GroupSelection, routed
+from .routing import (
+    DUPLICATE,
+    KEPT,
+    REFUSED,
+    REPLAY,
+    ROUTE,
+    WHY,
+    GroupSelection,
+    check_topic,
+    routed,
+)
 from .storing import store
 from .tally import Tally
 
@@ -140,7 +152,8 @@ def dead_topics(topics: Iterable[str], subscription: str | None = None) -> tuple
         subscription: Whose dead letters; they are on `<topic>-<subscription>-DLQ`.
 
     Raises:
-        ConfigurationError: There is none, or one is no name of a topic.
+        ConfigurationError: There is none, one is no name of a topic or none that the source can be
+            told, or it is not persistent.
     """
     if isinstance(topics, str):
         raise ConfigurationError("topics must be a list of names, got a str")
@@ -150,6 +163,10 @@ def dead_topics(topics: Iterable[str], subscription: str | None = None) -> tuple
     if subscription is not None:
         name = text(subscription, "subscription")
         names = [dead_topic_of_one(each, name) for each in names]
+    for each in names:
+        check_topic(each, "topics")
+        if each.startswith("non-persistent://"):
+            raise ConfigurationError(f"{each} is not stored: there are no letters on it to read")
     return tuple(dict.fromkeys(names))
 
 
@@ -175,12 +192,21 @@ def read_letters(
     Raises:
         ConfigurationError: An option is one that a triage sets itself.
     """
-    for name in options:
-        if name.lower() in _OWN:
-            raise ConfigurationError(f"the option {name} is set by the triage: leave it out")
+    given = _read_settings(topics, options, cursor=cursor, streaming=streaming)
     # By itself Spark finds sources with the interpreter of the environment, which spark-submit's
     # configuration does not name.
     spark.dataSource.register(LetterSource)
+    reader: Any = spark.readStream if streaming else spark.read
+    letters: DataFrame = reader.format(FORMAT).options(**given).load()
+    return letters
+
+
+def _read_settings(
+    topics: Iterable[str], options: Mapping[str, str], *, cursor: str | None, streaming: bool
+) -> dict[str, str]:
+    for name in options:
+        if name.lower() in _OWN:
+            raise ConfigurationError(f"the option {name} is set by the triage: leave it out")
     own = {
         "topics": ",".join(topics),
         "view": "dlq",
@@ -193,14 +219,12 @@ def read_letters(
         own[_WAITS] = "true"  # nobody has died yet: that is no error, and an empty report says it
     if streaming and cursor is not None:
         own["subscription"] = cursor
-    reader: Any = spark.readStream if streaming else spark.read
     mine = {
         name: value
         for name, value in options.items()
         if not name.lower().startswith(_OF_THE_PRODUCER)
     }
-    letters: DataFrame = reader.format(FORMAT).options(**{**mine, **own}).load()
-    return letters
+    return {**mine, **own}
 
 
 def send_home(options: Mapping[str, str], plan: Plan) -> Send:
@@ -214,6 +238,18 @@ def send_home(options: Mapping[str, str], plan: Plan) -> Send:
         ConfigurationError: What is read with keys would be sent home in clear, or what is sealed as
             if it were not.
     """
+    mine = _send_settings(options, plan)
+
+    def send(letters: DataFrame, replay_id: str) -> None:
+        if plan.text_keys is None:  # then there are none
+            letters = letters.drop(f"{PREFIX}key")
+        writer = letters.write.format(FORMAT).mode("append").options(**mine)
+        writer.option("replayId", replay_id).save()
+
+    return send
+
+
+def _send_settings(options: Mapping[str, str], plan: Plan) -> dict[str, str]:
     if plan.replay is not None:
         _check_secrets({name.lower(): value for name, value in options.items()})
     mine = {
@@ -226,14 +262,26 @@ def send_home(options: Mapping[str, str], plan: Plan) -> Send:
         mine["textKeys"] = str(plan.text_keys).lower()
     if plan.replay is not None and plan.replay.real_topics:
         mine["realTopics"] = ",".join(sorted(plan.replay.real_topics))
+    return mine
 
-    def send(letters: DataFrame, replay_id: str) -> None:
-        if plan.text_keys is None:  # then there are none
-            letters = letters.drop(f"{PREFIX}key")
-        writer = letters.write.format(FORMAT).mode("append").options(**mine)
-        writer.option("replayId", replay_id).save()
 
-    return send
+def check_options(plan: Plan, options: Mapping[str, str], cursor: str | None = None) -> None:
+    """The checks of the source and the sink, which are theirs again once Spark runs them.
+
+    Args:
+        plan: What to do with the letters.
+        options: As `triage` takes them.
+        cursor: The durable subscription, where the plan has a checkpoint.
+
+    Raises:
+        ConfigurationError: One is unknown or wrong, or two do not go together.
+    """
+    reading = _read_settings(plan.topics, options, cursor=cursor, streaming=plan.streaming)
+    read_options(reading, streaming=plan.streaming)
+    if plan.replay is not None:
+        replay_id = checked_replay_id(plan.replay_id)
+        sending = {**_send_settings(options, plan), "replayId": replay_id}
+        sink_options(sending, streaming=False)
 
 
 def _check_secrets(options: Mapping[str, str]) -> None:
