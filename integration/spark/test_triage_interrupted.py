@@ -22,7 +22,7 @@ from .spark_kit import worker_environment
 
 pytestmark = pytest.mark.timeout(400)
 
-LETTERS = 400
+LETTERS = 200
 HOME = "persistent://public/default/cut"
 DEAD = f"{HOME}-billing-DLQ"
 SENTENCE = re.compile(

@@ -339,7 +339,7 @@ def source_options(to: Access, login: Login, admin_url: str | None = None) -> di
 
 
 def _given(pairs: Any) -> dict[str, str]:
-    given = {}
+    given: dict[str, str] = {}
     for each in pairs:
         name, equals, value = each.partition("=")
         if not name or not equals:
