@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -18,6 +20,7 @@ from pulsar_encore.cli.spark import said_by, source_options
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark.options import read_options
 from pulsar_encore.spark.triage import job
+from pulsar_encore.spark.triage.storing import check_file, check_folder
 
 from .triage_kit import DEAD, frame, letter, stream
 
@@ -131,6 +134,42 @@ def test_letters_that_cannot_be_sent_are_exit_code_1(cluster: Cluster, run: Run)
     assert run("--topic", DEAD, "--dry-run", "--real-topic", "payroll")[0] == 0
 
 
+@pytest.mark.parametrize(("number", "ends"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_it_says_what_was_done(
+    cluster: Cluster,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    ends: int,
+) -> None:
+    """At the second batch's letters; the next run sends them."""
+    stream(cluster.spark, str(cluster.folder), [letter(5)])  # a batch of its own
+    send = cluster.send_home({}, job.Plan())
+    interrupted = []
+
+    def begin(rows: DataFrame, replay_id: str) -> None:
+        if cluster.sent and not interrupted:
+            interrupted.append(os.kill(os.getpid(), number))
+            for _ in range(10_000):
+                rows.count()  # until Spark's jobs are cancelled
+        send(rows, replay_id)
+
+    monkeypatch.setattr(job, "send_home", lambda options, plan: begin)
+    words = ["--topic", DEAD, "--out", str(tmp_path / "out"), "--replay", "--all", "--json"]
+    words += ["--checkpoint", str(tmp_path / "done"), "--no-text-keys"]
+    code, out, err = run(*words)
+    assert (code, err.count("\n")) == (ends, 1)
+    assert err.startswith("pulsar-encore: interrupted: ")
+    assert "in 1 batch" in err
+    assert "with the same checkpoint" in err
+    assert json.loads(out)["replayed"] == len(cluster.sent[0])
+    cluster.rows = []
+    assert run(*words)[0] == 0
+    assert [each for sent in cluster.sent for each in sorted(sent)].count(b"5") == 1
+    assert set().union(*cluster.sent) == {b"1", b"2", b"5"}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -152,6 +191,45 @@ def test_letters_that_cannot_be_sent_are_exit_code_1(cluster: Cluster, run: Run)
         (["--topic", DEAD, "--option", "pulsar.client.authParams=token:s3cret"], "takes a secret"),
         (["--topic", DEAD, "--replay", "--since", "soon"], "since must be"),
         (["--topic", DEAD, "--url", "broker"], "--url"),
+        (["--topic", "a b"], "no blanks here"),
+        (["--topic", "a\u00a0b"], "no blanks here"),
+        (["--topic", ""], "topics must be a string that is not blank"),
+        (["--topic", "a,b"], "name each topic by itself"),
+        (["--topic", "a\x00b"], "got 'persistent://public/default/a\\x00b'"),
+        (["--topic", "a", "--subscription", "b/c"], "topics must be a name"),
+        (["--topic", "a", "--subscription", " "], "subscription must be"),
+        (["--topic", "non-persistent://public/default/a"], "is not stored"),
+        (["--topic", DEAD, "--dry-run", "--real-topic", "a b"], "no blanks here"),
+        (["--topic", DEAD, "--dry-run", "--real-topic", "a,b"], "name each topic by itself"),
+        (["--topic", DEAD, "--dry-run", "--real-topic", ""], "real_topics must hold"),
+        (["--topic", DEAD, "--dry-run", "--select-fingerprint", ""], "fingerprints must hold"),
+        (["--topic", DEAD, "--dry-run", "--since", "60000d"], "since must be a time of the years"),
+        (["--topic", DEAD, "--dry-run", "--since", "9" * 30 + "d"], "since must be"),
+        (["--topic", DEAD, "--dry-run", "--since", "1h", "--until", "2h"], "until must be after"),
+        (["--topic", DEAD, "--dry-run", "--since", "2999-01-01"], "since lies in the future"),
+        (["--topic", DEAD, "--replay", "--all", "--replay-id", ""], "replay_id must be"),
+        (["--topic", DEAD, "--replay", "--all", "--replay-id", " "], "replay_id must be"),
+        (["--topic", DEAD, "--replay", "--all", "--replay-id", "r" * 201], "at most 200"),
+        (["--topic", DEAD, "--replay", "--all", "--replay-id", "a\x00b"], "printable"),
+        (["--topic", DEAD, "--replay", "--all", "--replay-id", "a\udcff"], "printable"),
+        (["--topic", DEAD, "--option", "maxRecordsPerPartition=-1"], "maxRecordsPerPartition"),
+        (["--topic", DEAD, "--option", "minPartition=2"], "there is no option 'minPartition'"),
+        (["--topic", DEAD, "--option", "topics=a"], "set by the triage"),
+        (["--topic", DEAD, "--option", "topicsPattern=a.*"], "set by the triage"),
+        (["--topic", DEAD, "--option", "maxEntriesPerTrigger=5"], "leave it out"),
+        (["--topic", DEAD, "--option", "minPartitions=1", "--option", "minPartitions=2"], "twice"),
+        (["--topic", DEAD, "--admin-url", ""], "admin.url"),
+        (["--topic", DEAD, "--chart", "/"], "--chart must name a file"),
+        (["--topic", DEAD, "--chart", "a.pdf"], "ends with '.pdf'"),
+        (["--topic", DEAD, "--chart", "s3a://bucket/a.jpg"], "ends with '.jpg'"),
+        (["--topic", DEAD, "--chart", "/nonexistent/a.png"], "cannot write '/nonexistent/a.png'"),
+        (["--topic", DEAD, "--chart", "a\x00.png"], "--chart"),
+        (["--topic", DEAD, "--chart", "a" * 300 + ".png"], "--chart"),
+        (["--topic", DEAD, "--chart", "/dev"], "is a folder"),
+        (["--topic", DEAD, "--chart", "/dev/null/a.png"], "cannot write"),
+        (["--topic", DEAD, "--out", "/dev/null/a"], "'/dev/null' is no folder"),
+        (["--topic", DEAD, "--out", "file:///dev/null/a"], "'/dev/null' is no folder"),
+        (["--topic", DEAD, "--out", ""], "out must be"),
     ],
 )
 def test_what_is_wrong_is_said_before_spark_starts(
@@ -161,6 +239,8 @@ def test_what_is_wrong_is_said_before_spark_starts(
         raise AssertionError("a session was started")
 
     monkeypatch.setattr("pulsar_encore.cli.spark._session", started)
+    # That of an earlier test is none of this one's.
+    monkeypatch.setattr(SparkSession, "getActiveSession", classmethod(lambda cls: None))
     code, out, err = run(*words)
     assert (code, out) == (2, "")
     assert said in err
@@ -168,17 +248,36 @@ def test_what_is_wrong_is_said_before_spark_starts(
     assert "s3cret" not in err
 
 
-def test_a_chart_that_cannot_be_written_is_said_before_anything_is_read(
+def test_a_file_that_was_looked_at_is_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "old.png").write_bytes(b"old")
+    (tmp_path / "link.png").symlink_to(tmp_path / "target.png")
+    for name in ("old.png", "new.png", "link.png"):
+        check_file(str(tmp_path / name), "--chart")
+    check_folder(str(tmp_path / "a" / "b"), "--out")
+    for elsewhere in ("s3a://bucket/a", "hdfs:/a"):
+        check_folder(elsewhere, "--out")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link.png", "old.png"]
+    assert (tmp_path / "old.png").read_bytes() == b"old"
+
+
+def test_a_path_without_a_scheme_may_be_of_a_cluster(
+    cluster: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--topic", DEAD, "--replay", "--all", "--out", "/dev/null/a", "--no-text-keys"]
+    words += ["--checkpoint", "/dev/null/b"]
+    code, _, err = run(*words)
+    assert (code, "is no folder" in err) == (2, True)
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    assert "is no folder" not in run(*words)[2]
+
+
+def test_a_chart_may_lie_in_the_folder_that_the_triage_makes(
     cluster: Cluster, run: Run, tmp_path: Path
 ) -> None:
-    code, _, err = run("--topic", DEAD, "--chart", tmp_path.as_uri())
-    assert (code, cluster.asked) == (2, [])
-    assert "it is a folder" in err
-    there = tmp_path / "there.png"
-    there.write_bytes(b"an older one")
-    assert run("--topic", DEAD, "--chart", there.as_uri())[0] == 0
-    assert there.read_bytes()[:4] == b"\x89PNG"
-    assert sorted(each.name for each in tmp_path.iterdir() if each.suffix == ".png") == [there.name]
+    out = tmp_path / "out"
+    words = ["--topic", DEAD, "--out", str(out), "--chart", str(out / "a.png")]
+    assert run(*words, "--checkpoint", str(tmp_path / "done"))[0] == 0
+    assert (out / "a.png").is_file()
 
 
 @pytest.mark.parametrize("library", ["pyspark", "matplotlib"])

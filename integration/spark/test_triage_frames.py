@@ -212,7 +212,10 @@ def test_groups_are_chosen(
         {"error_classes": "KeyError"},
         {"error_classes": [" "]},
         {"real_topics": [""]},
+        {"real_topics": ["a,b"]},
         {"since": 20, "until": 10},
+        {"since": -1},
+        {"until": 1e18},
     ],
 )
 def test_a_wrong_choice_names_the_field(given: dict[str, Any]) -> None:

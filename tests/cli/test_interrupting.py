@@ -1,76 +1,109 @@
-"""A job that is interrupted: a sentence and an exit code, whatever it is in the middle of."""
+"""Work that a signal asks to end: it ends, and says so; or it was done all the same."""
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
-from typing import Any
+import time
 
 import pytest
 
-from pulsar_encore.cli.interrupting import interruptible
-from pulsar_encore.errors import ConfigurationError
+from pulsar_encore.cli.interrupting import InterruptedWork, until_interrupted
 
-JOB = """
-import sys, time
-from pulsar_encore.cli.interrupting import interruptible
-def job():
-    print("begun", flush=True)
-    while True:
-        try:
-            time.sleep(60)
-        except BaseException:
-            print("disturbed", flush=True)
-sys.exit(interruptible(job, "interrupted: all is well"))
-"""
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
-@pytest.mark.parametrize(
-    ("signals", "code"),
-    [
-        ([signal.SIGINT], 130),
-        ([signal.SIGTERM], 143),
-        ([signal.SIGINT, signal.SIGINT, signal.SIGTERM], None),
-    ],
-    ids=str,
-)
-def test_an_interrupted_job_is_a_sentence(signals: list[signal.Signals], code: int | None) -> None:
-    running = subprocess.Popen(
-        [sys.executable, "-c", JOB], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert running.stdout is not None
-    assert running.stdout.readline() == "begun\n"
-    for each in signals:
-        os.kill(running.pid, each)
-    out, err = running.communicate(timeout=60)
-    assert out == ""
-    assert err == "pulsar-encore: interrupted: all is well\n"
-    assert running.returncode in ({code} if code else {130, 143})
+def nothing() -> None:
+    raise AssertionError("it was asked to end")
 
 
-def test_what_a_job_gives_or_raises_is_the_callers() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    assert interruptible(lambda: 7, "") == 7
-
-    def refuse() -> int:
-        raise ConfigurationError("no")
-
-    with pytest.raises(ConfigurationError, match="no"):
-        interruptible(refuse, "")
-    assert signal.getsignal(signal.SIGINT) is before
+def handlers() -> list[object]:
+    return [signal.getsignal(each) for each in SIGNALS]
 
 
-def test_on_a_thread_signals_are_somebody_elses() -> None:
-    seen: list[Any] = []
+def test_work_that_is_not_interrupted_gives_its_result_or_error() -> None:
+    before = handlers()
+    assert until_interrupted(lambda: 5, nothing) == 5
+    with pytest.raises(KeyError):
+        until_interrupted(lambda: {}["a"], nothing)
+    assert handlers() == before
 
-    def main() -> None:
-        job = threading.current_thread
-        seen.append(interruptible(lambda: seen.append(job()) or 3, ""))
 
-    thread = threading.Thread(target=main)
+@pytest.mark.parametrize("number", SIGNALS)
+def test_interrupted_work_is_asked_and_ends(
+    number: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, asked = handlers(), threading.Event()
+
+    def work() -> None:
+        os.kill(os.getpid(), number)
+        assert asked.wait(10)
+        logging.error("a call was cut off")
+        sys.stderr.write("a call was cut off\n")
+        raise RuntimeError("a call was cut off")
+
+    with pytest.raises(InterruptedWork) as said:
+        until_interrupted(work, asked.set)
+    assert said.value.number == number
+    assert handlers() == before
+    assert "cut off" not in capsys.readouterr().err
+    assert not logging.root.manager.disable
+
+
+def test_what_was_done_all_the_same_is_done() -> None:
+    asked = threading.Event()
+
+    def work() -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert asked.wait(10)
+        return 5
+
+    assert until_interrupted(work, asked.set) == 5
+
+
+def test_it_is_asked_again_though_asking_fails() -> None:
+    asked = threading.Semaphore(0)
+
+    def ask() -> None:
+        asked.release()
+        raise ConnectionError("gone")
+
+    def work() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert asked.acquire(timeout=10)
+        assert asked.acquire(timeout=10)
+        raise RuntimeError("it ends")
+
+    with pytest.raises(InterruptedWork):
+        until_interrupted(work, ask)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_work_that_does_not_end_is_left_alone(twice: bool) -> None:
+    free = threading.Event()
+
+    def work() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        free.wait(60)
+
+    def ask() -> None:
+        if twice:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    began = time.monotonic()
+    waits = {"grace_s": 30.0, "soon_s": 0.01} if twice else {"grace_s": 0.01}
+    with pytest.raises(InterruptedWork):
+        until_interrupted(work, ask, **waits)
+    free.set()
+    assert time.monotonic() - began < 20
+
+
+def test_beside_the_main_thread_it_is_just_done() -> None:
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(until_interrupted(lambda: 5, nothing)))
     thread.start()
-    thread.join()
-    assert seen == [thread, 3]
+    thread.join(10)
+    assert found == [5]

@@ -13,7 +13,13 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 
-from pulsar_encore.spark.triage import HourGroup, TriageReport, report_json, report_text
+from pulsar_encore.spark.triage import (
+    HourGroup,
+    TriageReport,
+    halted_text,
+    report_json,
+    report_text,
+)
 from pulsar_encore.spark.triage.chart import chart_png
 from pulsar_encore.spark.triage.tally import Tally
 
@@ -109,6 +115,27 @@ def test_what_was_done_is_said() -> None:
     assert "also what earlier runs took" in report_text(done)
     nothing = report(out="o")
     assert "nothing new since the last run" in report_text(nothing)
+
+
+def test_what_was_done_before_an_interruption_is_a_sentence() -> None:
+    given = report(
+        group("a", 7), replay_id="r1", duplicates=1, replayed=5, batches=2, out="o", run="x"
+    )
+    assert halted_text(given, checkpoint=True) == (
+        "8 letters were stored in 2 batches, 5 of them sent home (replay r1); nothing is lost: run "
+        "it again with the same checkpoint, which may send some letters of the one that was cut "
+        "off a second time"
+    )
+    given.replay_id, given.batches = None, 1
+    assert halted_text(given, checkpoint=True) == (
+        "8 letters were stored in 1 batch; nothing is lost: run it again with the same checkpoint"
+    )
+    given.batches = 0
+    assert halted_text(given, checkpoint=True).startswith("no batch was finished; nothing is lost")
+    assert "what is in o under run=x is not whole" in halted_text(given, checkpoint=False)
+    for begun in (report(), None):
+        assert "nothing was sent or stored" in halted_text(begun, checkpoint=False)
+    assert "the same checkpoint" in halted_text(None, checkpoint=True)
 
 
 def test_a_choice_that_fits_nothing_is_told_what_there_is() -> None:

@@ -11,6 +11,7 @@ NOTHING_THERE: Final = 3
 INTERRUPTED: Final = 130  # as shells say it of SIGINT
 TERMINATED: Final = 143  # of SIGTERM
 CLOSED_PIPE: Final = 141  # and of SIGPIPE
+TERMINATED: Final = 143  # and of SIGTERM
 WRONG: Final = 2
 
 

@@ -1,98 +1,138 @@
-"""A Spark job that a person or an operator ends: one sentence, and no JVM stays behind.
+"""Work that Ctrl-C or SIGTERM asks to end, and that is not cut off in the middle.
 
-Owns `interruptible`. PySpark itself answers Ctrl-C by calling Java from inside of the call to Java
-that was interrupted, and what is under way is told by everybody in a thousand lines. Here the job
-runs on a thread, the main one waits for signals, and after one of them Java is told to be silent
-before it is ended. What that does to a batch is what a crash does: the next run repeats it.
+Owns `until_interrupted`. A handler that raises would do so anywhere, in a library's call to another
+process too; so the work has a thread of its own, and the main thread waits for it and for signals.
+A second signal shortens the wait: no work can hold a terminal for ever.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable
-from typing import Any, Final, NoReturn
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import Final, TypeVar
 
-from .exit_codes import INTERRUPTED, TERMINATED
+T = TypeVar("T")
 
-_CODES: Final = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
-_LOOK_S: Final = 0.2
-_END_S: Final = 10.0  # for a JVM to tidy up; then it is killed
+GRACE_S: Final = 30.0
+"""For work that was asked to end; Spark starts within 10 s, and stops within 3."""
+SOON_S: Final = 3.0
+"""The same, once it was asked twice."""
+_ASK_S: Final = 0.5  # so often: what was asked may have begun something new before it saw that
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-def interruptible(job: Callable[[], int], says: str) -> int:
-    """Run a job on a thread; what it raises is raised here.
+class InterruptedWork(Exception):
+    """A signal came before the work was done.
 
     Args:
-        job: Gives the exit code.
-        says: What is to be known when it is interrupted, in a sentence.
+        number: Of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+def until_interrupted(
+    work: Callable[[], T],
+    ask: Callable[[], None],
+    *,
+    grace_s: float = GRACE_S,
+    soon_s: float = SOON_S,
+) -> T:
+    """Do work in a thread, and ask it to end at SIGINT or SIGTERM.
+
+    From another than the main thread, where no handler can be set, the work is just done.
+
+    Args:
+        work: Ends soon when it was asked to, in whatever way; what it raises then is not raised
+            here, as that comes of being asked. Work that was done all the same is done.
+        ask: Asks it, from another thread, and again until the work has ended. What it raises is
+            not heard: what it would ask may be gone.
+        grace_s: How long the work may go on then; later it is left alone in its thread, which does
+            not keep the process.
+        soon_s: How long after a second signal.
+
+    Raises:
+        InterruptedWork: It was interrupted.
     """
     if threading.current_thread() is not threading.main_thread():
-        return job()  # signals come to the main thread: they are not this call's matter
-    ended = threading.Event()
-    signals: list[int] = []
-    outcome: dict[str, Any] = {}
+        return work()
+    outcome: Future[T] = Future()
+    events: SimpleQueue[int | None] = SimpleQueue()  # a handler may put into it at any moment
 
-    def work() -> None:
+    def perform() -> None:
         try:
-            outcome["code"] = job()
-        except BaseException as error:
-            outcome["error"] = error
+            outcome.set_result(work())
+        except BaseException as error:  # the main thread's to raise
+            outcome.set_exception(error)
         finally:
-            ended.set()
+            events.put(None)
 
-    def interrupted(number: int, frame: object) -> None:
-        signals.append(number)  # nothing more: the lock of an Event may be this thread's just now
+    def arrived(number: int, frame: FrameType | None) -> None:
+        events.put(number)
 
-    before = {number: signal.signal(number, interrupted) for number in _CODES}
+    before = {number: signal.signal(number, arrived) for number in _SIGNALS}
     try:
-        threading.Thread(target=work, name="pulsar-encore-job", daemon=True).start()
-        while not (ended.wait(_LOOK_S) or signals):
-            pass
-        if signals and not ended.is_set():
-            _end(_CODES[signal.Signals(signals[0])], says)
+        threading.Thread(target=perform, name="work", daemon=True).start()
+        number = events.get()
+        if number is None:
+            return outcome.result()
+        _wait(events, ask, grace_s, soon_s)
+        if outcome.done() and outcome.exception() is None:
+            return outcome.result()
+        raise InterruptedWork(number)
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if "error" in outcome:
-        raise outcome["error"]
-    code: int = outcome["code"]
-    return code
+        for each, handler in before.items():
+            # None is a handler that was not set in Python.
+            signal.signal(each, signal.SIG_DFL if handler is None else handler)
 
 
-def _end(code: int, says: str) -> NoReturn:
-    """Say it, end Java, and end: the thread cannot be, as it waits for Java."""
-    sys.stdout.flush()
-    sys.stderr.write(f"pulsar-encore: {says}\n")
-    sys.stderr.flush()
-    for number in _CODES:
-        signal.signal(number, lambda *_: os._exit(code))  # once more: at once
+def _wait(
+    events: SimpleQueue[int | None], ask: Callable[[], None], grace_s: float, soon_s: float
+) -> None:
+    """Until the work has ended, or its time has."""
+    over = threading.Event()
+
+    def asking() -> None:
+        while not over.is_set():
+            try:
+                ask()
+            except Exception:
+                pass
+            over.wait(_ASK_S)
+
+    deadline = time.monotonic() + grace_s
+    with _silence():
+        threading.Thread(target=asking, name="asking", daemon=True).start()
+        try:
+            while (left := deadline - time.monotonic()) > 0:
+                if events.get(timeout=left) is None:
+                    return
+                deadline = min(deadline, time.monotonic() + soon_s)
+        except Empty:
+            pass
+        finally:
+            over.set()
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """What libraries log and print of calls that were cut off is nothing that failed."""
+    before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    _end_java()
-    os._exit(code)
-
-
-def _end_java() -> None:
-    """The JVM that PySpark started; where spark-submit did, that ends when this process has."""
-    context: Any = getattr(sys.modules.get("pyspark.core.context"), "SparkContext", None)
-    gateway: Any = getattr(context, "_gateway", None)
-    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
-    if gateway is None:
-        return
-    with contextlib.suppress(Exception):  # it may be ending already
-        java = gateway.jvm.java
-        java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
-    if process is None:
-        return
-    process.terminate()
     try:
-        process.wait(_END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
+        with Path(os.devnull).open("w") as nothing, redirect_stderr(nothing):
+            yield
+    finally:
+        logging.disable(before)

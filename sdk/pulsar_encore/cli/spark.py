@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import time
 from collections.abc import Mapping
 from json import dumps as to_json
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -20,14 +22,14 @@ from cyclopts import App, Parameter
 from ..deadletters import NoLettersError, printable
 from ..errors import ConfigurationError
 from .dlq import moment
-from .exit_codes import WRONG
-from .interrupting import interruptible
+from .exit_codes import INTERRUPTED, TERMINATED, WRONG
+from .interrupting import InterruptedWork, until_interrupted
 from .login import DEFAULT_URL, NOBODY, Access, Login, Url, access
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ..spark.triage import GroupSelection, TriageReport
+    from ..spark.triage import Halt, Plan, TriageReport
 
 app: App = App(name="spark", help="Jobs on PySpark: the triage of dead letters.")
 
@@ -35,6 +37,10 @@ CONSOLE: Final = "console"
 _CURSOR: Final = "encore-triage"
 _LIBRARIES: Final = ("pyspark", "pyarrow", "matplotlib", "fastavro", "httpx")
 _OF_SPARK: Final = ("pyspark.", "py4j.")  # modules of errors
+_CONFIGURED: Final = (
+    *("SPARK_HOME", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR"),
+    "PYSPARK_GATEWAY_PORT",  # spark-submit
+)
 _MOST_ERROR: Final = 2000
 
 Several = Annotated[list[str] | None, Parameter(negative="")]
@@ -123,10 +129,18 @@ def triage(
         raise ConfigurationError(
             "these options choose what is sent home: add --replay, or --dry-run to count"
         )
+    if selection["since"] is not None and selection["since"] > time.time():
+        raise ConfigurationError("since lies in the future: nothing died there")
     options = {**_given(option or ()), **source_options(to, login, admin_url)}
-    if chart is not None and not chart.strip():
-        raise ConfigurationError("--chart must name a file, a path or a URL of Spark's")
-    interrupted = _interrupted(checkpoint, replay=replay, dry_run=dry_run)
+    if chart is not None:
+        _check_chart(chart)
+    for each in (*(topic or ()), *(real_topic or ())):
+        # Pulsar takes such names, and Python can name them; here two names in one are likelier.
+        if any(blank.isspace() for blank in each.strip()):
+            raise ConfigurationError(
+                f"a topic's name has no blanks here, got '{printable(each, 100)}': give each topic "
+                "an option of its own"
+            )
     try:
         return _triage(
             topic or (),
@@ -166,9 +180,9 @@ def _interrupted(checkpoint: str | None, *, replay: bool, dry_run: bool) -> str:
 class _Outcome:
     """How a report is said."""
 
-    def __init__(self, *, json: bool, chart: str | None, look: bool, interrupted: str) -> None:
-        self.interrupted = interrupted
-        self._json = json
+    def __init__(self, *, json: bool, chart: str | None, look: bool) -> None:
+        self.json = json
+        self.printed = False
         self.chart = chart
         self._look = look
 
@@ -179,21 +193,26 @@ class _Outcome:
             NoLettersError: A look found none.
             ConfigurationError: The chart cannot be written.
         """
-        from ..spark.triage import report_json, report_text
-
-        sys.stdout.write(report_json(report) if self._json else report_text(report))
-        sys.stdout.flush()
+        self.print(report)
         if self.chart is not None:
             from ..spark.triage.chart import chart_png
             from ..spark.triage.storing import write_file
 
             names = ", ".join(each.rpartition("/")[2] for each in report.topics)
             write_file(spark, self.chart, chart_png(report.groups, title=names))
-            if not self._json:
+            if not self.json:
                 sys.stdout.write(f"drawn in {printable(self.chart)}\n")
         if self._look and not report.letters:
             raise NoLettersError("there are no letters: check the names of the topics")
         return 1 if report.refused else 0
+
+    def print(self, report: TriageReport) -> None:
+        """As a table, or as JSON."""
+        from ..spark.triage import report_json, report_text
+
+        self.printed = True
+        sys.stdout.write(report_json(report) if self.json else report_text(report))
+        sys.stdout.flush()
 
 
 def _triage(
@@ -208,37 +227,41 @@ def _triage(
         importlib.import_module("matplotlib")  # what is missing is said before anything runs
     from pyspark.sql import SparkSession
 
-    from ..spark.triage import GroupSelection, plan_of
-    from ..spark.triage.storing import check_file
+    from ..spark.triage import GroupSelection, Halt, check_options, halted_text, plan_of
+    from ..spark.triage.storing import check_file, check_folder
 
     replay = None if selection is None else GroupSelection(**selection)
-    plan_of(topics, replay=replay, **given)  # what is wrong is said before Spark starts
-    if outcome.chart is not None:
-        check_file(outcome.chart)
-    existing: SparkSession | None = SparkSession.getActiveSession()
+    plan = plan_of(topics, replay=replay, **given)  # what is wrong is said before Spark starts
+    check_options(plan, options, given["cursor"])
+    if outcome.chart is not None and not _comes_with(plan, outcome.chart):
+        check_file(outcome.chart, "--chart")
+    for name in ("out", "checkpoint"):
+        if given[name] is not None and not plan.dry_run and _is_local(given[name], master):
+            check_folder(given[name], f"--{name}")
+    existing = SparkSession.getActiveSession()
+    halt = Halt()
+    arguments = {**given, "topics": topics, "options": options, "replay": replay, "halt": halt}
+    try:
+        return until_interrupted(lambda: _work(existing, master, outcome, arguments), halt.ask)
+    except InterruptedWork as interrupted:
+        said = halted_text(halt.report, checkpoint=plan.streaming)
+        sys.stderr.write(f"pulsar-encore: interrupted: {said}\n")
+        if outcome.json and halt.report is not None and not outcome.printed:
+            outcome.print(halt.report)
+        return TERMINATED if interrupted.number == signal.SIGTERM else INTERRUPTED
 
-    def run() -> int:
-        return _on_spark(existing, topics, options, outcome, replay, master, given)
 
-    return run() if existing is not None else interruptible(run, outcome.interrupted)
-
-
-def _on_spark(
-    existing: SparkSession | None,
-    topics: Any,
-    options: Mapping[str, str],
-    outcome: _Outcome,
-    replay: GroupSelection | None,
-    master: str | None,
-    given: Mapping[str, Any],
+def _work(
+    existing: SparkSession | None, master: str | None, outcome: _Outcome, arguments: Any
 ) -> int:
+    """All that needs Spark, which is stopped at the end where it was started here."""
     from ..spark.triage import triage
-    from ..spark.triage.storing import check_remote_file
 
+    halt: Halt = arguments["halt"]
     try:
         spark = existing or _session(master)
     except Exception as error:
-        if not type(error).__module__.startswith(_OF_SPARK):
+        if not type(error).__module__.startswith(_OF_SPARK) or halt.asked:
             raise
         sys.stderr.write(
             f"pulsar-encore: Spark did not start: {said_by(error)} It needs Java 17 or later: "
@@ -246,18 +269,48 @@ def _on_spark(
         )
         return WRONG
     try:
-        if outcome.chart is not None:
-            check_remote_file(spark, outcome.chart)
-        report = triage(spark, topics, options, replay=replay, **given)
-        return outcome.say(spark, report)
+        return outcome.say(spark, triage(spark, **arguments))
     except Exception as error:
-        if not type(error).__module__.startswith(_OF_SPARK):
+        if not type(error).__module__.startswith(_OF_SPARK) or halt.asked:
             raise
         sys.stderr.write(f"pulsar-encore: {said_by(error)}\n")
         return WRONG
     finally:
         if existing is None:
             spark.stop()
+
+
+def _check_chart(path: str) -> None:
+    """That it is a name for a picture; whether it can be written is seen later."""
+    name = path.rstrip().rpartition("/")[2]
+    if not name or name in (".", ".."):
+        raise ConfigurationError("--chart must name a file, a path or a URL of Spark's")
+    suffix = os.path.splitext(name)[1].lower()
+    if suffix not in ("", ".png"):
+        raise ConfigurationError(
+            f"--chart is drawn as a PNG, and {printable(path, 200)!r} ends with {suffix!r}: name a "
+            "file that ends with .png"
+        )
+
+
+def _comes_with(plan: Plan, chart: str) -> bool:
+    """Whether the chart's folder is not there yet, and the triage makes it: for the Parquet."""
+    if plan.out is None or plan.dry_run or "://" in chart:
+        return False
+    made = os.path.realpath(plan.out.removeprefix("file://"))
+    folder = os.path.dirname(os.path.realpath(chart))
+    return folder == made and not os.path.exists(folder)
+
+
+def _is_local(path: str, master: str | None) -> bool:
+    """Whether Spark means a folder of this machine for sure.
+
+    A path without a scheme may be one of HDFS, where a configuration says so.
+    """
+    if path.startswith("file:"):
+        return True
+    cluster = master is not None and not master.startswith("local")
+    return not (cluster or any(name in os.environ for name in _CONFIGURED))
 
 
 def source_options(to: Access, login: Login, admin_url: str | None = None) -> dict[str, str]:
@@ -269,7 +322,7 @@ def source_options(to: Access, login: Login, admin_url: str | None = None) -> di
         admin_url: Of the web service.
     """
     options = {"service.url": to.url}
-    if admin_url:
+    if admin_url is not None:
         options["admin.url"] = admin_url
     client = "pulsar.client."
     certificate = login.tls_certificate_file
@@ -296,7 +349,7 @@ def source_options(to: Access, login: Login, admin_url: str | None = None) -> di
 
 
 def _given(pairs: Any) -> dict[str, str]:
-    given = {}
+    given: dict[str, str] = {}
     for each in pairs:
         name, equals, value = each.partition("=")
         if not name or not equals:
@@ -306,6 +359,8 @@ def _given(pairs: Any) -> dict[str, str]:
                 f"--option {printable(name, 50)}: no option takes a secret; name a file with "
                 "--token-file or --basic-file, or set PULSAR_TOKEN"
             )
+        if name.lower() in map(str.lower, given):
+            raise ConfigurationError(f"--option {printable(name, 50)} was given twice")
         given[name] = value
     return given
 

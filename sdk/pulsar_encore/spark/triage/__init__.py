@@ -4,19 +4,34 @@
 draws what it found.
 """
 
-from .job import CURSOR, Plan, dead_topics, plan_of, read_letters, send_home, triage, triage_letters
+from .halting import Halt, HaltedError
+from .job import (
+    CURSOR,
+    Plan,
+    check_options,
+    dead_topics,
+    plan_of,
+    read_letters,
+    send_home,
+    triage,
+    triage_letters,
+)
 from .report import TriageReport
 from .routing import GroupSelection
-from .summary import report_json, report_text
+from .summary import halted_text, report_json, report_text
 from .tally import HourGroup
 
 __all__ = [
     "CURSOR",
     "GroupSelection",
+    "Halt",
+    "HaltedError",
     "HourGroup",
     "Plan",
     "TriageReport",
+    "check_options",
     "dead_topics",
+    "halted_text",
     "plan_of",
     "read_letters",
     "report_json",

@@ -22,10 +22,23 @@ from ...deadletters.replay import checked_replay_id
 from ...errors import ConfigurationError
 from ...options.checks import boolean, text, topic_name
 from ...topic_names import dead_topic_of_one, full_name
+from ..options import read_options
+from ..sink.options import sink_options
 from ..source import PulsarDataSource
 from .grouping import PREFIX, HourOf, check_columns, column, grouped, largest
+from .halting import Halt
 from .report import TriageReport
-from .routing import DUPLICATE, KEPT, REFUSED, REPLAY, ROUTE, WHY, GroupSelection, routed
+from .routing import (
+    DUPLICATE,
+    KEPT,
+    REFUSED,
+    REPLAY,
+    ROUTE,
+    WHY,
+    GroupSelection,
+    check_topic,
+    routed,
+)
 from .storing import store
 from .tally import Tally
 
@@ -139,7 +152,8 @@ def dead_topics(topics: Iterable[str], subscription: str | None = None) -> tuple
         subscription: Whose dead letters; they are on `<topic>-<subscription>-DLQ`.
 
     Raises:
-        ConfigurationError: There is none, or one is no name of a topic.
+        ConfigurationError: There is none, one is no name of a topic or none that the source can be
+            told, or it is not persistent.
     """
     if isinstance(topics, str):
         raise ConfigurationError("topics must be a list of names, got a str")
@@ -149,6 +163,10 @@ def dead_topics(topics: Iterable[str], subscription: str | None = None) -> tuple
     if subscription is not None:
         name = text(subscription, "subscription")
         names = [dead_topic_of_one(each, name) for each in names]
+    for each in names:
+        check_topic(each, "topics")
+        if each.startswith("non-persistent://"):
+            raise ConfigurationError(f"{each} is not stored: there are no letters on it to read")
     return tuple(dict.fromkeys(names))
 
 
@@ -174,12 +192,21 @@ def read_letters(
     Raises:
         ConfigurationError: An option is one that a triage sets itself.
     """
-    for name in options:
-        if name.lower() in _OWN:
-            raise ConfigurationError(f"the option {name} is set by the triage: leave it out")
+    given = _read_settings(topics, options, cursor=cursor, streaming=streaming)
     # By itself Spark finds sources with the interpreter of the environment, which spark-submit's
     # configuration does not name.
     spark.dataSource.register(LetterSource)
+    reader: Any = spark.readStream if streaming else spark.read
+    letters: DataFrame = reader.format(FORMAT).options(**given).load()
+    return letters
+
+
+def _read_settings(
+    topics: Iterable[str], options: Mapping[str, str], *, cursor: str | None, streaming: bool
+) -> dict[str, str]:
+    for name in options:
+        if name.lower() in _OWN:
+            raise ConfigurationError(f"the option {name} is set by the triage: leave it out")
     own = {
         "topics": ",".join(topics),
         "view": "dlq",
@@ -192,14 +219,12 @@ def read_letters(
         own[_WAITS] = "true"  # nobody has died yet: that is no error, and an empty report says it
     if streaming and cursor is not None:
         own["subscription"] = cursor
-    reader: Any = spark.readStream if streaming else spark.read
     mine = {
         name: value
         for name, value in options.items()
         if not name.lower().startswith(_OF_THE_PRODUCER)
     }
-    letters: DataFrame = reader.format(FORMAT).options(**{**mine, **own}).load()
-    return letters
+    return {**mine, **own}
 
 
 def send_home(options: Mapping[str, str], plan: Plan) -> Send:
@@ -213,6 +238,18 @@ def send_home(options: Mapping[str, str], plan: Plan) -> Send:
         ConfigurationError: What is read with keys would be sent home in clear, or what is sealed as
             if it were not.
     """
+    mine = _send_settings(options, plan)
+
+    def send(letters: DataFrame, replay_id: str) -> None:
+        if plan.text_keys is None:  # then there are none
+            letters = letters.drop(f"{PREFIX}key")
+        writer = letters.write.format(FORMAT).mode("append").options(**mine)
+        writer.option("replayId", replay_id).save()
+
+    return send
+
+
+def _send_settings(options: Mapping[str, str], plan: Plan) -> dict[str, str]:
     if plan.replay is not None:
         _check_secrets({name.lower(): value for name, value in options.items()})
     mine = {
@@ -225,14 +262,26 @@ def send_home(options: Mapping[str, str], plan: Plan) -> Send:
         mine["textKeys"] = str(plan.text_keys).lower()
     if plan.replay is not None and plan.replay.real_topics:
         mine["realTopics"] = ",".join(sorted(plan.replay.real_topics))
+    return mine
 
-    def send(letters: DataFrame, replay_id: str) -> None:
-        if plan.text_keys is None:  # then there are none
-            letters = letters.drop(f"{PREFIX}key")
-        writer = letters.write.format(FORMAT).mode("append").options(**mine)
-        writer.option("replayId", replay_id).save()
 
-    return send
+def check_options(plan: Plan, options: Mapping[str, str], cursor: str | None = None) -> None:
+    """The checks of the source and the sink, which are theirs again once Spark runs them.
+
+    Args:
+        plan: What to do with the letters.
+        options: As `triage` takes them.
+        cursor: The durable subscription, where the plan has a checkpoint.
+
+    Raises:
+        ConfigurationError: One is unknown or wrong, or two do not go together.
+    """
+    reading = _read_settings(plan.topics, options, cursor=cursor, streaming=plan.streaming)
+    read_options(reading, streaming=plan.streaming)
+    if plan.replay is not None:
+        replay_id = checked_replay_id(plan.replay_id)
+        sending = {**_send_settings(options, plan), "replayId": replay_id}
+        sink_options(sending, streaming=False)
 
 
 def _check_secrets(options: Mapping[str, str]) -> None:
@@ -263,6 +312,7 @@ def triage(
     replay_id: str | None = None,
     text_keys: bool | None = None,
     hour_of: HourOf = "last",
+    halt: Halt | None = None,
 ) -> TriageReport:
     """Group the letters of dead-letter topics, store them, and send chosen groups home.
 
@@ -292,9 +342,11 @@ def triage(
             be said once letters with keys are sent home, as their column is bytes for both.
         hour_of: Whether a letter counts in the hour of its last failure ("last") or of its first
             ("first").
+        halt: Ends it early, when another thread asks.
 
     Raises:
         ConfigurationError: An argument is wrong; nothing was connected.
+        HaltedError: It was asked to end; also an error of Spark's is, whose jobs were cancelled.
         pyspark.errors.PySparkException: Reading, storing or sending failed; with a checkpoint the
             next run goes on where this one was.
     """
@@ -311,7 +363,7 @@ def triage(
         hour_of=hour_of,
     )
     letters = read_letters(spark, plan.topics, options, cursor=cursor, streaming=plan.streaming)
-    return triage_letters(letters, plan, send_home(options, plan))
+    return triage_letters(letters, plan, send_home(options, plan), halt)
 
 
 def plan_of(
@@ -346,7 +398,9 @@ def plan_of(
     )
 
 
-def triage_letters(letters: DataFrame, plan: Plan, send: Send) -> TriageReport:
+def triage_letters(
+    letters: DataFrame, plan: Plan, send: Send, halt: Halt | None = None
+) -> TriageReport:
     """`triage` of letters that are read already.
 
     Args:
@@ -354,9 +408,11 @@ def triage_letters(letters: DataFrame, plan: Plan, send: Send) -> TriageReport:
             checkpoint and is no dry run.
         plan: What to do.
         send: Sends rows home, and returns when they are persisted (`send_home`).
+        halt: Ends it early, when another thread asks.
 
     Raises:
         ConfigurationError: A column is missing, or they are a stream and should not be.
+        HaltedError: It was asked to end.
     """
     check_columns(letters)
     if letters.isStreaming != plan.streaming:
@@ -369,13 +425,17 @@ def triage_letters(letters: DataFrame, plan: Plan, send: Send) -> TriageReport:
         dry_run=plan.dry_run,
         replay_id=None if plan.replay is None else checked_replay_id(plan.replay_id),
     )
-    job = _Job(plan, send, report)
-    if plan.streaming:
-        _run(letters, job, str(plan.checkpoint))
-    else:
-        report.run = str(uuid.uuid4())
-        job.take(letters, 0)
-    report.groups = job.tally.result()
+    halt = halt or Halt()
+    halt.begin(letters.sparkSession, report)
+    job = _Job(plan, send, report, halt)
+    try:
+        if plan.streaming:
+            _run(letters, job, str(plan.checkpoint))
+        else:
+            report.run = str(uuid.uuid4())
+            job.take(letters, 0)
+    finally:
+        report.groups = job.tally.result()
     return report
 
 
@@ -416,15 +476,17 @@ def _tasks(letters: DataFrame) -> int:
 class _Job:
     """What is done with each batch, and the sums."""
 
-    def __init__(self, plan: Plan, send: Send, report: TriageReport) -> None:
+    def __init__(self, plan: Plan, send: Send, report: TriageReport, halt: Halt) -> None:
         self.plan = plan
         self.report = report
+        self._halt = halt
         self.tally = Tally(plan.most_groups)
         self._send = send
 
     def take(self, letters: DataFrame, batch: int) -> None:
         """Store and send one batch, then count it."""
         plan, report = self.plan, self.report
+        self._halt.check()
         marked = routed(letters, plan.replay, plan.hour_of, text_keys=plan.text_keys)
         rows = marked.coalesce(_tasks(letters)).persist()
         try:
@@ -440,11 +502,13 @@ class _Job:
                     "that were sent as text and as bytes look the same here: say text_keys=True "
                     "(--text-keys, as of most clients) or False (--no-text-keys, Java's keyBytes)"
                 )
+            self._halt.check()
             groups = grouped(rows.where(f.col(ROUTE) != DUPLICATE), plan.hour_of)
             if report.out is not None:
                 store(rows, report.out, "letters", report.run, batch, [ROUTE])
                 store(groups, report.out, "groups", report.run, batch, [])
             listed = largest(groups, self.tally.most)
+            self._halt.check()  # the last time: what is sent is counted, and remembered
             if chosen and not plan.dry_run:
                 assert report.replay_id is not None
                 self._send(rows.where(f.col(ROUTE) == REPLAY).drop(ROUTE, WHY), report.replay_id)

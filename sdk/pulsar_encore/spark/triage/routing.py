@@ -15,8 +15,9 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from ...deadletters import Selection
+from ...deadletters import Selection, printable
 from ...errors import ConfigurationError
+from ...options.checks import topic_name
 from .grouping import (
     HOUR_MS,
     HourOf,
@@ -51,6 +52,32 @@ NOT_NAMED: Final = (
     "published the message may have written that: choose the topic by its name to send letters "
     "there (real_topics, --real-topic)"
 )
+
+
+_LAST_S: Final = 253_402_300_800  # the year 10000, which no datetime and no broker's clock knows
+
+
+def check_topic(topic: str, name: str) -> None:
+    """That a topic's full name can be an option of the source, where a comma ends a name.
+
+    Args:
+        topic: Its full name. Pulsar itself takes any.
+        name: Of what is checked.
+
+    Raises:
+        ConfigurationError: It has a comma, is of several lines, or ends or begins with a blank.
+    """
+    topic_name(topic, name)
+    last = topic.rpartition("/")[2]
+    if "," in topic or not last.strip() or last != last.strip() or not _one_line(topic):
+        raise ConfigurationError(
+            f"{name} must be names without commas, control characters, and blanks around them, got "
+            f"'{printable(topic, 100)}': name each topic by itself"
+        )
+
+
+def _one_line(text: str) -> bool:
+    return not any(each < " " or "\x7f" <= each <= "\x9f" for each in text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +122,12 @@ class GroupSelection:
                 raise ConfigurationError(
                     f"error_classes must hold strings that are not blank, got {each!r}"
                 )
+        for topic in like.real_topics:
+            check_topic(topic, "real_topics")
+        for name, value in (("since", like.since), ("until", like.until)):
+            assert not isinstance(value, datetime)
+            if value is not None and not 0 <= value < _LAST_S:
+                raise ConfigurationError(f"{name} must be a time of the years 1970 to 9999")
         put = object.__setattr__
         put(self, "fingerprints", like.fingerprints)
         put(self, "error_classes", listed)

@@ -1,6 +1,7 @@
 """Where a triage leaves what it found, on any file system that Spark knows.
 
-Owns the layout below the output folder, and writing a single file. A batch's folder is written as
+Owns the layout below the output folder, writing a single file, and whether a path of this machine
+can be written. A batch's folder is written as
 a whole and in place of an earlier try, so a batch that is run again is there once::
 
     letters/run=<run>/batch=<n>/route=replay|refused|kept|duplicate/*.parquet
@@ -9,8 +10,8 @@ a whole and in place of an earlier try, so a batch that is run again is there on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -39,41 +40,61 @@ def store(rows: DataFrame, out: str, kind: str, run: str, batch: int, by: Iterab
     )
 
 
-def check_file(path: str) -> None:
-    """That a file can be written, before anything is done that it is to show.
+def check_file(path: str, name: str) -> None:
+    """That a file of this machine can be written; it is as it was.
+
+    Args:
+        path: Of a file. One with a scheme is not looked at.
+        name: Of the option.
 
     Raises:
-        ConfigurationError: It cannot. Of a path with a scheme, that is seen by `check_remote_file`.
+        ConfigurationError: It cannot.
     """
     if "://" in path:
         return
-    where = Path(path)
     try:
-        new = not where.exists()
-        with where.open("ab"):
-            pass
-        if new:
-            where.unlink()
+        real = os.path.realpath(path)  # the file that a link is of may be missing
+        if os.path.isdir(real):
+            raise ConfigurationError(f"{name}: {path!r} is a folder: name a file in it")
+        if os.path.isfile(real):
+            os.close(os.open(real, os.O_WRONLY))
+        elif not os.path.exists(real):  # neither a device nor a pipe
+            os.close(os.open(real, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            os.unlink(real)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigurationError(f"cannot write {path!r}: {reason}") from error
+        raise _cannot(path, name, error) from error
 
 
-def check_remote_file(spark: SparkSession, path: str) -> None:
-    """The same of a path with a scheme.
+def check_folder(path: str, name: str) -> None:
+    """That a folder of this machine can be written in, or made; nothing is made.
+
+    Args:
+        path: Of a folder, or a URL with `file:`. Others are not looked at.
+        name: Of the option.
 
     Raises:
-        ConfigurationError: It cannot be written.
+        ConfigurationError: It cannot.
     """
-    if "://" not in path:
-        return
-    with _through_spark(spark, path) as (files, where):
-        if files.exists(where):
-            if files.getFileStatus(where).isDirectory():
-                raise ConfigurationError(f"cannot write {path!r}: it is a folder")
-        else:
-            files.create(where, True).close()
-            files.delete(where, False)
+    scheme, colon, rest = path.partition(":")
+    if colon and "/" not in scheme:
+        if scheme != "file":
+            return
+        path = "/" + rest.lstrip("/")
+    try:
+        there = os.path.realpath(path)
+        while not os.path.lexists(there) and there != os.path.dirname(there):
+            there = os.path.dirname(there)
+        if not os.path.isdir(there):
+            raise ConfigurationError(f"{name}: cannot write in {path!r}: {there!r} is no folder")
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise ConfigurationError(f"{name}: cannot write in {path!r}: {there!r} is read-only")
+    except (OSError, ValueError) as error:
+        raise _cannot(path, name, error) from error
+
+
+def _cannot(path: str, name: str, error: Exception) -> ConfigurationError:
+    why = getattr(error, "strerror", None) or error
+    return ConfigurationError(f"{name}: cannot write {path!r}: {why}")
 
 
 def write_file(spark: SparkSession, path: str, data: bytes) -> None:

@@ -41,6 +41,31 @@ def report_text(report: TriageReport) -> str:
     return "\n".join(lines) + "\n"
 
 
+def halted_text(report: TriageReport | None, *, checkpoint: bool) -> str:
+    """What a triage that was ended early had done by then, and what to do next; one sentence.
+
+    Args:
+        report: Its report; None where it had not begun.
+        checkpoint: It has one, and is no dry run.
+    """
+    if not checkpoint and report is not None and report.out is not None:
+        where = f"{printable(report.out)} under run={report.run}"
+        return f"what is in {where} is not whole; nothing was sent: run it again for another look"
+    if not checkpoint:
+        return "nothing was sent or stored: it can be run again"
+    again = "run it again with the same checkpoint"
+    if report is None:
+        return f"nothing was sent or stored: {again}"
+    batches = "1 batch" if report.batches == 1 else f"{report.batches:,} batches"
+    done = f"{report.letters + report.duplicates:,} letters were stored in {batches}"
+    if report.replay_id is not None:
+        done += f", {report.replayed:,} of them sent home (replay {printable(report.replay_id)})"
+        again += ", which may send some letters of the one that was cut off a second time"
+    if not report.batches:
+        done = "no batch was finished"
+    return f"{done}; nothing is lost: {again}"
+
+
 def added_up(groups: Iterable[HourGroup]) -> list[HourGroup]:
     """One group for each fingerprint and topic, over all hours (`hour_ms` is None); largest
     first."""

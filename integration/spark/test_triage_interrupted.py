@@ -1,0 +1,113 @@
+"""Ctrl-C and SIGTERM in a triage that sends letters home: a sentence, nothing lost, nobody left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import pulsar_encore as encore
+from pulsar_encore import letters
+from pulsar_encore.devbroker import BrokerSettings, run_in_thread
+
+from .spark_kit import worker_environment
+
+pytestmark = pytest.mark.timeout(400)
+
+LETTERS = 200
+HOME = "persistent://public/default/cut"
+DEAD = f"{HOME}-billing-DLQ"
+SENTENCE = re.compile(
+    r"pulsar-encore: interrupted: (\d+) letters were stored in \d batch(es)?, \1 of them sent home "
+    r"\(replay \w+\); nothing is lost: run it again with the same checkpoint, which may send some "
+    r"letters of the one that was cut off a second time"
+)
+TRACE = re.compile(r"Traceback|Error|Exception|^\s+at |pulsar-encore:")
+QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
+
+
+async def bury(url: str) -> None:
+    async with encore.Client(url, logger=QUIET) as client:
+        producer = await client.create_producer(DEAD, batching_enabled=False)
+        said = {letters.REAL_TOPIC: HOME, letters.REAL_SUBSCRIPTION: "billing"}
+        for number in range(LETTERS):
+            origin = {letters.ORIGIN_MESSAGE_ID: f"1:{number}:-1"}
+            await producer.send(b"%d" % number, properties=said | origin)
+
+
+async def home_again(url: str) -> list[int]:
+    async with encore.Client(url, logger=QUIET) as client:
+        reader = await client.create_reader(HOME, encore.MessageId.earliest)
+        found = []
+        while await reader.has_message_available():
+            found.append(int((await reader.read_next(timeout=10)).data()))
+        return found
+
+
+def begin(url: str, folder: Path) -> subprocess.Popen[str]:
+    """In a group of its own, as a shell does it; the JVM and the workers are in it."""
+    worker_environment()
+    words = ["--topic", DEAD, "--url", url, "--replay", "--all", "--no-text-keys"]
+    words += ["--checkpoint", str(folder / "done"), "--out", str(folder / "out")]
+    words += ["--option", "maxEntriesPerTrigger=40", "--master", "local[2]"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "pulsar_encore", "spark", "triage", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def left_of(family: list[psutil.Process]) -> list[str]:
+    """Those that still run, after a while for those that end by themselves."""
+    until = time.monotonic() + 30
+    while True:
+        left = []
+        for each in family:
+            try:
+                if each.is_running() and each.status() != psutil.STATUS_ZOMBIE:
+                    left.append(" ".join(each.cmdline()))
+            except psutil.NoSuchProcess:
+                continue
+        if not left or time.monotonic() > until:
+            return left
+        time.sleep(0.02)
+
+
+def test_interrupted_triages_lose_nothing_and_end_with_a_sentence(tmp_path: Path) -> None:
+    """Twice cut off where a batch is stored and its letters are being sent, then run to its end."""
+    with run_in_thread(BrokerSettings()) as broker:
+        asyncio.run(bury(broker.url))
+        for batch, number, code in ((1, signal.SIGINT, 130), (3, signal.SIGTERM, 143)):
+            process = begin(broker.url, tmp_path)
+            stored = f"groups/run=*/batch={batch}/_SUCCESS"
+            while process.poll() is None and not [*(tmp_path / "out").glob(stored)]:
+                time.sleep(0.02)
+            assert process.poll() is None, process.communicate()
+            family = psutil.Process(process.pid).children(recursive=True)
+            if number == signal.SIGINT:
+                os.killpg(process.pid, number)  # as a terminal does it
+            else:
+                os.kill(process.pid, number)
+            out, err = process.communicate(timeout=60)
+            assert (process.returncode, out) == (code, "")
+            # Above it is what Java says when it starts.
+            *above, said = err.splitlines()
+            assert SENTENCE.fullmatch(said), err
+            assert not [each for each in above if TRACE.search(each)], err
+            assert left_of(family) == []
+        process = begin(broker.url, tmp_path)
+        out, err = process.communicate(timeout=240)
+        assert (process.returncode, "were sent home" in out) == (0, True), err
+        found = asyncio.run(home_again(broker.url))
+    assert sorted(set(found)) == list(range(LETTERS))
+    assert len(found) <= LETTERS + 2 * 40, "only those of a batch that was cut off come twice"
