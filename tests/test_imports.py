@@ -125,7 +125,6 @@ PRIVATE_ALLOWED = {
     ("spark/triage/storing.py", "spark.sparkContext._jsc"),
     ("spark/triage/storing.py", "spark.sparkContext._jvm"),
     ("cli/demo/killed_nack.py", "os._exit"),
-    ("cli/interrupting.py", "os._exit"),
     ("cli/demo/stock_side.py", "pulsar.MessageId(-1, ledger + 1, entry, -1)._msg_id"),
 }
 

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -125,38 +119,6 @@ def test_a_topic_that_is_not_there_is_said_in_a_line(
     assert "0 letters on nowhere-billing-DLQ" in said.out
     assert "check the names of the topics" in said.err
     assert (said.err.count("\n"), "Traceback" in said.err + said.out) == (1, False)
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143)])
-def test_an_interrupted_run_is_a_sentence_and_the_next_goes_on(
-    broker: BrokerThread, tmp_path: Path, number: signal.Signals, code: int
-) -> None:
-    topic = f"interrupted-{code}"
-    bury(broker.url, topic)
-    words = ["--topic", topic, "--subscription", "billing", "--url", broker.url]
-    words += ["--out", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "done"), "--json"]
-    words += ["--option", "maxEntriesPerTrigger=5", "--master", "local[2]"]
-    command = [sys.executable, "-m", "pulsar_encore", "spark", "triage", *words]
-    with (tmp_path / "said").open("wb") as said:
-        running = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=said, start_new_session=True
-        )
-        begun, commits = time.monotonic(), tmp_path / "done" / "commits"
-        while running.poll() is None and not (commits / "0").exists():
-            assert time.monotonic() < begun + 120
-            time.sleep(0.02)
-        family = psutil.Process(running.pid).children(recursive=True)
-        os.killpg(running.pid, number)
-        out, _ = running.communicate(timeout=60)
-    assert (running.returncode, out) == (code, b"")
-    assert psutil.wait_procs(family, timeout=30)[1] == []
-    text = (tmp_path / "said").read_text()
-    assert "the same command goes on where this one was" in text
-    assert "Traceback" not in text and "\tat " not in text
-    ended = subprocess.run(command, capture_output=True, check=True, timeout=120)
-    assert json.loads(ended.stdout)["letters"] < ORDERS
-    kept = pq.read_table(tmp_path / "out" / "letters", columns=["value"])["value"].to_pylist()
-    assert sorted(kept) == sorted(b"%d" % order for order in range(ORDERS))
 
 
 def test_a_query_is_followed(spark: SparkSession, broker: BrokerThread, tmp_path: Path) -> None:

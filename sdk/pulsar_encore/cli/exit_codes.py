@@ -9,7 +9,6 @@ from ..errors import EncoreError, TransportError
 
 NOTHING_THERE: Final = 3
 INTERRUPTED: Final = 130  # as shells say it of SIGINT
-TERMINATED: Final = 143  # of SIGTERM
 CLOSED_PIPE: Final = 141  # and of SIGPIPE
 TERMINATED: Final = 143  # and of SIGTERM
 WRONG: Final = 2

@@ -145,7 +145,7 @@ def triage(
         return _triage(
             topic or (),
             options,
-            _Outcome(json=json, chart=chart, look=checkpoint is None, interrupted=interrupted),
+            _Outcome(json=json, chart=chart, look=checkpoint is None),
             selection if replay or dry_run else None,
             master,
             subscription=subscription,
@@ -165,16 +165,6 @@ def triage(
             f'pulsar-encore: this command needs {library}: pip install "pulsar-encore[cli,spark]"\n'
         )
         return WRONG
-
-
-def _interrupted(checkpoint: str | None, *, replay: bool, dry_run: bool) -> str:
-    if checkpoint is None or dry_run:
-        return "interrupted: nothing was sent, stored or remembered"
-    twice = ", and letters of it may be sent home twice" if replay else ""
-    return (
-        "interrupted: the same command goes on where this one was; the batch under way is "
-        f"repeated{twice}"
-    )
 
 
 class _Outcome:
@@ -256,6 +246,7 @@ def _work(
 ) -> int:
     """All that needs Spark, which is stopped at the end where it was started here."""
     from ..spark.triage import triage
+    from ..spark.triage.storing import check_remote_file
 
     halt: Halt = arguments["halt"]
     try:
@@ -269,6 +260,8 @@ def _work(
         )
         return WRONG
     try:
+        if outcome.chart is not None:
+            check_remote_file(spark, outcome.chart, "--chart")
         return outcome.say(spark, triage(spark, **arguments))
     except Exception as error:
         if not type(error).__module__.startswith(_OF_SPARK) or halt.asked:

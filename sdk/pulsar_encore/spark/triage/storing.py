@@ -11,7 +11,8 @@ a whole and in place of an earlier try, so a batch that is run again is there on
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,23 @@ def check_file(path: str, name: str) -> None:
             os.unlink(real)
     except (OSError, ValueError) as error:
         raise _cannot(path, name, error) from error
+
+
+def check_remote_file(spark: SparkSession, path: str, name: str) -> None:
+    """The same of one with a scheme.
+
+    Raises:
+        ConfigurationError: It cannot be written.
+    """
+    if "://" not in path:
+        return
+    with _through_spark(spark, path) as (files, where):
+        if files.exists(where):
+            if files.getFileStatus(where).isDirectory():
+                raise ConfigurationError(f"{name}: {path!r} is a folder: name a file in it")
+        else:
+            files.create(where, True).close()
+            files.delete(where, False)
 
 
 def check_folder(path: str, name: str) -> None:
