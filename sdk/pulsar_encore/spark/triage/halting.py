@@ -25,10 +25,14 @@ class Halt:
         asked: It was asked to end.
     """
 
+    report: TriageReport | None
+    asked: bool
+    _spark: SparkSession | None
+
     def __init__(self) -> None:
-        self.report: TriageReport | None = None
+        self.report = None
         self.asked = False
-        self._spark: SparkSession | None = None
+        self._spark = None
 
     def begin(self, spark: SparkSession, report: TriageReport) -> None:
         """Called by the triage: what is to be cancelled, and what counts."""
