@@ -32,7 +32,16 @@ TRANSPORTS = pytest.mark.parametrize("transport", ["native", "stock"])
 def test_killed_again_and_again_nothing_is_lost_or_forgotten(
     pulsar: Server, kind: str, batch: int, transport: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--url", pulsar.service_url, "--kills", "3", "--messages", "600"]
+    words = [
+        "--url",
+        pulsar.service_url,
+        "--kills",
+        "3",
+        "--messages",
+        "600",
+        "--longest-delay",
+        "1.5",
+    ]
     words += ["--type", kind, "--batch", f"{batch}", "--transport", transport]
     assert durable_kills.main(words) == 0, capsys.readouterr().out
 

@@ -12,17 +12,22 @@ import pulsar_encore as encore
 from .pulsar_server import Server
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["native", "stock"])
-KINDS = pytest.mark.parametrize("kind", [encore.ConsumerType.Shared, encore.ConsumerType.KeyShared])
 
 
-@TRANSPORTS
-@KINDS
-@pytest.mark.parametrize("batch", [1, 10])
+@pytest.mark.parametrize(
+    ("transport", "kind", "batch"),
+    [
+        ("native", encore.ConsumerType.Shared, 10),
+        ("native", encore.ConsumerType.KeyShared, 1),
+        ("stock", encore.ConsumerType.Shared, 1),
+        ("stock", encore.ConsumerType.KeyShared, 10),
+    ],
+)
 async def test_what_hangs_comes_again_and_each_is_done_once(
     pulsar: Server, topic: str, transport: str, kind: encore.ConsumerType, batch: int
 ) -> None:
     """Three consumers; of ten leases one hangs until it expires, one is nacked, one is kept."""
-    count, done, rng = 1_000, dict[int, int](), random.Random(7)
+    count, done, rng = 600, dict[int, int](), random.Random(7)
     attempts: dict[int, int] = {}
     async with encore.Client(pulsar.service_url, transport=transport) as client:
         consumers = [
@@ -30,7 +35,7 @@ async def test_what_hangs_comes_again_and_each_is_done_once(
                 topic,
                 "s",
                 kind,
-                receiver_queue_size=50,
+                receiver_queue_size=30,
                 negative_ack_redelivery_delay_ms=100,
                 max_leases=100,
             )
@@ -71,8 +76,8 @@ async def test_what_hangs_comes_again_and_each_is_done_once(
         assert sorted(done) == list(range(count))
         assert set(done.values()) == {1}
         assert sum(each > 1 for each in attempts.values()) > count / 20
-        for consumer in consumers:
-            assert await consumer.pop(wait=2) == []
+        late = await asyncio.gather(*(consumer.pop(wait=2) for consumer in consumers))
+        assert late == [[], [], []]
 
 
 @TRANSPORTS

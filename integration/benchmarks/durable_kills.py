@@ -6,6 +6,7 @@ is killed with SIGKILL, and the next child goes on in the same directory, until 
 
     python -m integration.benchmarks.durable_kills --url pulsar://localhost:6650 [--kills 50]
         [--messages 20000] [--batch 10] [--type Shared] [--transport native] [--seed 1]
+        [--longest-delay 5]
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import pulsar_encore as encore
 from .processes import fresh_topic
 
 _START_S: Final = 60.0
-_QUIET_S: Final = 30.0
+_QUIET_S: Final = 3.0
 _WITHIN_S: Final = 3600.0
 
 
@@ -101,9 +102,9 @@ def tell(what: str, message: int, value: float = 0) -> None:
 
 
 async def work(
-    url: str, topic: str, path: str, kind: str, transport: str, seed: int, most: int
+    url: str, topic: str, path: str, kind: str, transport: str, seed: int, most: int, longest: float
 ) -> None:
-    """A child: until it is killed, or nothing comes for long."""
+    """A child: until it is killed, or nothing comes though all that it nacked was due."""
     rng = random.Random(seed)
     consumer_type = encore.ConsumerType[kind]
     async with encore.Client(url, transport=transport) as client:
@@ -117,7 +118,7 @@ async def work(
         )
         quiet_since = time.monotonic()
         handling: set[int] = set()
-        while time.monotonic() - quiet_since < _QUIET_S:
+        while time.monotonic() - quiet_since < longest + _QUIET_S:
             try:
                 message = await consumer.receive(timeout=1)
             except encore.ReceiveTimeout:
@@ -130,7 +131,7 @@ async def work(
                 tell("acks", number)
                 await consumer.acknowledge(message)
             elif choice < 0.97:
-                delay = rng.uniform(0.2, 5)
+                delay = rng.uniform(0.2, longest)
                 tell("nacks", number)
                 await consumer.negative_acknowledge(message, delay=delay)
                 tell("nacked", number, time.time() + delay - 0.005)
@@ -176,11 +177,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--type", default="Shared", choices=list(encore.ConsumerType.__members__))
     parser.add_argument("--transport", default="native", choices=("native", "stock"))
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--longest-delay", type=float, default=5, help="of a nack, in seconds")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.work:
         topic, path = given.work.split("\n")
-        asyncio.run(work(given.url, topic, path, given.type, given.transport, given.seed, 6))
+        asyncio.run(
+            work(
+                given.url,
+                topic,
+                path,
+                given.type,
+                given.transport,
+                given.seed,
+                6,
+                given.longest_delay,
+            )
+        )
         return 0
     return watch(given)
 
@@ -193,7 +206,7 @@ def watch(given: argparse.Namespace) -> int:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state"
-        life = 0
+        life = kills = 0
         while len(known.acked) < given.messages and time.monotonic() - begun < _WITHIN_S:
             with start(given, topic, path, given.seed * 1000 + life) as child:
                 hearing = listen(child, known)
@@ -202,6 +215,7 @@ def watch(given: argparse.Namespace) -> int:
                     time.sleep(rng.uniform(0, 2))
                 else:
                     wait_for_all(child, known, given.messages)
+                kills += child.poll() is None
                 child.kill()
                 child.wait()
                 hearing.join()
@@ -211,7 +225,7 @@ def watch(given: argparse.Namespace) -> int:
     for each in known.wrong[:20]:
         print(each)
     print(
-        f"{given.type}, {given.transport}, batches of {given.batch}: {life - 1} kills, "
+        f"{given.type}, {given.transport}, batches of {given.batch}: {kills} kills, "
         f"{known.hand_overs} hand-overs of {given.messages} messages, {known.again} of what was "
         f"acked (its ack died with a process); {missing} lost, {len(known.wrong)} "
         f"{'too early or ' if timed else ''}counted too low, seed {given.seed}"
@@ -223,7 +237,8 @@ def start(given: argparse.Namespace, topic: str, path: Path, seed: int) -> subpr
     """A child that works."""
     command = [sys.executable, "-m", "integration.benchmarks.durable_kills"]
     command += ["--url", given.url, "--type", given.type, "--transport", given.transport]
-    command += ["--seed", str(seed), "--work", f"{topic}\n{path}"]
+    command += ["--seed", str(seed), "--longest-delay", str(given.longest_delay)]
+    command += ["--work", f"{topic}\n{path}"]
     return subprocess.Popen(command, stdout=subprocess.PIPE)
 
 
