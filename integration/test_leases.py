@@ -9,6 +9,7 @@ import pytest
 
 import pulsar_encore as encore
 
+from .admin import Admin
 from .pulsar_server import Server
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["native", "stock"])
@@ -110,3 +111,96 @@ async def test_leases_of_a_consumer_that_goes_come_to_another(
         assert {lease.message.data() for lease in again} == {b"%d" % each for each in range(1, 10)}
         for lease in again:
             await lease.ack()
+
+
+@pytest.mark.parametrize(("transport", "batch"), [("native", 10), ("stock", 1)])
+async def test_each_key_is_done_in_order_while_consumers_come_and_go(
+    pulsar: Server, admin: Admin, topic: str, transport: str, batch: int
+) -> None:
+    """20 keys of 50 messages; one in five is nacked or left to its end, the topic is unloaded."""
+    wanted = asyncio.Condition()
+    keys, count, rng = 20, 50, random.Random(11)
+    done: dict[int, list[int]] = {key: [] for key in range(keys)}
+    out: set[int] = set()
+    again = 0
+
+    def left() -> int:
+        return keys * count - sum(map(len, done.values()))
+
+    async def until_left(most: int) -> None:
+        async with wanted:
+            await wanted.wait_for(lambda: left() <= most)
+
+    async with encore.Client(pulsar.service_url, transport=transport) as client:
+
+        async def subscribe() -> encore.Consumer:
+            return await client.subscribe(
+                topic,
+                "s",
+                encore.ConsumerType.KeyShared,
+                receiver_queue_size=30,
+                negative_ack_redelivery_delay_ms=100,
+                ordered_leases=True,
+            )
+
+        async def work(lease: encore.Lease) -> None:
+            nonlocal again
+            key, number = map(int, lease.message.data().split(b":"))
+            assert key not in out, "two of a key are out"
+            assert number <= len(done[key]), "it came before what it follows"
+            choice = rng.random()
+            if choice < 0.05:
+                return  # it ends
+            out.add(key)
+            try:
+                async with lease.kept():
+                    await asyncio.sleep(rng.uniform(0, 0.02))
+                    if choice < 0.2:
+                        await lease.nack(rng.choice([0, 0.1, 0.5]))
+                    else:
+                        await lease.ack()
+                        again += number < len(done[key])
+                        if number == len(done[key]):
+                            done[key].append(number)
+                            async with wanted:
+                                wanted.notify_all()
+            except encore.LeaseLostError:
+                pass  # its consumer was closed meanwhile
+            finally:
+                out.discard(key)
+
+        async def consume(consumer: encore.Consumer) -> None:
+            while left():
+                try:
+                    leases = await consumer.pop(8, lease=2, wait=1)
+                except encore.ClosedError:
+                    return
+                await asyncio.gather(*map(work, leases))
+
+        first = await subscribe()
+        producer = await client.create_producer(
+            topic,
+            batching_enabled=batch > 1,
+            batching_max_messages=max(batch, 2),
+            batching_type=encore.BatchingType.KeyBased,
+        )
+        await asyncio.gather(
+            *(
+                producer.send(b"%d:%d" % (key, number), partition_key=f"k{key}")
+                for number in range(count)
+                for key in range(keys)
+            )
+        )
+        async with asyncio.timeout(150), asyncio.TaskGroup() as group:
+            group.create_task(consume(first))
+            await until_left(keys * count * 2 // 3)
+            # With two, the one that is connected first is given what the other still works on.
+            await asyncio.to_thread(admin.unload, topic)
+            await until_left(keys * count // 2)
+            group.create_task(consume(await subscribe()))
+            await until_left(keys * count // 4)
+            await first.close()
+            group.create_task(consume(await subscribe()))
+        assert all(numbers == list(range(count)) for numbers in done.values())
+        # Of what was acked in the moment of the unload and the close.
+        assert again <= 60, again

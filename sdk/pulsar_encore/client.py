@@ -281,6 +281,7 @@ class Client:
         nack_overflow_delay: float | timedelta = 600.0,
         state: RocksState | None = None,
         max_leases: int = 10_000,
+        ordered_leases: bool = False,
     ) -> Consumer:
         """Subscribe to a topic, a list of topics or a pattern: `await` it, or `async with` it.
 
@@ -310,7 +311,9 @@ class Client:
             state: Where due times of nacked messages and counts of attempts outlive the process; in
                 memory when None.
             max_leases: Messages that `Consumer.pop` has handed out and that are not settled yet; at
-                so many, pops wait.
+                so many, pops wait. With `ordered_leases` those held back behind them count too.
+            ordered_leases: One lease of a key is out at a time, and what failed is popped again
+                before what follows it. Key_Shared only; messages are popped then, not received.
 
         Raises:
             ConfigurationError: A keyword is wrong; nothing was connected.
@@ -368,6 +371,7 @@ class Client:
             nack_overflow_delay=nack_overflow_delay,
             state=state,
             max_leases=max_leases,
+            ordered_leases=ordered_leases,
         )
         durability = await Durability.open(options)
         try:

@@ -39,6 +39,7 @@ STEPS: dict[str, Callable[[Entry], object]] = {
     "nack": lambda entry: entry.nack(1),
     "leave": lambda entry: entry.leave(1),
     "stay": lambda entry: entry.stay(1),
+    "offer_again": lambda entry: entry.offer_again(1),
     "ack": lambda entry: entry.ack(1),
     "ack_held": lambda entry: entry.ack_held([1]),
     "ack_all": lambda entry: entry.ack_all(),

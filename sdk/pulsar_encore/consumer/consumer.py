@@ -119,6 +119,8 @@ class Consumer:
         self._router = parts.router
         self._leases = parts.leases
         self._listener: Listener | None = None
+        options = parts.options
+        self._no_receiving = options.ordered_leases or options.message_listener is not None
         self._closing: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[Any]] = set()
         self._cut_off = False  # nothing can be sent any more, and need not be waited for
@@ -158,8 +160,9 @@ class Consumer:
         """
         if self.place.runner._thread_id != get_ident():
             self.place.check()
-        if self._listener is not None:
+        if self._no_receiving:
             self._check_receiver()
+            self._check_unordered()
         if timeout_millis is None and timeout is None:
             turn = self._turn
             if turn.clock() >= turn.ends:
@@ -182,6 +185,7 @@ class Consumer:
         """
         self.place.check()
         self._check_receiver()
+        self._check_unordered()
         return await self._parts.batches.receive()
 
     async def pop(
@@ -196,7 +200,9 @@ class Consumer:
         Pops are served in line. One in five takes messages that failed before first, where there
         are any; else they go out in the order they came. At most 10,000 leases are out at once;
         with so many, a pop waits until one is settled or expires. `receive` may be called beside:
-        each message goes to one of them. No ack timeout runs for a leased message.
+        each message goes to one of them. No ack timeout runs for a leased message. With
+        `ordered_leases` at most one message of each key is out, and what failed comes again before
+        what follows it.
 
         Args:
             max_messages: At most so many.
@@ -237,6 +243,13 @@ class Consumer:
     def _check_receiver(self) -> None:
         if self._listener is not None:
             raise InvalidConfiguration("the message_listener receives; do not receive beside it")
+
+    def _check_unordered(self) -> None:
+        if self._options.ordered_leases:
+            raise ConfigurationError(
+                "this consumer has ordered_leases, and what is received beside pop would go past "
+                "what failed before it: pop, or subscribe without ordered_leases"
+            )
 
     def __aiter__(self) -> Consumer:
         return self

@@ -32,6 +32,7 @@ from .forwarding.forwarder import Forwarder
 from .forwarding.router import Router
 from .forwarding.topics import LetterTopics
 from .intake import Intake
+from .leasing.lanes import Lanes
 from .leasing.leases import Leases
 from .leasing.popping import Popping
 from .life import Life
@@ -197,6 +198,7 @@ def assemble(
     router = Router(ownership, verdicts, redelivery, sources, loop, forwarder)
     receipts = acks.receipts if options.ack_receipt_enabled else None
     leases = Leases(settlement, router, receipts, loop, options.max_leases)
+    lanes = Lanes(queue, loop, options.max_leases) if options.ordered_leases else None
     life.on_failure(leases.close)
     announcer = Announcer(link, options.event_listener, loop)
     intake = Intake(
@@ -222,7 +224,7 @@ def assemble(
         announcer=announcer,
         intake=intake,
         leases=leases,
-        popping=Popping(queue, leases, turn, loop),
+        popping=Popping(queue, leases, turn, loop, lanes),
         durability=durability,
     )
 

@@ -87,6 +87,7 @@ class Sources:
             remembers=options.dead_letter_policy is not None,
             durable=None if self._durable_of is None else self._durable_of(topic),
             letters=options.reads_letters(topic),
+            in_order=options.ordered_leases,
         )
         if self._loop.time() - self._asked_all_at < OVERTAKEN_S:
             state.acks.rewound()

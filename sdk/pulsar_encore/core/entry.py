@@ -51,6 +51,8 @@ TRANSITIONS: Final[Mapping[str, Mapping[int, int]]] = {
     "ack_held": {HELD: ACKED},
     # The same for all of the entry.
     "ack_all": {AWAY: ACKED, QUEUED: ACKED, HELD: ACKED, NACKED: ACKED, LEAVING: ACKED},
+    # It failed and stays here, to be handed over again before what follows it.
+    "offer_again": {HELD: QUEUED},
     # Due, or timed out: it is asked for again.
     "release": {HELD: AWAY, NACKED: AWAY},
     # Everything is asked for again. What is being copied stays, or it would be copied twice.
@@ -260,6 +262,14 @@ class Entry:
         self.state = bytearray((ACKED,)) * self.size
         self.unacked = self.active = 0
         return settled
+
+    def offer_again(self, index: int) -> bool:
+        """It failed and is queued here again; False where the application does not have it."""
+        if not self.live or self.state[index] not in TRANSITIONS["offer_again"]:
+            return False
+        self._end_hand_over(index)
+        self.state[index] = QUEUED
+        return True
 
     # Back to the broker
 

@@ -57,6 +57,8 @@ class SourceState:
         remembers: Keep every failed attempt, for a dead-letter policy.
         durable: What outlives the process; None when nothing does.
         letters: It is a retry-letter topic, whose messages say themselves of earlier attempts.
+        in_order: What failed is not asked for again, but stays here and is queued, so that the
+            broker sends nothing of its key to anybody else meanwhile.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class SourceState:
         remembers: bool = False,
         durable: Durable | None = None,
         letters: bool = False,
+        in_order: bool = False,
     ) -> None:
         self.owner = owner
         self.number = number
@@ -86,6 +89,8 @@ class SourceState:
         self.lead_ms: int = lead_ms
         self.durable: Durable | None = None if self.volatile else durable
         self.letters: bool = letters
+        self.in_order: bool = in_order
+        self._not_before: dict[MessageKey, int] = {}  # what failed and stays here: until when, ms
         # Volatile, or with ack timeouts, or something is remembered: to ack what is held is more
         # than that. Asked for each message.
         self.special: bool = self.volatile or remembers or bool(self.durable)
@@ -189,8 +194,10 @@ class SourceState:
         waiting, or are handed over with all their attempts."""
         self.special = True  # to ack them is to forget that
         attempts, waiting = durable.recall(entry.key)
-        if not waiting:
+        if not waiting or self.in_order:
             self._count_recalled(entry, attempts)
+            for each, until_ms in waiting.items():
+                self._not_before[entry.due_key(each)] = until_ms
             return entry, wanted
         # What waits has failed once more when it is released: then that is counted.
         before = {index: count - (index in waiting) for index, count in attempts.items()}
@@ -434,6 +441,8 @@ class SourceState:
             self.nacks.discard(due_key)
         elif len(self.timeouts):
             self.timeouts.discard(due_key)
+        if self._not_before:
+            self._not_before.pop(due_key, None)
         self.attempts.forget(due_key)
         if before == AWAY:
             entry.again |= UNKNOWN  # by an older hand-over or an id: it may be on its way here
@@ -444,6 +453,9 @@ class SourceState:
         """The whole entry is acked, seen or not; returns how many messages that settled here."""
         waiting = self.nacks.discard_entry(*key)
         self.timeouts.discard_entry(*key)
+        if self._not_before:
+            for each in [each for each in self._not_before if each[:2] == key]:
+                del self._not_before[each]
         if self.durable is not None:
             self.durable.settled(key)
         entry = self.find(key)
@@ -559,6 +571,38 @@ class SourceState:
         if not self.nacks.move((*key, -1), due_ms, bits):
             self.unacked += 1
         self._remember_due((*key, -1), due_ms, bits, 0, 1)
+
+    # In order
+
+    def stays(self, entry: Entry, index: int, due_ms: int, bits: int) -> bool:
+        """A message that is held failed, or one that is queued is to wait: it is queued here, not
+        to be handed over before `due_ms`. False, and nothing done, in any other state."""
+        held = entry.live and entry.state[index] == HELD
+        if self.volatile or not (held or (entry.live and entry.state[index] == QUEUED)):
+            return False
+        due_key = entry.due_key(index)
+        self._remember_due(
+            due_key, due_ms, bits, self.attempts.ended(entry, index) if held else 0, entry.size
+        )
+        if held:
+            entry.offer_again(index)
+            if entry.size == 1:  # the broker does not know of it
+                self.attempts.elsewhere(entry, 1)
+            else:
+                self.attempts.failed(entry, 1 << index)
+        self._not_before[due_key] = due_ms
+        self.special = True  # to ack it is to forget that
+        return True
+
+    def not_before(self, entry: Entry, index: int) -> int:
+        """When a queued message may be handed over, in ms; 0 for at any time."""
+        return self._not_before.get(entry.due_key(index), 0) if self._not_before else 0
+
+    def comes_due(self, entry: Entry, index: int) -> None:
+        """The time of a message that stayed here has come."""
+        due_key = entry.due_key(index)
+        if self._not_before.pop(due_key, None) is not None and self.durable:
+            self.durable.passed((due_key,))
 
     # Redelivery
 
@@ -678,6 +722,9 @@ class SourceState:
                 self._remember_away(entry)
         if self.durable and len(self.nacks):
             self.durable.ends_waiting(self.nacks.pop_due(_LAST))
+        if self.durable and self._not_before:
+            self.durable.ends_waiting(list(self._not_before))
+        self._not_before.clear()
         self.nacks.clear()
         self.timeouts.clear()
         self.unacked = sum(entry.active for entry in self._entries.values())
@@ -723,6 +770,7 @@ class SourceState:
         self._referred.clear()
         self.nacks.clear()
         self.timeouts.clear()
+        self._not_before.clear()
         self.acks.clear()
         self.duplicates.clear()
         self.attempts.clear()
@@ -812,7 +860,12 @@ class SourceState:
 
     def _remember_away(self, entry: Entry) -> None:
         """Nothing of it is here: remember its acked indexes and counts, within bounds."""
-        if entry.size == 1 or (entry.unacked == entry.size and entry.failed is None):
+        if entry.size == 1:
+            # What failed and stayed here, the broker has not counted.
+            worth_keeping = self.in_order and entry.redelivered > 0
+        else:
+            worth_keeping = entry.unacked < entry.size or entry.failed is not None
+        if not worth_keeping:
             self._drop(entry)
             return
         self._away[entry.key] = entry
@@ -825,7 +878,8 @@ class SourceState:
 
     def consider(self) -> None:
         """Nothing that has to be forgotten may be left: acks are cheap again then."""
-        if not (self.volatile or self.attempts.remembers or len(self.timeouts) or self.durable):
+        remembered = len(self.timeouts) or self.durable or self._not_before
+        if not (self.volatile or self.attempts.remembers or remembered):
             self.special = False
 
     def count(self, state: int) -> int:
@@ -838,6 +892,7 @@ class SourceState:
             assert entry.key == key and entry.live and entry.unacked > 0, key
             entry._check()
             worth_keeping = entry.unacked < entry.size or entry.failed is not None
+            worth_keeping |= self.in_order and entry.redelivered > 0
             assert entry.active > 0 or (key in self._away and worth_keeping), key
             for index, state in enumerate(entry.state):
                 assert (entry.due_key(index) in self.nacks) == (state == NACKED), (key, index)

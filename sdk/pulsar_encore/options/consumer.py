@@ -116,6 +116,7 @@ class ConsumerOptions:
     nack_overflow_delay: float | timedelta = 600.0  # s; few processes are sure to live for longer
     state: RocksState | None = None
     max_leases: int = 10_000  # a fifth of what a broker lets one consumer leave unacked
+    ordered_leases: bool = False
 
     def __post_init__(self) -> None:
         self._check_topics()
@@ -149,6 +150,7 @@ class ConsumerOptions:
             "batch_index_ack_enabled",
             "ack_receipt_enabled",
             "retry_enable",
+            "ordered_leases",
         ):
             boolean(getattr(self, name), name)
         check_schema(self.schema)
@@ -174,6 +176,7 @@ class ConsumerOptions:
             )
         self._check_combinations()
         self._check_letters()
+        self._check_order()
         if self.retry_enable and self.dead_letter_policy is None:
             object.__setattr__(self, "dead_letter_policy", DeadLetterPolicy(DEFAULT_MAX_RECONSUME))
 
@@ -236,6 +239,27 @@ class ConsumerOptions:
             topic = None if policy is None else getattr(policy, name)
             if topic is not None and full_name(topic) in own:
                 raise ConfigurationError(f"{name} {topic!r} is a topic the consumer reads: a loop")
+
+    def _check_order(self) -> None:
+        if not self.ordered_leases:
+            return
+        if self.consumer_type is not ConsumerType.KeyShared:
+            raise ConfigurationError(
+                "ordered_leases needs consumer_type=ConsumerType.KeyShared, as only there the "
+                f"messages of a key come to one consumer; this is {self.consumer_type.name}"
+            )
+        policy = self.key_shared_policy
+        if policy is not None and policy.allow_out_of_order_delivery:
+            raise ConfigurationError(
+                "ordered_leases and allow_out_of_order_delivery contradict each other: leave the "
+                "latter out of the key_shared_policy"
+            )
+        for name in ("message_listener", "retry_enable"):
+            if getattr(self, name):
+                raise ConfigurationError(
+                    f"ordered_leases and {name} contradict each other: messages would go past "
+                    "what failed before them; leave one out"
+                )
 
     @property
     def retry_letter_topic(self) -> str | None:

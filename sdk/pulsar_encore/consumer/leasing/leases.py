@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from heapq import heappop, heappush
 from itertools import islice
@@ -136,6 +136,8 @@ class Leases:
         self._ending: Iterator[Grant] = iter(())  # of the bucket that is due, those not looked at
         self._room: asyncio.Future[bool] | None = None
         self._refusal: Exception | None = None
+        #: Called with each lease that is over, but at the end of all.
+        self.ended: Callable[[Grant], None] = _nobody
         self.most: int = most
         self._alarm = Alarm(loop)
         self._alarm.start(self._ring)
@@ -286,6 +288,8 @@ class Leases:
         grant.over = why
         del self._out[grant.number]
         self._disarm(grant)
+        if self._refusal is None:
+            self.ended(grant)
         self._wake()
 
     # Room
@@ -356,6 +360,10 @@ class Leases:
                 self._lose(grant, "it expired")
                 return
         self._arm(grant)
+
+
+def _nobody(grant: Grant) -> None:
+    """Nobody waits for the end of a lease."""
 
 
 def lost(grant: Grant) -> LeaseLostError:

@@ -12,6 +12,7 @@ from typing import Final
 
 from ...turn import Turn
 from ..receiving.queue import ReceiveQueue
+from .lanes import Lane, Lanes
 from .leases import Grant, Leases
 
 #: One pop of so many takes what failed before first, as RocketMQ's does: with a queue that fresh
@@ -27,10 +28,16 @@ class Popping:
         leases: Where they go.
         turn: When a pop that need not wait lets the loop run.
         loop: The consumer's event loop.
+        lanes: Keep each key in order; None where nobody asked for that.
     """
 
     def __init__(
-        self, queue: ReceiveQueue, leases: Leases, turn: Turn, loop: asyncio.AbstractEventLoop
+        self,
+        queue: ReceiveQueue,
+        leases: Leases,
+        turn: Turn,
+        loop: asyncio.AbstractEventLoop,
+        lanes: Lanes | None = None,
     ) -> None:
         self._queue = queue
         self._leases = leases
@@ -38,6 +45,10 @@ class Popping:
         self._loop = loop
         self._line = asyncio.Lock()  # first come, first served
         self._pops = 0  # those that took something
+        self._lanes = lanes
+        self._lane_of: dict[int, Lane] = {}  # by number of the lease that is out of it
+        if lanes is not None:
+            leases.ended = self._ended
 
     async def pop(self, most: int, length_ms: int, wait_ms: int) -> list[Grant]:
         """At least one lease, or none when the time is over."""
@@ -58,9 +69,15 @@ class Popping:
                     if not await self._leases.room(deadline):
                         return []
                     continue
-                grants = self._take(free, length_ms)
+                if self._lanes is None:
+                    grants = self._take(free, length_ms)
+                else:
+                    grants = self._take_in_order(self._lanes, free, length_ms)
                 if grants:
                     return grants
+                if self._lanes is not None and self._lanes.unfiled:
+                    await asyncio.sleep(0)
+                    continue
                 if not await self._queue.wait(deadline, ticket):
                     return []
         finally:
@@ -74,3 +91,15 @@ class Popping:
             taken += self._queue.take_many(most - len(taken), 0)
         self._pops += bool(taken)
         return [self._leases.grant(message, length_ms) for message in taken]
+
+    def _take_in_order(self, lanes: Lanes, most: int, length_ms: int) -> list[Grant]:
+        grants = []
+        for lane, message in lanes.take(most):
+            grant = self._leases.grant(message, length_ms)
+            self._lane_of[grant.number] = lane
+            grants.append(grant)
+        return grants
+
+    def _ended(self, grant: Grant) -> None:
+        assert self._lanes is not None
+        self._lanes.back(self._lane_of.pop(grant.number))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, count, islice
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ...core.attempts import Attempts
 from ...core.entry import HELD, QUEUED, Entry
@@ -28,6 +28,10 @@ _GROUP: Final = 100
 _ALONE: Final = (0,)  # the index of a message that is its entry
 _NOTHING: Final[Iterator[Message]] = iter(())
 _TICKET: Final = attrgetter("ticket")
+
+
+Queued: TypeAlias = tuple[Entry, int, RawMessage]
+"""A message that is queued: its entry, its index in there, and what it says."""
 
 
 class _Cursor:
@@ -124,6 +128,8 @@ class ReceiveQueue:
         self._collecting = 0
         self._waiters: list[_Waiter] = []  # by ticket
         self._tickets = count()
+        #: Told of each `drop`: who took messages off without handing them over.
+        self.dropped: Callable[[Collection[object] | None], None] = _nobody
         self._error: Exception | None = None
 
     def __len__(self) -> int:
@@ -241,6 +247,34 @@ class ReceiveQueue:
                     failed, number = attempts.count(entry, 0), entry.hand_over_number(0)
                     yield Message(raw, schema, entry, 0, failed, number)
         self._walked(cursor)
+
+    def sift(self, most: int) -> list[Queued]:
+        """Take up to so many off that are QUEUED, and leave them so: for who keeps them in another
+        order, and hands them over. Not beside `take` and its like."""
+        sifted: list[Queued] = []
+        while self._cursors and len(sifted) < most:
+            cursor = self._cursors[0]
+            while cursor.at < cursor.end and len(sifted) < most:
+                entry, index = cursor.place(cursor.at)
+                if entry.live and entry.state[index] == QUEUED:
+                    sifted.append((entry, index, cursor.messages[cursor.at]))
+                cursor.at += 1
+            if cursor.at == cursor.end:
+                self._walked(cursor)
+        return sifted
+
+    def hand_over(self, sifted: Sequence[Queued]) -> list[Message]:
+        """Hand over what was taken off and is QUEUED still, all of it."""
+        handed = []
+        with self._one_write():
+            for entry, index, raw in sifted:
+                entry.hand_over(index)
+                if self._handed_over is not None:
+                    self._handed_over(entry, (index,))
+                failed = entry.source.attempts.count(entry, index)
+                number = entry.hand_over_number(index)
+                handed.append(Message(raw, self._schema, entry, index, failed, number))
+        return handed
 
     def _walked(self, cursor: _Cursor) -> None:
         """All of the first cursor was handed over."""
@@ -462,6 +496,7 @@ class ReceiveQueue:
             self._again = deque(cursor for cursor in self._again if id(cursor) in still)
         for source, messages in room.items():
             self._consumed(source, messages)
+        self.dropped(states)
 
     def fail(self, error: Exception) -> None:
         """Waiters, present and future, get `error` once nothing is queued."""
@@ -471,6 +506,10 @@ class ReceiveQueue:
             if not waiter.future.done():
                 waiter.future.set_exception(error)
         self._failed(error)
+
+
+def _nobody(states: Collection[object] | None) -> None:
+    """Nobody took anything off."""
 
 
 def _expire(future: asyncio.Future[bool]) -> None:

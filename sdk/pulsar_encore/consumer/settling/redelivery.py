@@ -92,6 +92,8 @@ class Redelivery:
         """
         state: SourceState = entry.source
         due_ms, bits = self._due(delay_ms)
+        if state.in_order and state.stays(entry, index, due_ms, bits):
+            return
         if state.nack(entry, index, due_ms, precision_bits(delay_ms) if narrow else bits):
             self._alarm.at(state.next_due())
 

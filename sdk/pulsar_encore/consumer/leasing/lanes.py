@@ -1,0 +1,237 @@
+"""Messages by key, each key in order: one of a key is out at a time.
+
+Owns `Lanes`. What arrived is taken off the queue and filed by its key, still QUEUED; the first of a
+lane goes out, and stays the first until it is settled. What failed is QUEUED again, here and not at
+the broker, so that what follows it waits behind it. Others may settle a message at any time: what
+became of the first of a lane is asked of its entry, whenever its turn comes.
+
+Invariant: a lane that is not empty is out, ready, or among those that are looked at later; never in
+two of these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import insort
+from collections import deque
+from collections.abc import Collection
+from heapq import heappop, heappush
+from typing import Final
+
+from ...core.entry import LEAVING, QUEUED
+from ...core.source_state import SourceState
+from ...errors import UnreadableError
+from ...message import Message
+from ...timer import Alarm, now_ms
+from ..receiving.queue import Queued, ReceiveQueue
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+_SIFT: Final = 500  # messages filed in one turn of the loop: 1 ms or so
+_LEAVING_MS: Final = 20  # how often a lane is looked at whose first is being copied
+# How often one is looked at whose first waits: it may be settled meanwhile.
+_WAITING_MS: Final = 1_000
+_STEP: Final = 500  # lanes looked at in one turn of the loop
+
+_Key = tuple[int, str | None]
+
+
+class Lane:
+    """The messages of one key of one topic.
+
+    Attributes:
+        key: Source, and the text of the key; None where each message is its own.
+        items: In order; the first may be out.
+        out: It is.
+    """
+
+    __slots__ = ("items", "key", "out")
+
+    def __init__(self, key: _Key | None) -> None:
+        self.key: _Key | None = key
+        self.items: deque[Queued] = deque()
+        self.out: bool = False
+
+
+class Lanes:
+    """The lanes of one consumer.
+
+    Args:
+        queue: Where messages come from, and pops wait.
+        loop: The consumer's event loop.
+        most: Messages that may be in lanes at once, those that are out included.
+    """
+
+    def __init__(self, queue: ReceiveQueue, loop: asyncio.AbstractEventLoop, most: int) -> None:
+        self._queue = queue
+        self._loop = loop
+        self._most = most
+        self._lanes: dict[_Key, Lane] = {}
+        self._alone: set[Lane] = set()  # of messages without a key
+        self._ready: deque[Lane] = deque()
+        self._later: list[tuple[int, int, Lane]] = []  # when, number, lane: a heap
+        self._numbered = 0
+        self._count = 0
+        self._told = False
+        self._alarm = Alarm(loop)
+        self._alarm.start(self._ring)
+        queue.dropped = self._dropped
+
+    def __len__(self) -> int:
+        """Messages in lanes."""
+        return self._count
+
+    @property
+    def unfiled(self) -> bool:
+        """More is queued than was filed, and there is room for it."""
+        return len(self._queue) > 0 and self._count < self._most
+
+    def take(self, most: int) -> list[tuple[Lane, Message]]:
+        """Hand over the first of up to so many lanes, those first that have waited longest.
+
+        Files some of what is queued before; `unfiled` says whether there is more.
+        """
+        self._file(min(_SIFT, self._most - self._count))
+        lanes: list[Lane] = []
+        now = now_ms(self._loop)
+        for _ in range(len(self._ready)):
+            if len(lanes) >= most:
+                break
+            lane = self._ready.popleft()
+            if self._judge(lane, now):
+                lanes.append(lane)
+        if not lanes:
+            self._complain()
+            return []
+        for lane in lanes:
+            entry, index, _ = lane.items[0]
+            state: SourceState = entry.source
+            state.comes_due(entry, index)
+            lane.out = True
+        messages = self._queue.hand_over([lane.items[0] for lane in lanes])
+        return list(zip(lanes, messages, strict=True))
+
+    def back(self, lane: Lane) -> None:
+        """The lease on the first of a lane is over."""
+        lane.out = False
+        self._offer(lane, now_ms(self._loop))
+
+    # In
+
+    def _file(self, most: int) -> None:
+        if most <= 0:
+            return
+        for item in self._queue.sift(most):
+            self._count += 1
+            key = _key_of(item)
+            lane = None if key is None else self._lanes.get(key)
+            if lane is None:
+                lane = Lane(key)
+                if key is None:
+                    self._alone.add(lane)
+                else:
+                    self._lanes[key] = lane
+                self._ready.append(lane)
+            items = lane.items
+            if len(items) > lane.out and _place(item) < _place(items[-1]):
+                # What another consumer had came behind newer ones. The first may be out.
+                first, rest = list(items)[: lane.out], list(items)[lane.out :]
+                insort(rest, item, key=_place)
+                lane.items = deque(first + rest)
+            else:
+                items.append(item)
+
+    # Whose turn it is
+
+    def _offer(self, lane: Lane, now: int) -> None:
+        """A lane that is nowhere is ready, or looked at later, or forgotten."""
+        if self._judge(lane, now):
+            self._ready.append(lane)
+            self._queue.wake(1)
+
+    def _judge(self, lane: Lane, now: int) -> bool:
+        """Whether the first of a lane may go out; it is looked at later if not, or forgotten."""
+        items = lane.items
+        while items:
+            entry, index, _ = items[0]
+            what = entry.state[index] if entry.live else None
+            if what == QUEUED:
+                state: SourceState = entry.source
+                due_ms = state.not_before(entry, index)
+                if due_ms <= now:
+                    return True
+                self._look_later(lane, min(due_ms, now + _WAITING_MS))
+                return False
+            if what == LEAVING:  # to a dead-letter topic; should that fail, it is queued again
+                self._look_later(lane, now + _LEAVING_MS)
+                return False
+            items.popleft()
+            self._count -= 1
+        if lane.key is None:
+            self._alone.discard(lane)
+        elif self._lanes.get(lane.key) is lane:
+            del self._lanes[lane.key]
+        return False
+
+    def _look_later(self, lane: Lane, when_ms: int) -> None:
+        self._numbered += 1
+        heappush(self._later, (when_ms, self._numbered, lane))
+        self._alarm.at(when_ms)
+
+    def _ring(self, now: int) -> int | None:
+        for _ in range(_STEP):
+            if not (self._later and self._later[0][0] <= now):
+                break
+            self._offer(heappop(self._later)[2], now)
+        return self._later[0][0] if self._later else None
+
+    # Given back
+
+    def _dropped(self, states: Collection[object] | None) -> None:
+        """What was queued of some sources is the broker's again: it comes again, in order. Of all
+        of them with None, which is the end."""
+        if states is None:
+            self._alarm.cancel()
+            self._later.clear()
+            self._ready.clear()
+            self._lanes.clear()
+            self._alone.clear()
+            self._count = 0
+            return
+        for lane in [*self._lanes.values(), *self._alone]:
+            source = lane.items[0][0].source if lane.items else None
+            if source not in states:
+                continue
+            self._count -= len(lane.items) - lane.out
+            while len(lane.items) > lane.out:
+                lane.items.pop()
+        # What waited need not come again here: then its key is not to wait for it.
+        self._ready += [lane for _, _, lane in self._later]
+        self._later.clear()
+
+    def _complain(self) -> None:
+        if self._count < self._most:
+            self._told = self._told and self._count > self._most // 2
+        elif not self._told:
+            self._told = True
+            logger.warning(
+                "pops get nothing: %d messages are held back behind %d keys whose first message "
+                "is out or failed, which is as many as max_leases lets be",
+                self._count,
+                len(self._lanes),
+            )
+
+
+def _place(item: Queued) -> tuple[tuple[int, int], int]:
+    return item[0].key, item[1]
+
+
+def _key_of(item: Queued) -> _Key | None:
+    """What the broker keeps in order, which is the ordering key where there is one (PIP-34)."""
+    entry, _, raw = item
+    try:
+        key = raw.ordering_key() or raw.partition_key()
+    except UnreadableError:  # none of those in this topic can be told from the others
+        return entry.source.number, None
+    return (entry.source.number, key) if key else None

@@ -1,0 +1,361 @@
+"""Leases in the order of their keys: what failed is popped again before what follows it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from consumer_kit import REDELIVER, TOPIC, Subscribe, logged, now_s, settle
+
+from pulsar_encore import (
+    Client,
+    ConfigurationError,
+    Consumer,
+    ConsumerKeySharedPolicy,
+    ConsumerType,
+    DeadLetterPolicy,
+    InitialPosition,
+    Lease,
+    LeaseLostError,
+    RocksState,
+)
+from pulsar_encore.consumer.leasing.lanes import Lanes
+from pulsar_encore.options import ConsumerOptions
+from pulsar_encore.testing import MemoryTransport
+
+DEAD = "persistent://public/default/dead"
+LATE_S = 0.15  # a bucket of 64 ms, and what the loop takes
+BATCHES = pytest.mark.parametrize("batch", [1, 4])
+
+
+async def in_order(subscribe: Subscribe, **options: Any) -> Consumer:
+    options.setdefault("consumer_type", ConsumerType.KeyShared)
+    return await subscribe(ordered_leases=True, **options)
+
+
+def put_keyed(transport: MemoryTransport, count: int, keys: int = 5, batch: int = 1) -> None:
+    """So many messages of each key, as `key:number`, entries of the keys in turn."""
+    for start in range(0, count, batch):
+        for key in range(keys):
+            texts = [b"%d:%d" % (key, each) for each in range(start, min(start + batch, count))]
+            transport.put(TOPIC, *texts, key=f"k{key}")
+
+
+def of(lease: Lease) -> tuple[int, int]:
+    key, number = lease.message.data().split(b":")
+    return int(key), int(number)
+
+
+async def drain(consumer: Consumer, wait: float = 1) -> list[tuple[int, int]]:
+    """Pop and ack until nothing comes."""
+    got = []
+    while leases := await consumer.pop(wait=wait):
+        for lease in leases:
+            got.append(of(lease))
+            await lease.ack()
+    return got
+
+
+@BATCHES
+@pytest.mark.parametrize("seed", range(5))
+async def test_each_key_is_done_in_order_whatever_fails(
+    transport: MemoryTransport, subscribe: Subscribe, batch: int, seed: int
+) -> None:
+    """Acks, nacks, leases that end and connections that break, beside each other."""
+    count, keys, rng = 40, 5, Random(seed)
+    put_keyed(transport, count, keys, batch)
+    consumer = await in_order(subscribe, receiver_queue_size=7, max_leases=rng.choice([3, 20, 500]))
+    done: dict[int, list[int]] = defaultdict(list)
+    lost = 0
+    while sum(map(len, done.values())) < count * keys:
+        for lease in await consumer.pop(rng.randint(1, 8), lease=0.5, wait=100):
+            key, number = of(lease)
+            assert number == len(done[key]), f"seed {seed}"
+            choice = rng.random()
+            if choice < 0.1:
+                await asyncio.sleep(1)  # it ends, and those popped with it
+            try:
+                if choice < 0.3:
+                    await lease.nack(rng.choice([0, 0.3, 2]))
+                else:
+                    await lease.ack()
+                    done[key].append(number)
+            except LeaseLostError:
+                lost += 1
+        if rng.random() < 0.05:
+            transport.disconnect()
+            await asyncio.sleep(rng.choice([0, 0.2]))
+            transport.reconnect()
+    assert lost > 0
+    assert await consumer.pop(wait=5) == []
+    assert consumer.statistics().unacked == 0
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+@BATCHES
+async def test_one_of_a_key_is_out_and_other_keys_go_on(
+    transport: MemoryTransport, subscribe: Subscribe, batch: int
+) -> None:
+    put_keyed(transport, 4, 3, batch)
+    consumer = await in_order(subscribe)
+    first = await consumer.pop(100, lease=1000, wait=1)
+    assert [of(lease) for lease in first] == [(0, 0), (1, 0), (2, 0)]
+    assert await consumer.pop(wait=1) == []
+    await first[1].ack()
+    (second,) = await consumer.pop(100, lease=1000, wait=0)
+    assert of(second) == (1, 1)
+
+
+@BATCHES
+async def test_what_failed_holds_its_key_back_and_no_other(
+    transport: MemoryTransport, subscribe: Subscribe, batch: int
+) -> None:
+    put_keyed(transport, 4, 2, batch)
+    consumer = await in_order(subscribe)
+    bad, good = await consumer.pop(2, lease=1000, wait=1)
+    began = now_s()
+    await bad.nack(delay=60)
+    await good.ack()
+    assert await drain(consumer, wait=5) == [(1, 1), (1, 2), (1, 3)]
+    (again,) = await consumer.pop(wait=1000)
+    assert (of(again), again.attempt) == ((0, 0), 2)
+    assert 60 <= now_s() - began < 60 + LATE_S
+    await again.ack()
+    assert await drain(consumer) == [(0, 1), (0, 2), (0, 3)]
+    assert transport.recorded(REDELIVER) == [], "the broker would send it to anybody, at any time"
+
+
+async def test_a_lease_that_ends_holds_its_key_and_its_attempt_counts(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_keyed(transport, 3, 1, batch=3)
+    consumer = await in_order(subscribe)
+    for attempt in (1, 2, 3):
+        (lease,) = await consumer.pop(wait=10, lease=2)
+        assert (of(lease), lease.attempt) == ((0, 0), attempt)
+    await lease.ack()
+    assert await drain(consumer) == [(0, 1), (0, 2)]
+
+
+@BATCHES
+async def test_a_key_goes_on_once_its_poison_is_buried(
+    transport: MemoryTransport, subscribe: Subscribe, batch: int
+) -> None:
+    put_keyed(transport, 2, 1, batch)
+    client = Client("pulsar://nowhere:6650", transport=transport)
+    consumer = await client.subscribe(
+        TOPIC,
+        "s",
+        ConsumerType.KeyShared,
+        initial_position=InitialPosition.Earliest,
+        dead_letter_policy=DeadLetterPolicy(2, dead_letter_topic=DEAD),
+        ordered_leases=True,
+    )
+    for attempt in (1, 2, 3):
+        (lease,) = await consumer.pop(wait=10)
+        assert (of(lease), lease.attempt) == ((0, 0), attempt)
+        await lease.nack(0)
+    assert await drain(consumer) == [(0, 1)]
+    reader = await client.subscribe(DEAD, "d", initial_position=InitialPosition.Earliest)
+    assert (await reader.receive(timeout=1)).data() == b"0:0"
+    await client.close()
+
+
+@BATCHES
+async def test_over_a_lost_connection_nothing_comes_early_twice_or_past_its_turn(
+    transport: MemoryTransport, subscribe: Subscribe, batch: int
+) -> None:
+    put_keyed(transport, 20, 3, batch)
+    consumer = await in_order(subscribe, receiver_queue_size=10)
+    waiting, held, done = await consumer.pop(3, lease=10_000, wait=1)
+    began = now_s()
+    await waiting.nack(delay=30)
+    await done.ack()
+    for _ in range(3):
+        transport.disconnect()
+        await asyncio.sleep(1)
+        transport.reconnect()
+        await settle()
+    assert await drain(consumer) == [(2, number) for number in range(1, 20)]
+    await held.ack()
+    assert await drain(consumer) == [(1, number) for number in range(1, 20)]
+    (again,) = await consumer.pop(wait=100)
+    assert of(again) == (0, 0) and again.attempt == 2 and now_s() - began >= 30
+    await again.ack()
+    assert await drain(consumer) == [(0, number) for number in range(1, 20)]
+
+
+async def test_all_that_is_asked_for_again_comes_in_order_and_at_once(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_keyed(transport, 5, 2)
+    consumer = await in_order(subscribe)
+    one, two = await consumer.pop(2, lease=1000, wait=1)
+    await one.nack(delay=3600)
+    consumer.redeliver_unacknowledged_messages()
+    with pytest.raises(LeaseLostError):
+        await two.ack()
+    got = await drain(consumer)
+    for key in (0, 1):
+        assert [number for each, number in got if each == key] == list(range(5))
+
+
+async def test_a_seek_forgets_what_waits(transport: MemoryTransport, subscribe: Subscribe) -> None:
+    put_keyed(transport, 3, 1)
+    consumer = await in_order(subscribe)
+    (lease,) = await consumer.pop(wait=1)
+    await lease.nack(delay=3600)
+    await consumer.seek(lease.message.message_id())
+    got = await drain(consumer)
+    assert [number for _, number in got][-2:] == [1, 2]
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+async def test_what_is_acked_while_it_waits_holds_nothing_back(
+    transport: MemoryTransport, subscribe: Subscribe, by_id: bool
+) -> None:
+    put_keyed(transport, 2, 1)
+    consumer = await in_order(subscribe)
+    (lease,) = await consumer.pop(wait=1)
+    await lease.nack(delay=3600)
+    await consumer.acknowledge(lease.message.message_id() if by_id else lease.message)
+    began = now_s()
+    assert await drain(consumer, wait=5) == [(0, 1)]
+    assert now_s() - began < 10
+
+
+async def test_messages_without_a_key_wait_for_nobody(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    for number in range(10):
+        transport.put(TOPIC, b"0:%d" % number)
+    consumer = await in_order(subscribe)
+    leases = await consumer.pop(wait=1)
+    assert [of(lease)[1] for lease in leases] == list(range(10))
+    await leases[0].nack(1)
+    for lease in leases[1:]:
+        await lease.ack()
+    assert await drain(consumer, wait=5) == [(0, 0)]
+
+
+async def test_more_behind_a_failed_message_than_may_be_held_back_is_said(
+    transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_keyed(transport, 50, 1)
+    put_keyed(transport, 1, 2)
+    consumer = await in_order(subscribe, receiver_queue_size=5, max_leases=10)
+    (bad,) = await consumer.pop(wait=1)
+    await bad.nack(delay=60)
+    with caplog.at_level(logging.WARNING):
+        assert await consumer.pop(wait=5) == []
+        assert await consumer.pop(wait=5) == []
+    assert len(logged(caplog)) == 1 and "10 messages are held back" in caplog.text
+    assert consumer.statistics().queued < 10 + 3 * 5
+    got = await drain(consumer, wait=100)
+    assert [number for key, number in got if key == 0] == [*range(50), 0]
+    assert (1, 0) in got
+
+
+@BATCHES
+async def test_due_times_and_counts_survive_with_a_state_and_the_order_does(
+    transport: MemoryTransport, tmp_path: Path, batch: int
+) -> None:
+    put_keyed(transport, 4, 2, batch)
+
+    async def start(client: Client) -> Consumer:
+        return await client.subscribe(
+            TOPIC,
+            "s",
+            ConsumerType.KeyShared,
+            initial_position=InitialPosition.Earliest,
+            ordered_leases=True,
+            state=RocksState(tmp_path, count_attempts="before"),
+        )
+
+    async with Client("pulsar://nowhere:6650", transport=transport) as client:
+        bad, _held = await (await start(client)).pop(2, wait=1)
+        await bad.nack(delay=100)
+        began = now_s()
+    async with Client("pulsar://nowhere:6650", transport=transport) as client:
+        consumer = await start(client)
+        (held,) = await consumer.pop(wait=10)
+        assert (of(held), held.attempt) == ((1, 0), 2)
+        await held.ack()
+        assert await drain(consumer) == [(1, 1), (1, 2), (1, 3)]
+        (again,) = await consumer.pop(wait=1000)
+        assert (of(again), again.attempt) == ((0, 0), 2)
+        assert now_s() - began >= 99.9
+        await again.ack()
+        assert await drain(consumer) == [(0, 1), (0, 2), (0, 3)]
+
+
+async def test_a_consumer_that_joins_gets_no_key_that_is_worked_on(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_keyed(transport, 10, 8)
+    one = await in_order(subscribe, receiver_queue_size=20)
+    done: dict[int, list[int]] = defaultdict(list)
+    first = await one.pop(100, lease=1000, wait=1)
+    for lease in first[::2]:
+        await lease.nack(5)
+    other = await in_order(subscribe, receiver_queue_size=20)
+    for lease in first[1::2]:
+        done[of(lease)[0]].append(of(lease)[1])
+        await lease.ack()
+    while sum(map(len, done.values())) < 80:
+        for consumer in (one, other):
+            for lease in await consumer.pop(100, wait=0.5):
+                done[of(lease)[0]].append(of(lease)[1])
+                await lease.ack()
+    assert all(numbers == list(range(10)) for numbers in done.values()), done
+
+
+async def test_a_hot_key_costs_a_few_steps_a_message(
+    transport: MemoryTransport, subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = 0
+    judge = Lanes._judge
+
+    def counting(self: Lanes, *arguments: Any) -> bool:
+        nonlocal steps
+        steps += 1
+        return judge(self, *arguments)
+
+    monkeypatch.setattr(Lanes, "_judge", counting)
+    put_keyed(transport, 1_500, 1, batch=50)
+    consumer = await in_order(subscribe)
+    assert len(await drain(consumer)) == 1_500
+    assert steps <= 3 * 1_500 + 100
+
+
+async def test_messages_are_popped_not_received(subscribe: Subscribe) -> None:
+    consumer = await in_order(subscribe)
+    for call in (consumer.receive(timeout=0), consumer.batch_receive()):
+        with pytest.raises(ConfigurationError, match="ordered_leases"):
+            await call
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"consumer_type": ConsumerType.Shared}, "KeyShared"),
+        ({"consumer_type": ConsumerType.Exclusive}, "KeyShared"),
+        ({"retry_enable": True}, "retry_enable"),
+        ({"message_listener": print}, "message_listener"),
+        (
+            {"key_shared_policy": ConsumerKeySharedPolicy(allow_out_of_order_delivery=True)},
+            "allow_out_of_order",
+        ),
+        ({"ordered_leases": 1}, "ordered_leases"),
+    ],
+)
+def test_what_would_break_the_order_is_refused(options: dict[str, Any], word: str) -> None:
+    asked = {"consumer_type": ConsumerType.KeyShared, "ordered_leases": True, **options}
+    with pytest.raises(ConfigurationError, match=word):
+        ConsumerOptions(topics=(TOPIC,), pattern=None, subscription_name="s", **asked)
