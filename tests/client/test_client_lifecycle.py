@@ -160,7 +160,7 @@ async def test_after_a_shutdown_every_call_says_closed(
     listening = await client.subscribe(topic, "t", message_listener=lambda _consumer, _message: 0)
     for _ in range(3):
         await producer.send(b"x")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         message = await consumer.receive()
         await reader.read_next()
     client.shutdown()
@@ -185,7 +185,7 @@ async def test_after_a_shutdown_every_call_says_closed(
         consumer.unsubscribe,
         lambda: listening.acknowledge(message),
     ]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         for call in calls:
             with pytest.raises(encore.ClosedError):
                 await call()

@@ -7,6 +7,7 @@ on, in one step: the message waits (`Redelivery`), or a letter is written of it 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 
 from ...backoff import to_ms
@@ -80,6 +81,24 @@ class Router:
                 self._wait(held, state.attempts.count(entry, held.batch_index), delay_ms)
         elif entry.state[0] == NACKED and entry.size == 1 and not entry.live:
             self._nack_again(state, held, delay_ms)
+
+    def expire(self, state: SourceState, held: Sequence[Held]) -> bool:
+        """Messages of a source that are held failed and come again at once, all in one step.
+
+        Returns:
+            False, and nothing was done, where something is to be done for each: `nack` does it.
+        """
+        each_is_more = (
+            self._forwarder is not None
+            or state.durable is not None
+            or state.in_order
+            or state.volatile
+            or not state.shared
+        )
+        if each_is_more:
+            return False
+        self._redelivery.give_back(state, (each.entry.due_key(each.batch_index) for each in held))
+        return True
 
     def _failed(
         self,

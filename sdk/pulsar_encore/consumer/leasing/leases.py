@@ -331,35 +331,51 @@ class Leases:
 
     def _ring(self, now: int) -> int | None:
         left = _STEP
+        expired: dict[SourceState, list[Grant]] = {}
+        next_ms: int | None = 0  # at once, but not in this turn
         while left > 0:
             for grant in islice(self._ending, left):
                 left -= 1
                 if grant.over is None:
-                    self._is_due(grant, now)
+                    self._look(grant, now, expired)
             if left <= 0:
                 break
             if not (self._edges and self._edges[0] <= now):
-                return self._edges[0] if self._edges else None
+                next_ms = self._edges[0] if self._edges else None
+                break
             bucket = self._buckets.pop(heappop(self._edges))
             if bucket:
                 self._ending = iter(bucket.values())  # nobody changes it any more
-        return 0  # at once, but not in this turn
+        for state, grants in expired.items():
+            self._expire(state, grants)
+        return next_ms
 
-    def _is_due(self, grant: Grant, now: int) -> None:
+    def _look(self, grant: Grant, now: int, expired: dict[SourceState, list[Grant]]) -> None:
         if not grant.holds:
             self._lose(grant, _BESIDE)
+        elif grant.due_ms > now:
+            self._arm(grant)
+        else:
+            expired.setdefault(grant.held.entry.source, []).append(grant)
+
+    def _expire(self, state: SourceState, grants: list[Grant]) -> None:
+        """Their messages come again at once: the leases were the time to wait."""
+        if not self._router.expire(state, [grant.held for grant in grants]):
+            for grant in grants:
+                self._expire_one(grant)
             return
-        if grant.due_ms <= now:
-            try:
-                # At once: the lease was the time to wait.
-                self._router.nack(grant.message, 0, "the lease expired")
-            except Exception:  # of this one only; it is leased still, and tried again
-                logger.exception("an expired lease could not be nacked, again in a second")
-                grant.due_ms = now_ms(self._loop) + _AGAIN_MS
-            else:
-                self._lose(grant, "it expired")
-                return
-        self._arm(grant)
+        for grant in grants:
+            self._lose(grant, "it expired")
+
+    def _expire_one(self, grant: Grant) -> None:
+        try:
+            self._router.nack(grant.message, 0, "the lease expired")
+        except Exception:  # of this one only; it is leased still, and tried again
+            logger.exception("an expired lease could not be nacked, again in a second")
+            grant.due_ms = now_ms(self._loop) + _AGAIN_MS
+            self._arm(grant)
+        else:
+            self._lose(grant, "it expired")
 
 
 def _nobody(grant: Grant) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from random import Random
 from typing import Final
 
-from ...core.due import DueBatch, precision_bits
+from ...core.due import DueBatch, MessageKey, precision_bits
 from ...core.due_index import DueIndex
 from ...core.entry import Entry, EntryKey
 from ...core.source_state import SourceState
@@ -96,6 +96,22 @@ class Redelivery:
             return
         if state.nack(entry, index, due_ms, precision_bits(delay_ms) if narrow else bits):
             self._alarm.at(state.next_due())
+
+    def give_back(self, state: SourceState, keys: Iterable[MessageKey]) -> None:
+        """Messages that are held come again at once (Shared and Key_Shared)."""
+        whole: dict[int, list[int]] = {}
+        parts: dict[tuple[int, int], int] = {}
+        for ledger, entry, index in keys:
+            if index < 0:
+                whole.setdefault(ledger, []).append(entry)
+            else:
+                parts[ledger, entry] = parts.get((ledger, entry), 0) | 1 << index
+        due = DueBatch(
+            [(ledger, sorted(entries)) for ledger, entries in sorted(whole.items())],
+            [(ledger, entry, mask) for (ledger, entry), mask in sorted(parts.items())],
+        )
+        self._ask(state, state.timeouts, due)
+        self._alarm.at(state.next_due())  # of what could not be asked for
 
     def wait_unseen(self, state: SourceState, key: EntryKey, delay_ms: int) -> None:
         """The same of an entry that there is no record of here."""
