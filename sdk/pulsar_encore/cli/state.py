@@ -26,6 +26,7 @@ from ..evacuation import (
     evacuate as evacuate_state,
 )
 from ..evacuation.looking import inspect_state, waiting_messages
+from ..evacuation.moving import check_unused
 from . import state_output as output
 from .login import DEFAULT_URL, NOBODY, Access, Login, Url, access
 from .probe import probe
@@ -134,6 +135,8 @@ def evacuate(
             if json:
                 sys.stdout.write(output.report_json(report))
             raise
+    else:
+        asyncio.run(check_unused(directory))
     sys.stdout.write(output.report_json(report) if json else output.report_text(report))
     return 1 if report.refused else 0
 

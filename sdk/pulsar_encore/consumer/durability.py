@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
@@ -35,6 +36,7 @@ _LOOK_S: Final = 1.0
 _MEND_LOOKS: Final = 5
 # What was due so long ago did not come again: it was settled elsewhere.
 _LATE_MS: Final = 60_000
+_ARRIVED_MS: Final = 5_000  # after so long an ack is at the broker, or its loss was noticed
 _BURST: Final = 500  # keys or entries in one turn of the loop: 3 ms or so
 _HELD_DIGITS: Final = bytes(0x31 if state == HELD else 0x30 for state in range(256))
 
@@ -184,8 +186,10 @@ class Durability:
         with self._store.one_batch():
             for state, entry, mask in burst:
                 if isinstance(state.durable, DurableSource) and entry.live:
-                    state.special = True
-                    state.durable.started(entry, state, list(set_bits(mask)))
+                    still = [index for index in set_bits(mask) if entry.state[index] == HELD]
+                    if still:
+                        state.special = True
+                        state.durable.started(entry, state, still)
         if burst:
             self._loop.call_soon(self._write_held, held)
 
@@ -218,7 +222,7 @@ class Durability:
 
     async def close(self) -> None:
         """Write everything. What cannot be is told, and comes again with lower counts."""
-        store = self._ended()
+        store = self._ended(acked=True)
         if store is not None:
             try:
                 await store.aclose()
@@ -226,21 +230,23 @@ class Durability:
                 logger.error("%s", error)
 
     def abandon(self) -> None:
-        """The same without an event loop."""
-        store = self._ended()
+        """The same without an event loop, so that acks may not have been sent."""
+        store = self._ended(acked=False)
         if store is not None:
             try:
                 store.close()
             except StoreError as error:
                 logger.error("%s", error)
 
-    def _ended(self) -> RocksStore | None:
+    def _ended(self, *, acked: bool) -> RocksStore | None:
         if self._timer is not None:
             self._timer.cancel()
         store, self._store = self._store, None
         for state in self._states:
             state.durable = None
         for durable in self._sources.values():
+            if acked:
+                durable.forget_buried(math.inf)
             durable.close()
         self._sources.clear()
         return store
@@ -263,6 +269,9 @@ class DurableSource:
         self._records = source.records
         self._waiting = source.index
         self._loop = loop
+        # Entries of which letters were written: when their acks have surely arrived, None while
+        # the rest of them is not acked.
+        self._buried: dict[EntryKey, int | None] = {}
 
     def __bool__(self) -> bool:
         return bool(self._records)
@@ -326,7 +335,10 @@ class DurableSource:
             self._waiting.discard_each(keys, at_once=True)
 
     def settled(self, key: EntryKey, mask: int | None = None) -> None:
-        self._records.settled(*key, mask)
+        if mask is None and key in self._buried:
+            self._buried[key] = now_ms(self._loop) + _ARRIVED_MS
+        else:
+            self._records.settled(*key, mask)
         if mask is not None:
             self._changed()
         if not len(self._waiting):
@@ -336,12 +348,22 @@ class DurableSource:
         else:
             self._waiting.discard_each((*key, index) for index in set_bits(mask))
 
+    def buried(self, key: EntryKey, mask: int, whole: bool) -> None:
+        if not self._records.knows(key):
+            return
+        self._buried[key] = None
+        self._records.given_back(*key, mask, wall_now_ms(self._loop))  # the count stays
+        if whole:
+            self.settled(key)
+        self._changed()
+
     def settled_through(self, key: EntryKey) -> None:
         self._records.settled_through(*key)
         if len(self._waiting):
             self._waiting.discard_through(*key)
 
     def clear(self) -> None:
+        self._buried.clear()
         self._waiting.clear()
         self._records.clear()
 
@@ -349,14 +371,23 @@ class DurableSource:
         """Write what was in memory for long; let go of what was due long ago and did not come."""
         wall = wall_now_ms(self._loop)
         self._records.flush(wall, _BURST)
+        if self._buried:
+            self.forget_buried(now_ms(self._loop), _BURST)
         late = self.late_at()
         if late is not None and late < wall:
             self._waiting.done(self._waiting.pop_due(wall - _LATE_MS, _BURST))
 
+    def forget_buried(self, now: float, most: int | None = None) -> None:
+        """Of what letters were written and whose acks have arrived by now (ms), nothing is kept."""
+        arrived = [key for key, at in self._buried.items() if at is not None and at <= now]
+        for key in arrived[:most]:
+            del self._buried[key]
+            self._records.settled(*key)
+
     @property
     def unwritten(self) -> bool:
         """Something is in memory only, and is to be written in a while."""
-        return self._records.buffered > 0
+        return self._records.buffered > 0 or len(self._buried) > 0
 
     def late_at(self) -> int | None:
         """When the first of what waits is too late to come, in ms since the epoch."""

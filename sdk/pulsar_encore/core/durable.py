@@ -74,6 +74,18 @@ class Durable(Protocol):
         """Messages of an entry are acked, all of them with None."""
         ...
 
+    def buried(self, key: EntryKey, mask: int, whole: bool) -> None:
+        """Letters of messages of an entry are stored, and with that they are acked.
+
+        Should the ack be lost with the process, they come again, and are not to be attempted anew.
+
+        Args:
+            key: Their entry.
+            mask: Which of its messages.
+            whole: With them all of the entry is acked.
+        """
+        ...
+
     def settled_through(self, key: EntryKey) -> None:
         """That entry and all before it are acked."""
         ...

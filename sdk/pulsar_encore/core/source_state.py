@@ -193,7 +193,11 @@ class SourceState:
         """Of messages that came something was known, perhaps to a process that is dead: they go on
         waiting, or are handed over with all their attempts."""
         self.special = True  # to ack them is to forget that
-        attempts, waiting = durable.recall(entry.key)
+        # Of the others more is known here: what was counted already would be counted again.
+        here = {indexes[position] for position in wanted}
+        known = durable.recall(entry.key)
+        attempts = {index: count for index, count in known.attempts.items() if index in here}
+        waiting = {index: due_ms for index, due_ms in known.dues.items() if index in here}
         if not waiting or self.in_order:
             self._count_recalled(entry, attempts)
             for each, until_ms in waiting.items():
@@ -387,7 +391,11 @@ class SourceState:
                 return 0
             self._forget(entry, index, before)
             if self.durable is not None:
-                self.durable.settled(entry.key, 1 << index if entry.unacked else None)
+                mask = 1 << index if entry.unacked else None
+                if before == LEAVING:
+                    self.durable.buried(entry.key, 1 << index, mask is None)
+                else:
+                    self.durable.settled(entry.key, mask)
         if entry.unacked == 0:
             self._drop(entry)
             self.attempts.done(entry.key)

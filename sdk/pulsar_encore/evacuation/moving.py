@@ -117,9 +117,7 @@ async def evacuate(
     try:
         store.claim()
         if not store.alone:
-            raise StateInUseError(
-                f"consumers of this process have the state in {os.fspath(path)}: close them first"
-            )
+            raise _used_here(path)
         report.waiting = sum(plan.waiting for plan in plans)
         for plan in plans:
             if plan.waiting:
@@ -164,6 +162,27 @@ class _Part:
     def ids(self, topic: str) -> list[str]:
         """Its messages as they are named to people."""
         return [waiting_id(topic, (*self.key, index)) for index in sorted(self.dues)]
+
+
+async def check_unused(path: str | os.PathLike[str]) -> None:
+    """Nobody has the directory: who does may be about to nack, though nothing waits yet.
+
+    Raises:
+        StateInUseError: A live process has it, or this one.
+        StoreError: It cannot be opened; see `evacuate`.
+    """
+    store = await RocksStore.open(path, wall_now_ms=wall_now_ms(asyncio.get_running_loop()))
+    try:
+        if not store.alone:
+            raise _used_here(path)
+    finally:
+        await store.aclose()
+
+
+def _used_here(path: str | os.PathLike[str]) -> StateInUseError:
+    return StateInUseError(
+        f"consumers of this process have the state in {os.fspath(path)}: close them first"
+    )
 
 
 class _Moving:
@@ -254,7 +273,8 @@ class _Moving:
             if error.result in _NO_CLUSTER:
                 raise
             self._stay(parts[done:], str(error))
-            return
+            if self._failure is None or isinstance(self._failure, _LostTopicError):
+                return
         finally:
             await to_its_end(self._close_producers())
         if isinstance(self._failure, _LostTopicError):

@@ -222,6 +222,11 @@ class Database:
         except Exception as error:
             raise _named(error, self.path) from error
 
+    @property
+    def closed(self) -> bool:
+        """It was, or could not be opened again."""
+        return self._db is None
+
     def close(self) -> None:
         """Give the lock back. What was written is in the log."""
         self._families.clear()

@@ -419,7 +419,11 @@ class _Core:
             self.syncer.stop()
             self.syncer = None
         self.journal.database.close()
-        self.journal.database = Database(self.path / _DATABASE)
+        try:
+            self.journal.database = Database(self.path / _DATABASE)
+        except StoreError as error:
+            self.journal.trouble = error
+            raise
         self._sync()
         failures = self.journal.failures
         while not self.journal.flush() and self.journal.failures == failures:
