@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import subprocess
 import sys
 import time
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -105,5 +108,82 @@ async def main(url, topic, path, transport):
             await consumer.negative_acknowledge(message, delay=15 if number % 2 == 0 else 3600)
     print(begun, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@TRANSPORTS
+async def test_each_message_of_a_batch_is_attempted_as_often_as_the_policy_says(
+    pulsar: Server, topic: str, transport: str, tmp_path: Path
+) -> None:
+    """Copies of a batch come with each of its messages: they count nothing of the others."""
+    rng, seen = random.Random(3), Counter[int]()
+    async with encore.Client(pulsar.service_url, transport=transport) as client:
+        consumer = await client.subscribe(
+            topic,
+            "s",
+            encore.ConsumerType.Shared,
+            receiver_queue_size=50,
+            dead_letter_policy=encore.DeadLetterPolicy(max_redeliver_count=5),
+            state=encore.RocksState(tmp_path),
+        )
+        producer = await client.create_producer(
+            topic, batching_max_messages=10, max_pending_messages=300
+        )
+        await asyncio.gather(*(producer.send(b"%d" % each) for each in range(300)))
+        with suppress(encore.ReceiveTimeout):
+            while True:
+                message = await consumer.receive(timeout=5)
+                seen[int(message.data())] += 1
+                await consumer.negative_acknowledge(message, rng.choice([0.05, 0.1, 0.2, 0.3]))
+        assert seen == dict.fromkeys(range(300), 6)
+        await consumer.unsubscribe()
+
+
+@pytest.mark.parametrize(("transport", "batch"), [("native", 10), ("stock", 1)])
+async def test_poison_that_was_buried_does_not_begin_anew(
+    pulsar: Server, topic: str, transport: str, batch: int, tmp_path: Path
+) -> None:
+    """Two of 20 messages kill who has them: the ack of the first, that is a letter now, is lost."""
+    async with encore.Client(pulsar.service_url, transport="native") as client:
+        await (await client.subscribe(topic, "s", encore.ConsumerType.Shared)).close()
+        producer = await client.create_producer(
+            topic, batching_enabled=batch > 1, batching_max_messages=max(2, batch)
+        )
+        await asyncio.gather(*(producer.send(b"%d" % each) for each in range(20)))
+    looks: list[str] = []
+    for _ in range(12):
+        child = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", VICTIM, pulsar.service_url, topic, tmp_path, transport],
+            capture_output=True,
+            check=False,
+        )
+        if child.returncode == 0:
+            break
+        assert child.returncode == -9, child.stderr.decode()
+        looks.append(child.stdout.decode().strip())
+    assert looks == [f"{poison}:{count}" for poison in (10, 15) for count in range(4)]
+
+
+VICTIM = """
+import asyncio, os, signal, sys
+import pulsar_encore as encore
+async def main(url, topic, path, transport):
+    async with encore.Client(url, transport=transport) as client:
+        consumer = await client.subscribe(
+            topic, "s", encore.ConsumerType.Shared, state=encore.RocksState(path),
+            dead_letter_policy=encore.DeadLetterPolicy(max_redeliver_count=3),
+        )
+        while True:
+            try:
+                message = await consumer.receive(timeout=3)
+            except encore.ReceiveTimeout:
+                return
+            if message.data() in (b"10", b"15"):
+                print(message.data().decode(), message.redelivery_count(), sep=":", flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            await asyncio.sleep(0.01)  # meanwhile the letter of the one before is stored
+            await consumer.acknowledge(message)
 asyncio.run(main(*sys.argv[1:]))
 """

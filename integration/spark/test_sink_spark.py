@@ -27,6 +27,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 import pulsar_encore as encore
 from pulsar_encore import letters
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread, run_in_thread
+from pulsar_encore.exceptions import MessageTooBig
 from pulsar_encore.outgoing import Outgoing
 from pulsar_encore.spark.sink import writers
 from pulsar_encore.spark.sink.copies import Way
@@ -381,6 +382,39 @@ def test_rows_that_changed_between_attempts_are_stored(
             assert set(again) <= found.keys(), name
             if again is rows:
                 assert max(found.values()) == 1
+    finally:
+        admin.delete_namespace(namespace)
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_row_that_failed_is_stored_once_it_can_be(
+    pulsar: Server, admin: Admin, partitions: int
+) -> None:
+    """Those behind it were stored, and brokers drop what is not above the highest number."""
+    namespace = f"public/dedup-{uuid.uuid4().hex[:8]}"
+    admin.create_namespace(namespace)
+    admin.set_namespace_policy(namespace, "deduplication", True)
+    rows = [b"%d" % each for each in range(300)]
+    rows[100] = bytes(6_000_000)
+    topic = f"persistent://{namespace}/t"
+    try:
+        if partitions:
+            admin.create_partitioned_topic(topic, partitions)
+        else:
+            admin.create_topic(topic)
+        options = {
+            "service.url": pulsar.service_url,
+            "topic": topic,
+            "deduplication": "task-sequence",
+            "producerName": "job",
+        }
+        with patch(f"{__name__}.TOPIC_OF_ATTEMPTS", topic):
+            for _ in range(2):
+                with pytest.raises(MessageTooBig, match="row 100 of the task"):
+                    attempt(options, rows)
+            attempt({**options, "pulsar.producer.compressionType": "ZSTD"}, rows)
+        found = {each.data() for each in read(pulsar.service_url, topic)}
+        assert found == set(rows)
     finally:
         admin.delete_namespace(namespace)
 

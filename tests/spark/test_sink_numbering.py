@@ -31,7 +31,8 @@ def test_numbers_come_from_the_task() -> None:
     assert list(found.ids(10, 2)) == [(7 << 47) + 10, (7 << 47) + 11]
     late = numbering_of(Context(sql_streaming_queryId="q", streaming_sql_batchId="65543"), "job")
     assert (late.producer_name, late.ids(0, 1)) == ("job-q-2-1", found.ids(0, 1))
-    assert Numbering("p", 65_535, 2**64 - 1).ids(0, 1 << 29)[-1] == 2**63 - 1
+    last = Numbering("p", 65_535, 2**64 - 1)
+    assert last.ids(0, (1 << 29) - 1)[-1] + 1 == last.mark == 2**63 - 1
 
 
 @pytest.mark.parametrize(
@@ -44,9 +45,9 @@ def test_other_tasks_have_none(context: Context | None) -> None:
 
 def test_a_task_has_no_more_rows_than_numbers() -> None:
     numbering = Numbering("p", 1)
-    assert numbering.ids((1 << 29) - 1, 1)[0] == (1 << 47) + (1 << 29) - 1
+    assert numbering.ids((1 << 29) - 2, 1)[0] == (1 << 47) + (1 << 29) - 2
     with pytest.raises(ConfigurationError, match="give the micro-batch more tasks"):
-        numbering.ids((1 << 29) - 1, 2)
+        numbering.ids((1 << 29) - 2, 2)
 
 
 tasks = st.lists(st.integers(0, 3), max_size=6).map(tuple)
@@ -82,6 +83,7 @@ def test_a_batch_that_is_older_than_what_is_stored_goes_by_another_name() -> Non
     numbering = Numbering("p", 5, 77)
     assert numbering.follows(-1) and numbering.follows(4 << 47)
     assert numbering.follows(numbering.ids(0, 10)[-1])
+    assert not numbering.follows(numbering.mark), "a row failed, others are stored behind it"
     assert not numbering.follows(6 << 47)
     assert not numbering.follows(Numbering("p", 5, 76).ids(0, 1)[0])
     assert numbering.apart().producer_name != numbering.apart().producer_name

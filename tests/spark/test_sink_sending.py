@@ -102,6 +102,34 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.parametrize("failed", [0, 2, 3])
+async def test_what_is_stored_behind_a_row_that_failed_is_marked(
+    producers: Producers, failed: int
+) -> None:
+    """Its number would hide the one that failed from the next attempt."""
+    task = sender(100, numbered=True)
+    await task.publish(chunk(ONE, OTHER, ONE, ONE, ONE))
+    one, other = producers.links[ONE], producers.links[OTHER]
+    at = {0: 0, 2: 1, 3: 2}[failed]
+    one.receipts[at].set_exception(TransportError("too large", result="MessageTooBig"))
+    with pytest.raises(TransportError, match=f"row {failed} of the task: too large"):
+        await task.finish()
+    rows = len(one.sent)
+    await task.abort()
+    (marked,) = one.sent[rows:]
+    assert marked.sequence_id == Numbering("p", 1).mark
+    assert marked.payload in {b"0", b"2", b"3", b"4"} - {b"%d" % failed}
+    assert [message.sequence_id for message in one.sent[:rows]] != [marked.sequence_id] * rows
+    assert len(other.sent) == 1, "there nothing failed"
+
+
+async def test_a_task_that_is_given_up_marks_nothing(producers: Producers) -> None:
+    task = sender(100, numbered=True)
+    await task.publish(chunk(ONE, ONE))
+    await task.abort()
+    assert len(producers.links[ONE].sent) == 2
+
+
 @pytest.mark.parametrize("numbered", [False, True])
 async def test_a_row_that_is_not_stored_is_named(producers: Producers, numbered: bool) -> None:
     task = sender(10, numbered=numbered)

@@ -115,6 +115,10 @@ class Cursors:
                         "reads with it; stop that one, or name another subscription"
                     ) from error
                 await asyncio.sleep(_AGAIN_S)
+            except NotAllowedError:  # the one that asked whether it is there is not gone yet
+                if asyncio.get_running_loop().time() >= until:
+                    raise
+                await asyncio.sleep(_AGAIN_S)
         self._piles[topic] = pile = Pile(asyncio.get_running_loop())
         link.start(pile)  # with a queue of 0 it asks for nothing
         return link
@@ -135,7 +139,8 @@ class Cursors:
             consumer_type=ConsumerType.Exclusive,
             receiver_queue_size=0,
             durable=False,
-            start_message_id=MessageId.latest,
+            # Who subscribes while brokers remove this one again may be given its place.
+            start_message_id=MessageId.earliest,
             force_topic_creation=False,
         )
         try:

@@ -130,8 +130,10 @@ def _parts(message: Outgoing, topic: str, *, copies: bool) -> Iterator[bytes]:
     if copies:
         said = properties.get(ORIGIN_MESSAGE_ID)
     else:
-        said = sorted(properties.items()), message.event_timestamp
+        # Not when it is to be delivered: a delay ends at another time in each attempt.
+        said = sorted(properties.items()), message.event_timestamp, message.replication_clusters
     for part in (topic, message.payload, message.partition_key, message.ordering_key, said):
         data = part if isinstance(part, bytes) else repr(part).encode("utf-8", "surrogatepass")
+        yield b"b" if isinstance(part, bytes) else b"r"  # None is not b"None"
         yield len(data).to_bytes(5, "big")
         yield data

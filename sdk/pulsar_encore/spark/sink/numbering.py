@@ -17,6 +17,7 @@ _ROW_BITS: Final = 29
 _DIGEST_BITS: Final = 18  # another task's rows are taken for the same once in 262,144 times
 _BATCH_BITS: Final = 16  # of the batch's number; the rest is in the name
 _SHIFT: Final = _ROW_BITS + _DIGEST_BITS
+_MARK: Final = (1 << _ROW_BITS) - 1
 
 
 class Task(Protocol):
@@ -49,10 +50,10 @@ class Numbering(NamedTuple):
         Raises:
             ConfigurationError: There are more rows than numbers.
         """
-        if first + count > 1 << _ROW_BITS:
+        if first + count > _MARK:
             raise ConfigurationError(
-                f"deduplication=task-sequence has 2**{_ROW_BITS} numbers for the rows of a task, "
-                "and this one has more: give the micro-batch more tasks"
+                f"deduplication=task-sequence has {_MARK:,} numbers for the rows of a task, and "
+                "this one has more: give the micro-batch more tasks"
             )
         start = self._head << _ROW_BITS | first
         return range(start, start + count)
@@ -66,7 +67,13 @@ class Numbering(NamedTuple):
         if highest < 0:
             return True
         batch = self._head >> _DIGEST_BITS
-        return highest >> _SHIFT < batch or highest >> _ROW_BITS == self._head
+        same = highest >> _ROW_BITS == self._head and highest != self.mark
+        return highest >> _SHIFT < batch or same
+
+    @property
+    def mark(self) -> int:
+        """Above all rows' numbers: in an attempt a row failed, and some behind it may be stored."""
+        return self._head << _ROW_BITS | _MARK
 
     def apart(self) -> Numbering:
         """The same by a name that no broker knows."""

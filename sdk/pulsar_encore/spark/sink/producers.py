@@ -138,8 +138,9 @@ class Producers:
         if numbering.follows(link.last_sequence_id):
             return link
         log.warning(
-            "%s: an earlier attempt at this task had other rows, or the query began again from an "
-            "older checkpoint: those that were stored then are there twice now, under %s too",
+            "%s: an earlier attempt at this task had other rows or failed at one, or the query "
+            "began again from an older checkpoint: what was stored then is there twice now, under "
+            "%s too",
             way.topic,
             link.producer_name,
         )

@@ -11,9 +11,10 @@ before `finish` returned is stored.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from copy import copy
+from typing import Final
 
 from ...client import Client
 from ...errors import EncoreError, TransportTimeout
@@ -27,9 +28,10 @@ from .producers import kind_of, producers_of
 from .rows import Chunk
 
 _SLICE: Final = 1000  # published at once; then the sockets have their turn
+_MARK_S: Final = 10.0
 _GRACE_S: Final = 5.0  # over the send timeout, which the producers keep themselves
 
-_Publish: TypeAlias = Callable[[Outgoing], Awaitable[MessageId]]
+log: Final = logging.getLogger("pulsar_encore.spark")
 
 
 class Sender:
@@ -51,6 +53,10 @@ class Sender:
         self._timeout_s = options.publishing.send_timeout_ms / 1000
         self._links: dict[Way, ProducerLink] = {}
         self._line: deque[asyncio.Future[MessageId]] = deque()
+        # With numbers, beside the line: by which producer, and what.
+        self._beside: deque[tuple[ProducerLink, Outgoing]] = deque()
+        self._failed: set[ProducerLink] = set()
+        self._last_stored: dict[ProducerLink, Outgoing] = {}
         self._rows = 0
         self._handed = 0  # to producers
         self.topics: Counter[str] = Counter()
@@ -73,21 +79,24 @@ class Sender:
                 message.sequence_id = sequence_id
         self._rows += len(messages)
         if isinstance(ways, Way):
-            publishers: list[_Publish] = [(await self._link(ways)).publish] * len(messages)
+            links = [await self._link(ways)] * len(messages)
             self.topics[ways.topic] += len(messages)
         else:
-            of_way: dict[Way, _Publish] = {}
+            of_way: dict[Way, ProducerLink] = {}
             for way, count in Counter(ways).items():
-                of_way[way] = (await self._link(way)).publish
+                of_way[way] = await self._link(way)
                 self.topics[way.topic] += count
-            publishers = [of_way[way] for way in ways]
+            links = [of_way[way] for way in ways]
         # With half of the room at once, producers have work while the next half is handed over.
         line, step = self._line, max(1, min(_SLICE, self._most // 2))
         for start in range(0, len(messages), step):
             end = min(start + step, len(messages))
             await self._room(end - start)
-            for publish, message in zip(publishers[start:end], messages[start:end], strict=True):
-                line.append(asyncio.ensure_future(publish(message)))
+            pairs = list(zip(links[start:end], messages[start:end], strict=True))
+            if self._numbering is not None:
+                self._beside += pairs
+            for link, message in pairs:
+                line.append(asyncio.ensure_future(link.publish(message)))
                 self._handed += 1
             await asyncio.sleep(0)
 
@@ -115,6 +124,8 @@ class Sender:
 
     async def abort(self) -> None:
         """The task failed: what is under way is given up, and whatever becomes of it is no news."""
+        if self._numbering is not None:
+            await self._mark(self._numbering)
         for each in self._line:
             each.add_done_callback(_heard)
         self._line.clear()
@@ -123,6 +134,39 @@ class Sender:
             await self._producers.drop(links, self._kind)
         else:
             await self._producers.close(links.values())
+
+    async def _mark(self, numbering: Numbering) -> None:
+        """Where a row failed and some behind it may be stored, their numbers would hide it from the
+        next attempt: one of them is stored once more, by the number that says so."""
+        for each, (link, _) in zip(self._line, self._beside, strict=True):
+            if _has_failed(each):
+                self._failed.add(link)
+        if not self._failed:
+            return
+        try:
+            async with asyncio.timeout(_MARK_S):
+                await asyncio.gather(*(link.flush() for link in self._failed))
+                if self._line:
+                    await asyncio.wait(self._line)
+                for each, (link, message) in zip(self._line, self._beside, strict=True):
+                    if not _has_failed(each):
+                        self._last_stored[link] = message
+                for link in self._failed:
+                    if link in self._last_stored:
+                        await self._mark_one(link, self._last_stored[link], numbering.mark)
+        except (EncoreError, TimeoutError) as error:
+            log.warning(
+                "a row failed, and that some behind it are stored could not be marked; should it "
+                "be stored in another attempt, it may be dropped as a double: %s",
+                error,
+            )
+
+    async def _mark_one(self, link: ProducerLink, message: Outgoing, number: int) -> None:
+        marked = copy(message)
+        marked.sequence_id = number
+        stored = asyncio.ensure_future(link.publish(marked))
+        await link.flush()
+        await stored
 
     async def _link(self, way: Way) -> ProducerLink:
         link = self._links.get(way)
@@ -153,7 +197,14 @@ class Sender:
         line = self._line
         while line and line[0].done():
             row = self._handed - len(line)
-            self._stored(line.popleft(), row)
+            one = line.popleft()
+            if self._numbering is not None:
+                link, message = self._beside.popleft()
+                if _has_failed(one):
+                    self._failed.add(link)
+                else:
+                    self._last_stored[link] = message
+            self._stored(one, row)
 
     def _stored(self, done: asyncio.Future[MessageId], row: int) -> None:
         """It is; or the error says of which row it is, by its number in the task."""
@@ -173,6 +224,10 @@ class Sender:
         return TransportTimeout(
             f"{len(self._line)} rows were not stored in {self._timeout_s:g} s (sendTimeoutMs)"
         )
+
+
+def _has_failed(one: asyncio.Future[MessageId]) -> bool:
+    return one.done() and (one.cancelled() or one.exception() is not None)
 
 
 def _heard(done: asyncio.Future[MessageId]) -> None:

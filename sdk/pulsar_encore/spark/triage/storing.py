@@ -62,6 +62,8 @@ def check_file(path: str, name: str) -> None:
         elif not os.path.exists(real):  # neither a device nor a pipe
             os.close(os.open(real, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             os.unlink(real)
+    except ConfigurationError:
+        raise
     except (OSError, ValueError) as error:
         raise _cannot(path, name, error) from error
 
@@ -106,6 +108,8 @@ def check_folder(path: str, name: str) -> None:
             raise ConfigurationError(f"{name}: cannot write in {path!r}: {there!r} is no folder")
         if not os.access(there, os.W_OK | os.X_OK):
             raise ConfigurationError(f"{name}: cannot write in {path!r}: {there!r} is read-only")
+    except ConfigurationError:
+        raise
     except (OSError, ValueError) as error:
         raise _cannot(path, name, error) from error
 
