@@ -177,9 +177,18 @@ def test_a_schema_without_end_is_refused(value_format: str, nested: str, said: s
 
 @pytest.mark.parametrize("url", ["ftp://h", "http://", "http://h:99999", "http://[::"])
 def test_a_web_address_that_is_none_is_called_by_its_option(url: str) -> None:
-    read = read_options({"service.url": URL, "topic": "a", "admin.url": url}, streaming=True)
+    def admin() -> Admin:
+        given = {"service.url": URL, "topic": "a", "admin.url": url}
+        return Admin(read_options(given, streaming=True).connection)
+
     with pytest.raises(ConfigurationError, match=r"^admin\.url (must be like http|'http)"):
-        Admin(read.connection)
+        admin()
+
+
+def test_what_is_no_web_address_is_said_before_spark_runs() -> None:
+    given = {"service.url": URL, "topic": "a", "admin.url": "nonsense"}
+    with pytest.raises(ConfigurationError, match=r"^admin\.url must be like http"):
+        read_options(given, streaming=True)
 
 
 def test_a_topic_that_is_assigned_by_two_names_is_refused() -> None:

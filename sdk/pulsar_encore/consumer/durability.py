@@ -269,9 +269,8 @@ class DurableSource:
         self._records = source.records
         self._waiting = source.index
         self._loop = loop
-        # Entries of which letters were written: when their acks have surely arrived, None while
-        # the rest of them is not acked.
-        self._buried: dict[EntryKey, int | None] = {}
+        self._buried: set[EntryKey] = set()  # letters of some of it; the rest is not acked yet
+        self._arriving: dict[EntryKey, int] = {}  # all of it is: when that has surely arrived, ms
 
     def __bool__(self) -> bool:
         return bool(self._records)
@@ -336,7 +335,8 @@ class DurableSource:
 
     def settled(self, key: EntryKey, mask: int | None = None) -> None:
         if mask is None and key in self._buried:
-            self._buried[key] = now_ms(self._loop) + _ARRIVED_MS
+            self._buried.remove(key)
+            self._arriving[key] = now_ms(self._loop) + _ARRIVED_MS
         else:
             self._records.settled(*key, mask)
         if mask is not None:
@@ -351,7 +351,7 @@ class DurableSource:
     def buried(self, key: EntryKey, mask: int, whole: bool) -> None:
         if not self._records.knows(key):
             return
-        self._buried[key] = None
+        self._buried.add(key)
         self._records.given_back(*key, mask, wall_now_ms(self._loop))  # the count stays
         if whole:
             self.settled(key)
@@ -364,6 +364,7 @@ class DurableSource:
 
     def clear(self) -> None:
         self._buried.clear()
+        self._arriving.clear()
         self._waiting.clear()
         self._records.clear()
 
@@ -371,7 +372,7 @@ class DurableSource:
         """Write what was in memory for long; let go of what was due long ago and did not come."""
         wall = wall_now_ms(self._loop)
         self._records.flush(wall, _BURST)
-        if self._buried:
+        if self._arriving:
             self.forget_buried(now_ms(self._loop), _BURST)
         late = self.late_at()
         if late is not None and late < wall:
@@ -379,15 +380,16 @@ class DurableSource:
 
     def forget_buried(self, now: float, most: int | None = None) -> None:
         """Of what letters were written and whose acks have arrived by now (ms), nothing is kept."""
-        arrived = [key for key, at in self._buried.items() if at is not None and at <= now]
-        for key in arrived[:most]:
-            del self._buried[key]
+        for key, at in list(islice(self._arriving.items(), most)):  # in the order of their times
+            if at > now:
+                break
+            del self._arriving[key]
             self._records.settled(*key)
 
     @property
     def unwritten(self) -> bool:
         """Something is in memory only, and is to be written in a while."""
-        return self._records.buffered > 0 or len(self._buried) > 0
+        return self._records.buffered > 0 or len(self._arriving) > 0
 
     def late_at(self) -> int | None:
         """When the first of what waits is too late to come, in ms since the epoch."""

@@ -16,7 +16,7 @@ from ..options import ClientOptions
 from ..transport.native.connection.pool import Pool
 from ..transport.native.lookup.web import Web, path_of
 from ..transport.native.options import of_options
-from .connecting import Connection, in_options
+from .connecting import Connection, in_options, web_address
 from .planning import Ledger
 from .positions import Position
 
@@ -48,12 +48,7 @@ class Admin:
     """
 
     def __init__(self, connection: Connection) -> None:
-        url = connection.admin_url
-        scheme, mark, host = (url or "").partition("://")
-        if url is None or scheme not in ("http", "https") or not mark or not host.strip("/"):
-            raise ConfigurationError(
-                f"admin.url must be like http://host:8080 or https://host:8443, got {url!r}"
-            )
+        url = web_address(connection.admin_url or "", "admin.url")
         keywords = connection.keywords()
         keywords.pop("transport", None)
         try:

@@ -28,6 +28,21 @@ def _ms_as_s(value: str, name: str) -> int:
     return max(1, -(-at_least(1)(value, name) // 1000))
 
 
+def web_address(value: str, name: str) -> str:
+    """Of a cluster's web service.
+
+    Raises:
+        ConfigurationError: It cannot be one.
+    """
+    value = value.strip()
+    scheme, mark, host = value.partition("://")
+    if scheme not in ("http", "https") or not mark or not host.strip("/"):
+        raise ConfigurationError(
+            f"{name} must be like http://host:8080 or https://host:8443, got {value!r}"
+        )
+    return value
+
+
 # Lower-cased names behind "pulsar.client." and the keyword of `Client` that each is.
 _KEYWORDS: Final[Mapping[str, tuple[str, Parser[Any]]]] = {
     "operationtimeoutms": ("operation_timeout_seconds", _ms_as_s),

@@ -17,7 +17,7 @@ from ..errors import ConfigurationError
 from ..options import ConsumerCryptoFailureAction
 from ..options.checks import topic_name
 from ..topic_names import full_name
-from .connecting import Connection
+from .connecting import Connection, web_address
 from .keys import Keys, key_path, keys_of
 from .parsing import (
     Parser,
@@ -204,7 +204,7 @@ class ReadOptions:
 # Names as they are written, what is before the comma the usual one, and how each is parsed.
 _TABLE: Final[Mapping[str, Parser[Any]]] = {
     "service.url, serviceUrl": words,
-    "admin.url, adminUrl": words,
+    "admin.url, adminUrl": web_address,
     "clientFactory": words,
     "topic": words,
     "topics, subscribe": names,
