@@ -70,6 +70,7 @@ class Durability:
         self._sources: dict[str, DurableSource] = {}
         self._states: Iterable[SourceState] = ()
         self._held = _HeldForLong()
+        self._sweeping = False
         self._swept_at = loop.time()
         self._failed_looks = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -159,8 +160,10 @@ class Durability:
             durable.look()
         for state in self._states:
             state.consider()
-        if not self.before and self._loop.time() - self._swept_at >= self._stay_s:
+        sweeps = not (self.before or self._sweeping)
+        if sweeps and self._loop.time() - self._swept_at >= self._stay_s:
             self._swept_at = self._loop.time()
+            self._sweeping = True
             self._write_held(self._held.since_last(self._states))
         self._try_again(self._store)
         pause = self._pause(self._store)
@@ -192,6 +195,8 @@ class Durability:
                         state.durable.started(entry, state, still)
         if burst:
             self._loop.call_soon(self._write_held, held)
+        else:
+            self._sweeping = False
 
     def _try_again(self, store: RocksStore) -> None:
         if store.trouble is None or store.flush():
@@ -408,18 +413,16 @@ class _HeldForLong:
         self._seen: dict[tuple[int, EntryKey], int] = {}
 
     def since_last(self, states: Iterable[SourceState]) -> Iterator[tuple[SourceState, Entry, int]]:
-        """Entries, and masks of what of them was held at the last look too."""
-        seen: dict[tuple[int, EntryKey], int] = {}
-        found: list[tuple[SourceState, Entry, int]] = []
+        """Entries, and masks of what of them was held at the last look too, 0 for nothing.
+
+        Looks as it is asked, so that there may be pauses; one at a time.
+        """
+        before, self._seen = self._seen, {}
         for state in states:
             if state.durable is None:
                 continue
             for entry in state.held():
                 mask = int(entry.state[::-1].translate(_HELD_DIGITS), 2)
                 at = (state.number, entry.key)
-                seen[at] = mask
-                long = mask & self._seen.get(at, 0)
-                if long:
-                    found.append((state, entry, long))
-        self._seen = seen
-        return iter(found)
+                self._seen[at] = mask
+                yield state, entry, mask & before.get(at, 0)
