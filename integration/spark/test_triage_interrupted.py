@@ -26,9 +26,9 @@ LETTERS = 160
 HOME = "persistent://public/default/cut"
 DEAD = f"{HOME}-billing-DLQ"
 SENTENCE = re.compile(
-    r"pulsar-encore: interrupted: (\d+) letters were stored in \d batch(es)?, \1 of them sent home "
-    r"\(replay \w+\); nothing is lost: run it again with the same checkpoint, which may send some "
-    r"letters of the one that was cut off a second time"
+    r"pulsar-encore: interrupted: (no batch was finished|(\d+) letters were stored in "
+    r"\d batch(es)?, \2 of them sent home \(replay \w+\)); nothing is lost: run it again with the "
+    r"same checkpoint, which may send some letters of the one that was cut off a second time"
 )
 TRACE = re.compile(r"Traceback|Error|Exception|^\s+at |pulsar-encore:")
 QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
