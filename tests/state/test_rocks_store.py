@@ -339,6 +339,134 @@ def test_a_log_that_is_changed_is_an_error_and_what_was_before_can_be_had(path: 
     store.close()
 
 
+ONLY_NAMES = [
+    "the manifest is cut",
+    "the manifest is changed",
+    "the manifest is gone",
+    "what is current is gone",
+    "what is current is junk",
+]
+
+
+@pytest.mark.parametrize("damage", ONLY_NAMES)
+def test_all_can_be_had_when_only_what_names_the_tables_is_damaged(path: Path, damage: str) -> None:
+    filled(path, 3000)
+    DAMAGE[damage](path)
+    store = opened(path, salvage=True)
+    source = source_of(store)
+    assert [entry for _, entry, _ in source.index.pop_due(10**6)] == list(range(3000))
+    assert all(source.records.recall(1, entry) is not None for entry in range(0, 3000, 100))
+    store.close()
+    assert {each.name for each in path.iterdir()} == {"db", "db.damaged-1", "owner.json"}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.98])
+def test_a_manifest_is_cut_anywhere(path: Path, share: float) -> None:
+    filled(path)
+    cut(largest(path, "MANIFEST*"), share)
+    with pytest.raises(StateDamagedError, match="salvage"):
+        opened(path)
+    store = opened(path, salvage=True)
+    assert len(source_of(store).index.pop_due(10**6)) == 50
+    store.close()
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_any_table_is_damaged(path: Path, damage: str) -> None:
+    """Also that of the names, without which the others mean nothing."""
+    filled(path)
+    found = []
+    for table in sorted((path / "db").glob("*.sst")):
+        copy = killed(path)
+        victim = copy / "db" / table.name
+        victim.unlink() if damage == "gone" else cut(victim, 0.5)
+        with pytest.raises(StateDamagedError, match="salvage"):
+            opened(copy)
+        store = opened(copy, salvage=True)
+        source = source_of(store)
+        found.append(len(source.index.pop_due(10**6)) + len(source.records))
+        assert source.index.add((9, 9, -1), 5, 0)
+        store.close()
+        store = opened(copy)
+        assert (9, 9, -1) in source_of(store).index
+        store.close()
+    assert sorted(found) == [0, 50, 50]
+
+
+@pytest.mark.parametrize("damage", ["gone", "empty"])
+def test_a_log_that_is_lost_is_an_error_and_what_is_in_tables_can_be_had(
+    path: Path, damage: str
+) -> None:
+    filled(path)
+    store = opened(path)
+    source_of(store).index.add((2, 1, -1), 5000, 0)
+    copy = killed(path)
+    store.close()
+    for log in (copy / "db").glob("*.log"):
+        log.unlink() if damage == "gone" else cut(log, 0)
+    with pytest.raises(StateDamagedError, match="are lost: of"):
+        opened(copy)
+    store = opened(copy, salvage=True)
+    assert [key[0] for key in source_of(store).index.pop_due(10**6)] == 50 * [1]
+    store.close()
+
+
+def test_damage_beside_an_owner_is_its_own_matter(path: Path) -> None:
+    """Its files come and go: who looks meanwhile may miss one."""
+    filled(path)
+    with python(OWNER, path) as owner:
+        assert owner.stdout is not None and owner.stdout.readline()
+        try:
+            DAMAGE["a table is gone"](path)
+            for salvage in (False, True):
+                with pytest.raises(StateInUseError, match=f"process {owner.pid} on "):
+                    opened(path, salvage=salvage)
+            assert {each.name for each in path.iterdir()} == {"db", "owner.json"}
+        finally:
+            owner.kill()
+    with pytest.raises(StateDamagedError):
+        opened(path)
+
+
+def test_salvaging_that_fails_or_is_killed_is_done_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(path, 3000)
+    DAMAGE["what is current is gone"](path)
+    write, writes = Database.write, 0
+
+    def full(database: Database, batch: Writes) -> None:
+        nonlocal writes
+        writes += 1
+        if writes == 3:
+            raise StoreError("no space left")
+        write(database, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "write", full)
+        with pytest.raises(StoreError, match="no space left"):
+            opened(path, salvage=True)
+    with pytest.raises(StateDamagedError):
+        opened(path)
+    rename = Path.rename
+
+    def killed_then(source: Path, target: Path) -> Path:
+        if source.name == "db.salvaged":
+            raise KeyboardInterrupt
+        return rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", killed_then)
+        with pytest.raises(KeyboardInterrupt):
+            opened(path, salvage=True)
+    assert {each.name for each in path.iterdir()} == {"db.damaged-1", "db.salvaged", "owner.json"}
+    with pytest.raises(StateDamagedError):
+        opened(path)
+    store = opened(path, salvage=True)
+    assert len(source_of(store).index.pop_due(10**6)) == 3000
+    store.close()
+
+
 def test_both_ends_of_a_changed_table_can_be_had(path: Path) -> None:
     filled(path, 20_000)
     flip(largest(path, "*.sst"))

@@ -54,6 +54,25 @@ def library() -> Any:
         ) from error
 
 
+class UnknownContentError(StateFormatError):
+    """Nothing says that it is a state directory; which one that was may be damaged."""
+
+
+def repair(path: Path) -> None:
+    """Have RocksDB make a database anew in place, out of whatever tables and logs are there.
+
+    Raises:
+        StoreError: It cannot.
+    """
+    rocks = library()
+    options = rocks.Options(raw_mode=True)
+    options.create_if_missing(True)
+    try:
+        rocks.Rdict.repair(str(path), options)
+    except Exception as error:
+        raise _named(error, path) from error
+
+
 class Database:
     """RocksDB in one directory.
 
@@ -66,7 +85,7 @@ class Database:
     Raises:
         StateInUseError: Another process, or this one, has it open.
         StateDamagedError: Files are lost or damaged.
-        StateFormatError: It is no such directory.
+        UnknownContentError: It is no such directory.
         StoreError: The system does not let it be opened.
     """
 
@@ -251,5 +270,5 @@ def _named(error: Exception, path: Path) -> Exception:
             "still be read, and an empty directory begins anew"
         )
     if text.startswith("Invalid argument"):
-        return StateFormatError(f"{path} is no state directory of this package ({text})")
+        return UnknownContentError(f"{path} is no state directory of this package ({text})")
     return StoreError(f"the state in {path}: {text}")

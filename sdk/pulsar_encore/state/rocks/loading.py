@@ -14,7 +14,7 @@ from typing import Final
 from pulsar_encore.core.time_bucket import TimeBucketIndex
 from pulsar_encore.errors import ConfigurationError, StateFormatError
 
-from .database import Database
+from .database import Database, UnknownContentError
 from .entry_record import first_ms_of
 from .entry_set import EntrySet
 from .index import place
@@ -122,6 +122,7 @@ def check_format(database: Database) -> bool:
     """Whether anything was ever written to it.
 
     Raises:
+        UnknownContentError: There is nothing that says it.
         StateFormatError: A newer version wrote it, or something else did.
     """
     data = database.get(META, FORMAT_KEY)
@@ -130,7 +131,9 @@ def check_format(database: Database) -> bool:
             rows = database.scan(family)
             if next(rows, None) is not None:
                 rows.close()  # type: ignore[attr-defined]
-                raise StateFormatError(f"what is in {database.path} does not say its format")
+                # What has names, and not ours, is something else; where they are gone, who knows.
+                kind = StateFormatError if family == META else UnknownContentError
+                raise kind(f"what is in {database.path} does not say its format")
         return False
     try:
         found = read_number(data)

@@ -11,10 +11,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pulsar_encore.core.due import MessageKey
-from pulsar_encore.errors import StateFormatError
+from pulsar_encore.errors import StateDamagedError, StateFormatError
 
 from .database import Database
 from .entry_record import EntryRecord, from_bytes
@@ -22,6 +22,8 @@ from .keys import entry_key, read_due_key, read_entry_key, source_range
 from .loading import check_format, read_sources
 from .owner import Owner, read_owner
 from .writes import DUE, STATE
+
+_TRIES: Final = 5
 
 
 class FoundSource(NamedTuple):
@@ -62,7 +64,7 @@ class StateReader:
         where = Path(path)
         self.owner: Owner | None = read_owner(where)
         self.unreadable: int = 0
-        self._database = Database(where / "db", read_only=True)
+        self._database = _opened(where / "db")
         try:
             if not check_format(self._database):
                 raise StateFormatError(f"there is no state in {where}")
@@ -133,3 +135,13 @@ class StateReader:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _opened(path: Path) -> Database:
+    """Beside an owner files come and go: what is gone once may have been replaced."""
+    for _ in range(_TRIES - 1):
+        try:
+            return Database(path, read_only=True)
+        except StateDamagedError:
+            continue
+    return Database(path, read_only=True)

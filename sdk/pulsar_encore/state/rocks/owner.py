@@ -1,8 +1,8 @@
-"""Whose a state directory is: a small file beside the database, for whoever is refused.
+"""Whose a state directory is: RocksDB's lock, and a small file that says who, for whoever is
+refused.
 
-Owns `Owner` and its file. The lock is RocksDB's, which the system takes back from a process that
-dies; the file only says who, and how far the directory had got, so that lost files are noticed.
-Refuses to decide.
+Owns `Owner`, its file, and `locked`. The system takes the lock back from a process that dies; the
+file also says how far the directory had got, so that lost files are noticed. Refuses to decide.
 """
 
 from __future__ import annotations
@@ -10,10 +10,15 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+
+from pulsar_encore.errors import StateInUseError
 
 _FILE: Final = "owner.json"
 
@@ -51,6 +56,40 @@ class Owner:
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.since_ms / 1000, UTC).isoformat(timespec="seconds")
         return f"process {self.pid} on {self.host}, since {since} (epoch {self.epoch})"
+
+
+@contextmanager
+def locked(database: Path) -> Iterator[None]:
+    """Nobody opens a database to write to it meanwhile.
+
+    Only for a database that this process has not open: the system forgets all locks that a process
+    has on a file when it closes that file once.
+
+    Raises:
+        StateInUseError: Another process has it open.
+    """
+    if not database.exists():
+        yield
+        return
+    try:
+        file = os.open(database / "LOCK", os.O_RDWR | os.O_CREAT)
+    except PermissionError as error:  # how Windows says that it is open elsewhere
+        raise _in_use(database) from error
+    try:
+        if sys.platform != "win32":
+            import fcntl
+
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise _in_use(database) from error
+        yield
+    finally:
+        os.close(file)
+
+
+def _in_use(database: Path) -> StateInUseError:
+    return StateInUseError(f"the state in {database} is open already")
 
 
 def read_owner(folder: Path) -> Owner | None:

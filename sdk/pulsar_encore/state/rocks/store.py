@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -31,12 +32,12 @@ from pulsar_encore.errors import (
 )
 from pulsar_encore.process import check_process
 
-from .database import Database
+from .database import Database, UnknownContentError
 from .index import RocksIndex
 from .journal import Journal
 from .keys import EPOCH_KEY, FORMAT, FORMAT_KEY, MOST_SOURCES, number, source_key
 from .loading import Found, Loaded, SourceName, check_format, load
-from .owner import Owner, read_owner, write_owner
+from .owner import Owner, locked, read_owner, write_owner
 from .records import MOST_BUFFERED, STAY_BUFFER_MS, CountAttempts, Records
 from .salvaging import salvage
 from .syncing import Syncer
@@ -45,6 +46,10 @@ from .writes import DUE, META, STATE
 Durability: TypeAlias = Literal["kill", "power"]
 
 _DATABASE: Final = "db"
+_NOTHING_DELETED: Final = (
+    "Nothing was deleted. Whatever is not acked comes again from the broker, with lower counts: "
+    "salvage=True goes on with what there is, and an empty directory begins anew"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -319,8 +324,10 @@ class _Core:
         except StateDamagedError:
             if not salvages:
                 raise
-            salvage(path / _DATABASE)
-            (path / "owner.json").unlink(missing_ok=True)
+            before = read_owner(path)
+            with _named_owner(path), locked(path / _DATABASE):
+                salvage(path / _DATABASE, 0 if before is None else before.sequence)
+                (path / "owner.json").unlink(missing_ok=True)
             database, loaded = _begin(path, wall_now_ms)
         self._numbers = loaded.numbers
         self._found = loaded.sources
@@ -328,8 +335,6 @@ class _Core:
         self._epoch = loaded.epoch + 1
         self.journal: Journal = Journal(database)
         try:
-            self._owner = Owner.here(wall_now_ms, self._epoch, database.sequence)
-            write_owner(path, self._owner)
             for key in loaded.doubled:
                 self.journal.delete(DUE, key)
             for key in loaded.stale:
@@ -339,6 +344,10 @@ class _Core:
             self.journal.put(META, EPOCH_KEY, number(self._epoch))
             if not self.journal.commit() and self.journal.trouble is not None:
                 raise self.journal.trouble
+            # A log that is lost later is noticed: it has at least this.
+            database.sync()
+            self._owner = Owner.here(wall_now_ms, self._epoch, database.sequence)
+            write_owner(path, self._owner)
         except OSError as error:
             database.close()
             raise StoreError(f"the state in {path}: {error}") from error
@@ -495,33 +504,51 @@ def _prepare(path: Path) -> None:
 def _begin(path: Path, wall_now_ms: int) -> tuple[Database, Loaded]:
     before = read_owner(path)
     folder = path / _DATABASE
-    # RocksDB deletes what it does not know when it opens a directory to write: look first.
+    with _named_owner(path):
+        # RocksDB deletes what it does not know when it opens a directory to write: look first. Not
+        # beside an owner, whose files come and go meanwhile.
+        with locked(folder):
+            _look(path, before)
+        database = Database(folder)
+    try:
+        return database, load(database, wall_now_ms)
+    except BaseException:
+        database.close()
+        raise
+
+
+def _look(path: Path, before: Owner | None) -> None:
+    """Nothing is missing of what the last owner had."""
+    folder = path / _DATABASE
+    sequence = 0
     if (folder / "CURRENT").exists():
-        looking = Database(folder, read_only=True)
         try:
-            sequence = looking.sequence
-            check_format(looking)
-        finally:
-            looking.close()
-    else:
-        sequence = 0
+            looking = Database(folder, read_only=True)
+            try:
+                sequence = looking.sequence
+                check_format(looking)
+            finally:
+                looking.close()
+        except UnknownContentError as error:
+            if before is None:
+                raise
+            raise StateDamagedError(
+                f"the state in {path}, that {before} had, is damaged ({error}). {_NOTHING_DELETED}"
+            ) from error
     if before is not None and sequence < before.sequence:
         raise StateDamagedError(
             f"files of the state in {path} are lost: of {before.sequence} writes there are "
-            f"{sequence}. Nothing was deleted. Whatever is not acked comes again from the broker, "
-            "with lower counts: salvage=True goes on with what there is, and an empty directory "
-            "begins anew"
+            f"{sequence}. {_NOTHING_DELETED}"
         )
+
+
+@contextmanager
+def _named_owner(path: Path) -> Iterator[None]:
     try:
-        database = Database(folder)
+        yield
     except StateInUseError as error:
         owner = read_owner(path)
         raise StateInUseError(
             f"the state in {path} belongs to {owner or 'another process'}: each process needs a "
             "directory of its own"
         ) from error
-    try:
-        return database, load(database, wall_now_ms)
-    except BaseException:
-        database.close()
-        raise
