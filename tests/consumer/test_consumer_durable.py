@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import count
@@ -133,6 +135,62 @@ async def test_of_many_that_wait_each_comes_at_its_own_time(host: Host) -> None:
         await consumer.acknowledge(message)
     with pytest.raises(ReceiveTimeout):
         await consumer.receive(timeout=2_000)
+
+
+class Platters:
+    """What an fsync brought to the disk; the rest of the logs goes with the power."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._sizes: dict[str, int] = {}
+        sync = Database.sync
+
+        def synced(database: Database) -> None:
+            sizes = {log.name: log.stat().st_size for log in database.path.glob("*.log")}
+            sync(database)
+            self._sizes.update(sizes)
+
+        monkeypatch.setattr(Database, "sync", synced)
+
+    def lose(self, path: Path) -> None:
+        """What the logs of a directory are after the machine lost power."""
+        for log in (path / "db").glob("*.log"):
+            os.truncate(log, min(self._sizes.get(log.name, 0), log.stat().st_size))
+
+    def lacks(self, path: Path) -> bool:
+        return any(
+            log.stat().st_size > self._sizes.get(log.name, 0) for log in (path / "db").glob("*.log")
+        )
+
+
+@pytest.mark.parametrize("durability", ["power", "kill"])
+async def test_the_machine_loses_power(
+    host: Host, monkeypatch: pytest.MonkeyPatch, durability: str
+) -> None:
+    platters = Platters(monkeypatch)
+    put_numbers(host.transport, 50)
+    consumer = await host.start(state={"durability": durability})
+    begun = now_s()
+    for message in await receive_n(consumer, 50):
+        await consumer.negative_acknowledge(message, delay=HOUR)
+
+    def bursts_end() -> None:
+        deadline = time.monotonic() + 30
+        while platters.lacks(host.path) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    if durability == "power":
+        await asyncio.to_thread(bursts_end)
+    await host.kill()
+    platters.lose(host.path)
+    consumer = await host.start(state={"durability": durability})
+    at_once = len(await receive_all(consumer))
+    if durability == "kill":
+        assert at_once == 50  # as documented: nobody asked the disk
+        return
+    assert at_once == 0
+    for _ in range(50):
+        _, at = await comes_at(consumer)
+        assert at >= begun + HOUR
 
 
 async def test_it_waits_over_several_kills(host: Host) -> None:
