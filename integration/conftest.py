@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,7 @@ _HERE = Path(__file__).resolve().parent
 _TOGETHER = {
     "integration/dropin/test_programs.py": "programs",
     "integration/test_dlq_secured.py": "logins",
+    "integration/test_evacuation_secured.py": "logins",
     "integration/test_native_connections.py": "logins",
     "integration/test_letter_forms.py": "Java",
 }
@@ -155,6 +157,19 @@ def container() -> ContainerChoice:
     found = container_here()
     assert found is not None
     return found
+
+
+@pytest.fixture(scope="session")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one pair of keys, which serves for every key name."""
+    folder = tmp_path_factory.mktemp("keys")
+    private, public = str(folder / "private.pem"), str(folder / "public.pem")
+    for command in (
+        ["openssl", "genrsa", "-out", private, "2048"],
+        ["openssl", "rsa", "-in", private, "-pubout", "-out", public],
+    ):
+        subprocess.run(command, check=True, capture_output=True)
+    return folder
 
 
 @pytest.fixture(scope="session")

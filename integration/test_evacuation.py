@@ -144,3 +144,51 @@ async def test_of_a_topic_that_was_deleted_all_is_let_go_of_and_none_is_made(
         report = await evacuate(client, tmp_path)
         assert (report.moved, report.gone) == (0, 5)
         assert report.missing[0].reason == "its topic is there no more"
+
+
+@pytest.mark.parametrize("batch", [1, 10])
+async def test_of_an_encrypted_topic_nothing_is_sent_in_the_clear_and_nothing_is_let_go_of(
+    pulsar: Server, topic: str, tmp_path: Path, keys: Path, batch: int
+) -> None:
+    secret = encore.CryptoKeyReader(str(keys / "public.pem"), str(keys / "private.pem"))
+    async with encore.Client(pulsar.service_url, transport="native") as client:
+        host = await client.subscribe(
+            topic, "s", SHARED, crypto_key_reader=secret, state=encore.RocksState(tmp_path)
+        )
+        producer = await client.create_producer(
+            topic,
+            batching_enabled=batch > 1,
+            batching_max_messages=max(2, batch),
+            encryption_key="its",
+            crypto_key_reader=secret,
+        )
+        await asyncio.gather(*(producer.send(b"secret %d" % each) for each in range(30)))
+        for each in range(30):
+            message = await host.receive(timeout=10)
+            if each % 2:
+                await host.negative_acknowledge(message, delay=30)
+            else:
+                await host.acknowledge(message)
+        await host.close()
+
+        report = await evacuate(client, tmp_path)
+        assert (report.moved, report.gone, report.refused) == (0, 0, 15), report
+        assert "crypto_key_reader" in report.refusals[0].reason
+        assert sum(each.waiting for each in evacuation_plan(tmp_path)) == 15
+
+        report = await evacuate(client, tmp_path, crypto_key_reader=secret)
+        assert (report.moved, report.gone, report.refused) == (15, 0, 0), report
+        await _nothing_comes(client, topic)
+        reader = await client.create_reader(
+            f"{topic}-s-RETRY",
+            encore.MessageId.earliest,
+            crypto_failure_action=encore.ConsumerCryptoFailureAction.CONSUME,
+        )
+        for _ in range(15):
+            assert b"secret" not in (await reader.read_next(timeout_millis=5000)).data()
+        consumer = await client.subscribe(
+            topic, "s", SHARED, retry_enable=True, crypto_key_reader=secret
+        )
+        came = [(await consumer.receive(timeout=60)).data() for _ in range(15)]
+        assert len(set(came)) == 15 and all(each.startswith(b"secret ") for each in came)
+        await consumer.unsubscribe()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -204,19 +203,6 @@ async def test_key_value_pairs_are_refused(
 
 
 # Secrecy
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one pair of keys, which serves for every key name."""
-    folder = tmp_path_factory.mktemp("keys")
-    private, public = str(folder / "private.pem"), str(folder / "public.pem")
-    for command in (
-        ["openssl", "genrsa", "-out", private, "2048"],
-        ["openssl", "rsa", "-in", private, "-pubout", "-out", public],
-    ):
-        subprocess.run(command, check=True, capture_output=True)
-    return folder
 
 
 @both
