@@ -18,7 +18,6 @@ from .secured_server import Credentials, Secured
 # looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.
 asyncio.set_event_loop(None)
 
-QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)
 SHARED = encore.ConsumerType.Shared
 MESSAGES = 20
 
@@ -45,7 +44,6 @@ def allowed(secured: Secured) -> encore.Client:
         authentication=encore.AuthenticationToken(secured.credentials.token()),
         tls_trust_certs_file_path=secured.file("ca.pem"),
         transport="native",
-        logger=QUIET,
     )
 
 

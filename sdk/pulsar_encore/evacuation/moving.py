@@ -23,7 +23,15 @@ from ..closing import to_its_end
 from ..consumer import Consumer
 from ..consumer.forwarding.copying import producer_options
 from ..core.entry import EntryKey
-from ..errors import ClosedError, EncoreError, StateInUseError, StoreError, TransportError
+from ..errors import (
+    ClosedError,
+    EncoreError,
+    NotSupportedError,
+    StateInUseError,
+    StoreError,
+    TransportError,
+    UnreadableError,
+)
 from ..exceptions import ConsumerBusy
 from ..ids import MessageId
 from ..letters.form import Form, form_of
@@ -303,6 +311,12 @@ class _Moving:
     async def _move_part(
         self, source: Source, consumer: Consumer, part: _Part, messages: Sequence[Message]
     ) -> None:
+        try:
+            form_of(messages[0])
+        except NotSupportedError as error:  # of a batch that is a secret, nobody sees the parts
+            return self._stay([part], str(error))
+        except UnreadableError:
+            pass  # of the one message; it is told with it
         chosen = [each for each in messages if part.place(each) is not None]
         absent = part.dues.keys() - {part.place(each) for each in chosen}
         if absent:
