@@ -331,12 +331,12 @@ class _Moving:
         )
         moved: list[Message] = []
         unsent: set[int | None] = set()
-        for message, error in zip(chosen, outcomes, strict=True):
-            if error is None:
+        for message, failure in zip(chosen, outcomes, strict=True):
+            if failure is None:
                 moved.append(message)
                 self._failures = 0
             else:
-                self._unsent(message, error)
+                self._unsent(message, failure)
                 unsent.add(part.place(message))
         if moved:
             await self._ack(consumer, moved, whole=whole and not unsent)
