@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from pulsar_encore.errors import (
     StateInUseError,
     StoreError,
 )
-from pulsar_encore.state.rocks import HandedOver, RocksStore, StateReader
+from pulsar_encore.state.rocks import HandedOver, RocksStore, Source, StateReader
 from pulsar_encore.state.rocks.database import Database
 from pulsar_encore.state.rocks.keys import FORMAT_KEY, due_key, entry_key, number
 from pulsar_encore.state.rocks.writes import DUE, META, STATE, Writes
@@ -617,6 +617,146 @@ def test_what_was_not_mended_is_told_at_the_end(
     opened(path).close()
 
 
+NO_ROOM = """
+import resource, sys
+from pulsar_encore.errors import StoreError
+from pulsar_encore.state.rocks import HandedOver, RocksStore
+store = RocksStore(sys.argv[1], wall_now_ms=0)
+source = store.source(sys.argv[2], "s")
+for entry in range(1000):
+    source.records.started([HandedOver(1, entry, 10, 0b11, 5)], 0)
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1, most))
+failed = 0
+for call in (
+    lambda: source.records.started([HandedOver(1, 8, 10, 1, 6)], 0),
+    store.mend,
+    lambda: source.records.started([HandedOver(1, 7, 10, 1, 6)], 0),
+):
+    try:
+        call()
+    except StoreError:
+        failed += 1
+counts = [source.records.recall(1, 9, index).attempts for index in (0, 1)]
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+print(failed, store.mend(), *counts, flush=True)
+import os, signal
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_disk_without_room_is_not_closed_to_be_mended(path: Path) -> None:
+    with python(NO_ROOM, path, TOPIC) as child:
+        out, error = child.communicate()
+    assert child.returncode == -signal.SIGKILL, error.decode()
+    assert out.split() == [b"3", b"True", b"5", b"5"]
+    store = opened(path)
+    counts = [counts_of(source_of(store), entry) for entry in (7, 8, 9)]
+    assert counts == [[6, 5], [6, 5], [5, 5]]
+    store.close()
+
+
+def counts_of(source: Source, entry: int) -> list[int]:
+    record = source.records.recall_entry(1, entry)
+    assert record is not None
+    return [record.attempts_of(0), record.attempts_of(1)]
+
+
+def test_what_cannot_be_opened_anew_can_be_read_and_is_nobody_elses(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(path)
+    source = source_of(store)
+    source.records.started([HandedOver(1, entry, 2, 0b11, 5) for entry in range(1000)], 0)
+    begin = Database.__init__
+
+    def to_read_only(database: Database, path: Path, **options: Any) -> None:
+        if not options.get("read_only"):
+            raise StoreError("too many open files")
+        begin(database, path, **options)
+
+    with full_disk(store), monkeypatch.context() as patch:
+        source.index.add((1, 1, -1), 100, 0)
+        patch.setattr(Database, "__init__", to_read_only)
+        for _ in range(2):
+            with pytest.raises(StoreError, match="too many open"):
+                store.mend()
+            assert counts_of(source, 7) == [5, 5]
+            with python(OWNER, path) as other:
+                assert b"StateInUseError" in other.communicate()[1]
+        assert "too many open" in str(store.trouble)
+    source.records.started([HandedOver(1, 7, 2, 0b1, 6)], 0) if store.mend() else None
+    assert store.trouble is None and counts_of(source, 7) == [6, 5]
+    with after_kill(path) as found:
+        assert counts_of(found, 7) == [6, 5] and len(found.index) == 1
+    store.close()
+
+
+@contextmanager
+def unreadable(text: str = "Input/output error") -> Iterator[None]:
+    def fails(database: Database, family: int, key: bytes) -> bytes | None:
+        raise StoreError(text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Database, "get", fails)
+        yield
+
+
+@pytest.mark.parametrize("count_attempts", ["before", "lazy"])
+def test_what_cannot_be_read_for_a_while_is_not_written_over(
+    path: Path, count_attempts: str
+) -> None:
+    store = opened(path)
+    source_of(store).records.started(
+        [HandedOver(1, entry, 3, 0b111, 5) for entry in range(8)], 1000
+    )
+    store.close()
+    store = opened(path)
+    source = source_of(store, count_attempts=count_attempts)
+    records = source.records
+    with unreadable():
+        for entry in range(7):
+            assert records.recall(1, entry) is None
+            with (
+                pytest.raises(StoreError, match="in memory only")
+                if (count_attempts == "before")
+                else nullcontext()
+            ):
+                records.started([HandedOver(1, entry, 3, 0b1, 1)], 50_000)
+        assert "Input/output" in str(store.trouble)
+        records.waits((1, 1, 1), 70_000, 7, 50_000, size=3)
+        records.settled(1, 2, 0b10)
+        records.settled(1, 3)
+        records.settled(1, 4, 0b111)
+        records.flush(90_000)
+        assert records.buffered > 0
+    records.flush(91_000)
+    assert store.trouble is None and records.buffered == 0
+    for known in (source, None):
+        with nullcontext(known) if known is not None else after_kill(path) as found:
+            assert counts_of(found, 0) == counts_of(found, 5) == counts_of(found, 7) == [5, 5]
+            assert counts_of(found, 1) == [5, 7]
+            assert counts_of(found, 2) == [5, 0]
+            assert found.records.recall(1, 3) is None and found.records.recall(1, 4) is None
+    records._check()
+    store.close()
+
+
+def test_what_stays_unreadable_until_the_end_keeps_its_old_count(path: Path) -> None:
+    filled(path, 3)
+    store = opened(path)
+    source = source_of(store)
+    with unreadable():
+        with pytest.raises(StoreError):
+            source.records.started([HandedOver(1, 1, attempt=7)], 0)
+        source.close()
+        assert store.statistics().lost == 1
+    store.close()
+    store = opened(path)
+    assert counts_of(source_of(store), 1)[0] == 1
+    store.close()
+
+
 # The loss of power
 
 
@@ -689,6 +829,24 @@ def test_all_of_it_can_be_seen_while_it_is_in_use(path: Path) -> None:
     with StateReader(path) as reader:
         assert reader.owner is not None and reader.owner.closed
         assert len(list(reader.waiting())) == 2
+
+
+def test_looking_writes_nothing_there(path: Path) -> None:
+    filled(path)
+    files = {
+        each: (each.stat().st_size, each.stat().st_mtime_ns) for each in sorted(path.rglob("*"))
+    }
+    for each in files:
+        each.chmod(0o555 if each.is_dir() else 0o444)
+    try:
+        with StateReader(path) as reader:
+            assert len(list(reader.waiting())) == 50
+    finally:
+        for each in files:
+            each.chmod(0o755 if each.is_dir() else 0o644)
+    assert files == {
+        each: (each.stat().st_size, each.stat().st_mtime_ns) for each in sorted(path.rglob("*"))
+    }
 
 
 def test_looking_makes_nothing(path: Path) -> None:

@@ -110,6 +110,28 @@ def settled(record: EntryRecord, mask: int) -> EntryRecord:
     return record._replace(groups=groups, held=record.held & ~mask, settled=record.settled | mask)
 
 
+def merged(record: EntryRecord, newer: EntryRecord) -> EntryRecord:
+    """What was counted without knowing what is on disk, with that: of each message the higher count
+    and the later fate."""
+    groups = record.groups
+    told = newer.held | newer.settled
+    for attempts, mask in newer.groups:
+        groups = _raised(groups, mask, attempts)
+        told |= mask
+    held = newer.held
+    if record.epoch == newer.epoch:
+        held |= record.held & ~told
+    both = record._replace(
+        size=max(record.size, newer.size),
+        groups=groups,
+        held=held,
+        settled=record.settled & ~told,
+        first_ms=min(record.first_ms, newer.first_ms),
+        epoch=newer.epoch,
+    )
+    return settled(both, newer.settled)
+
+
 def unfinished(record: EntryRecord, epoch: int) -> int:
     """Mask of what an owner before this one had handed over when it ended."""
     return 0 if record.epoch == epoch else record.held

@@ -155,7 +155,7 @@ class Journal:
         self.failures += 1
         if self.trouble is None:
             logger.error("state is kept in memory, because it cannot be written: %s", error)
-        if self.trouble is None or not self.database.closed:  # else why it is closed says more
+        if self.trouble is None or self.database.writable:  # else why it is not says more
             self.trouble = error
         writes.merge(self._again)
         self._again = writes

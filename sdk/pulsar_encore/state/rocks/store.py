@@ -14,10 +14,11 @@ directory that another thread works with is refused.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -39,9 +40,12 @@ from .keys import EPOCH_KEY, FORMAT, FORMAT_KEY, MOST_SOURCES, number, source_ke
 from .loading import Found, Loaded, SourceName, check_format, load
 from .owner import Owner, locked, read_owner, write_owner
 from .records import MOST_BUFFERED, STAY_BUFFER_MS, CountAttempts, Records
+from .room import check_room
 from .salvaging import salvage
 from .syncing import Syncer
 from .writes import DUE, META, STATE
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 Durability: TypeAlias = Literal["kill", "power"]
 
@@ -221,7 +225,7 @@ class RocksStore:
     @property
     def trouble(self) -> StoreError | None:
         """Why something is in memory only that should be on disk; None when nothing is."""
-        return self._opened.journal.trouble
+        return self._opened.trouble
 
     def mend(self) -> bool:
         """After trouble that stays, as when a disk was full: open the database anew, and write what
@@ -231,7 +235,8 @@ class RocksStore:
             True when no trouble is left.
 
         Raises:
-            StoreError: It cannot be opened; try again. What is in memory stays there.
+            StoreError: There is no room, or it cannot be opened; try again. What is in memory stays
+                there, and what is on disk can be read, but for damage and a lost disk.
         """
         return self._opened.mend()
 
@@ -316,6 +321,7 @@ class _Core:
         self.durability: Durability = durability
         self.users: int = 0
         self._thread: int | None = None  # of the event loop that works with it
+        self._guard: ExitStack = ExitStack()  # the lock, while it is open for reading only
         self.syncer: Syncer | None = None
         self._used: dict[SourceName, Source] = {}
         _prepare(path)
@@ -417,27 +423,46 @@ class _Core:
         if self._used.pop(source.name, None) is None:
             return
         source.records.flush_all()
+        self.journal.lost += source.records.apart
         source.index.reclaim()
+
+    @property
+    def trouble(self) -> StoreError | None:
+        if self.journal.trouble is not None:
+            return self.journal.trouble
+        troubles = (source.records.trouble for source in self._used.values())
+        return next(filter(None, troubles), None)
 
     def mend(self) -> bool:
         if self.journal.trouble is None:
             return True
         if self.journal.flush():
             return True
+        check_room(self.path / _DATABASE)  # what is closed in vain cannot be read meanwhile
         if self.syncer is not None:
             self.syncer.stop()
             self.syncer = None
         self.journal.database.close()
         try:
+            self._guard.close()
             self.journal.database = Database(self.path / _DATABASE)
         except StoreError as error:
             self.journal.trouble = error
+            self._read_only()
             raise
         self._sync()
         failures = self.journal.failures
         while not self.journal.flush() and self.journal.failures == failures:
             pass  # so many with each
         return self.journal.trouble is None
+
+    def _read_only(self) -> None:
+        """It can be read while it cannot be written, and is nobody else's meanwhile."""
+        try:
+            self._guard.enter_context(locked(self.path / _DATABASE))
+            self.journal.database = Database(self.path / _DATABASE, read_only=True)
+        except StoreError as error:
+            logger.warning("%s", error)
 
     def statistics(self) -> StoreStatistics:
         journal = self.journal
@@ -470,6 +495,7 @@ class _Core:
             raise StoreError(f"the state in {self.path} was closed, but: {error}") from error
         finally:
             database.close()
+            self._guard.close()
         if self.journal.trouble is not None:
             raise StoreError(
                 f"{self.journal.unwritten} changes of the state in {self.path} are lost: "
