@@ -32,6 +32,7 @@ from pulsar_encore import (
     StateInUseError,
     StoreError,
 )
+from pulsar_encore.evacuation import evacuate
 from pulsar_encore.state.rocks import RocksStore, StateReader
 from pulsar_encore.state.rocks.database import Database
 from pulsar_encore.testing import MemoryTransport
@@ -380,6 +381,49 @@ async def test_lazily_a_fast_ack_writes_nothing_and_what_is_held_long_is_counted
     consumer = await host.start()
     again = await consumer.receive(timeout=1)
     assert (again.data(), again.redelivery_count()) == (held.data(), 1)
+
+
+@pytest.mark.parametrize("count_attempts", ["lazy", "before"])
+async def test_what_was_acked_before_a_kill_is_not_evacuated(
+    host: Host, count_attempts: str
+) -> None:
+    put_numbers(host.transport, 300)
+    consumer = await host.start(state={"count_attempts": count_attempts})
+    for message in await receive_n(consumer, 300):
+        await consumer.negative_acknowledge(message, delay=5)
+    again = await receive_n(consumer, 300)
+    await asyncio.sleep(30)
+    store = RocksStore(host.path, wall_now_ms=0)
+    writes = store.statistics().writes
+    for message in again:
+        await consumer.acknowledge(message)
+    assert store.statistics().writes == writes  # not for each
+    await asyncio.sleep(2)
+    assert store.statistics().writes == writes + 1
+    await asyncio.sleep(20)
+    assert store.statistics().writes == writes + 1
+    store.close()
+    await host.kill()
+    client = Client("pulsar://nowhere:6650", transport=host.transport)
+    report = await evacuate(client, host.path)
+    assert (report.waiting, report.moved) == (0, 0)
+    await client.close()
+    with StateReader(host.path) as reader:
+        assert list(reader.records()) == []
+
+
+async def test_what_one_consumer_acked_last_is_written_though_another_has_the_directory(
+    host: Host,
+) -> None:
+    put_numbers(host.transport, 1)
+    consumer = await host.start()
+    other = await host.start("another")
+    await consumer.negative_acknowledge(await consumer.receive(), delay=1)
+    await consumer.acknowledge(await consumer.receive(timeout=10))
+    await consumer.close()
+    with StateReader(host.path) as reader:
+        assert list(reader.waiting()) == [] and list(reader.records()) == []
+    await other.close()
 
 
 async def test_what_is_settled_leaves_nothing(host: Host) -> None:

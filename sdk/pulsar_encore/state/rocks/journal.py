@@ -164,6 +164,11 @@ class Journal:
             self.lost += self._again.drop_newest(beyond)
 
     @property
+    def late(self) -> bool:
+        """Something is removed in memory only, until there is another write or much of it."""
+        return len(self._late) > 0
+
+    @property
     def unwritten(self) -> int:
         """Puts and deletes that failed and will be tried again."""
         return len(self._again)

@@ -208,6 +208,11 @@ class RocksStore:
         """What is done inside of ``with store.one_batch():`` becomes one write at its end."""
         return self._opened.journal
 
+    @property
+    def late(self) -> bool:
+        """Something is removed in memory only; `flush` writes it."""
+        return self._opened.journal.late
+
     def flush(self) -> bool:
         """Write what may be written later, and what failed. False when `trouble` stays."""
         return self._opened.journal.flush()
@@ -292,6 +297,11 @@ class Source:
         self.name: SourceName = name
         self.index: RocksIndex = index
         self.records: Records = records
+
+    @property
+    def late(self) -> bool:
+        """Something of the store is removed in memory only; see `RocksStore.late`."""
+        return self._core is not None and self._core.journal.late
 
     def shared(self) -> Source:
         """One more has it, and will close it."""
