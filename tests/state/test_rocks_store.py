@@ -144,27 +144,96 @@ def test_a_subscription_that_was_deleted_is_forgotten(path: Path) -> None:
     store.close()
 
 
+DAY = 24 * 3600 * 1000
+
+
+def known_at(path: Path, now: int, entries: range = range(1, 5)) -> list[int]:
+    """Of which entries anything is known when it is opened."""
+    store = opened(path, now=now)
+    records = source_of(store).records
+    known = [entry for entry in entries if records.recall(1, entry) is not None]
+    store.close()
+    return known
+
+
 def test_what_is_known_of_messages_that_never_came_again_is_let_go(path: Path) -> None:
-    day = 24 * 3600 * 1000
     store = opened(path)
     records = source_of(store).records
     records.started([HandedOver(1, 1), HandedOver(1, 2)], 0)
-    records.waits((1, 3, -1), 90 * day, 1, 0)
-    records.started([HandedOver(1, 4)], 20 * day)
+    records.waits((1, 3, -1), 90 * DAY, 1, 0)
+    records.started([HandedOver(1, 4)], 20 * DAY)
     store.close()
-    store = opened(path, now=31 * day)
-    records = source_of(store).records
-    assert [records.recall(1, entry) is not None for entry in (1, 2, 3, 4)] == [
-        False,
-        False,
-        True,
-        True,
-    ]
-    store.flush()
-    store.close()
+    for day in range(21, 51):  # that owner ended at some time before the 21st
+        assert known_at(path, day * DAY) == [1, 2, 3, 4]
+    assert known_at(path, 52 * DAY) == [3]
+    assert known_at(path, 0) == [3]
+
+
+def test_a_message_that_is_worked_on_for_months_keeps_its_count(path: Path) -> None:
+    """In one process after the other, which end while they have it, or about to have it."""
+    now = 1_700_000_000_000
+    for day in range(1, 30):
+        store = opened(path, now=now)
+        source = source_of(store)
+        known = source.records.recall(1, 1)
+        assert (known.attempts if known is not None else 0) == day - 1
+        source.records.started([HandedOver(1, 1, attempt=day)], now)
+        if day % 2:
+            source.records.waits((1, 1, -1), now + DAY, day, now)
+            source.index.discard((1, 1, -1))  # it came
+        now += DAY if day < 10 else 10 * DAY
+        store.close()
+
+
+def test_what_came_after_a_wait_of_months_keeps_its_count(path: Path) -> None:
     store = opened(path)
-    assert source_of(store).records.recall(1, 1) is None
+    source_of(store).records.waits((1, 1, -1), 60 * DAY, 7, 0)
     store.close()
+    store = opened(path, now=DAY)
+    source = source_of(store)
+    source.records.flush(61 * DAY)
+    assert source.records.recall(1, 1) is not None
+    source.index.discard((1, 1, -1))  # it is here, and not handed over yet
+    store.flush()
+    left = killed(path)
+    store.close()
+    assert known_at(left, 61 * DAY) == [1]
+
+
+def test_what_waited_for_topics_that_are_gone_is_let_go(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_encore.state.rocks.loading.MOST_REMOVED", 1_000)
+    store = opened(path)
+    gone = source_of(store)
+    for entry in range(1_500):
+        gone.records.waits((1, entry, -1), DAY, 1, 0)
+    for each in range(50):
+        daily = source_of(store, f"persistent://public/default/daily-{each}")
+        daily.records.waits((9, each, -1), DAY, 1, 0)
+    late = source_of(store, "persistent://public/default/late")
+    late.records.waits((3, 3, -1), 100 * DAY, 1, 0)
+    store.close()
+
+    def left(now: int, **options: Any) -> tuple[int, int, int]:
+        store = opened(path, now=now, **options)
+        told = store.statistics()
+        store.close()
+        return told.sources, told.waiting, told.entries
+
+    assert left(31 * DAY) == (52, 1551, 1551)
+    assert left(62 * DAY, tidies=False) == (52, 1551, 1551)
+    assert left(62 * DAY) == (52, 551, 1551)  # so many at once
+    assert left(62 * DAY) == (52, 1, 1101)
+    assert left(62 * DAY) == (52, 1, 101)
+    assert left(62 * DAY) == (1, 1, 1)
+    store = opened(path, now=62 * DAY)
+    again = source_of(store)
+    assert len(again.index) == 0 and not again.records
+    again.records.waits((1, 1, -1), 90 * DAY, 1, 62 * DAY)
+    store.close()
+    assert left(63 * DAY) == (2, 2, 2)
+    assert left(140 * DAY) == (0, 0, 0)
 
 
 def test_options_that_do_not_fit_are_refused(path: Path) -> None:

@@ -36,6 +36,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 CountAttempts: TypeAlias = Literal["before", "lazy"]
 
 _RECENT: Final = 256
+_LONG_MS: Final = 15 * 24 * 3600 * 1000  # half of what makes it stale
 STAY_BUFFER_MS: Final = 10_000  # RocketMQ's popCkStayBufferTime
 MOST_BUFFERED: Final = 50_000  # the broker's window of a consumer; some 20 MB
 
@@ -277,9 +278,18 @@ class Records:
     def recall_entry(self, ledger: int, entry: int) -> EntryRecord | None:
         """The same of all messages of an entry, but for what waits."""
         key = (ledger, entry)
-        if key in self._buffer or key in self._stored:
-            return self._of(key)
-        return None
+        if key not in self._buffer and key not in self._stored:
+            return None
+        record = self._of(key)
+        if (
+            record is not None
+            and record.epoch < self._epoch
+            and not record.held
+            and record.first_ms < self._now_ms - _LONG_MS
+        ):  # it came after a long wait: it is not stale, should it not be handed over now
+            record = record._replace(epoch=self._epoch)
+            self._write(key, record)
+        return record
 
     def unfinished(self, record: EntryRecord) -> int:
         """Mask of the messages of which `Recalled.unfinished` is true."""

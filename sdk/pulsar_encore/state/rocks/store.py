@@ -36,7 +36,16 @@ from pulsar_encore.process import check_process
 from .database import Database, UnknownContentError
 from .index import RocksIndex
 from .journal import Journal
-from .keys import EPOCH_KEY, FORMAT, FORMAT_KEY, MOST_SOURCES, number, source_key
+from .keys import (
+    EPOCH_KEY,
+    FORMAT,
+    FORMAT_KEY,
+    MOST_SOURCES,
+    OPENINGS_KEY,
+    number,
+    openings,
+    source_key,
+)
 from .loading import Found, Loaded, SourceName, check_format, load
 from .owner import Owner, locked, read_owner, write_owner
 from .records import MOST_BUFFERED, STAY_BUFFER_MS, CountAttempts, Records
@@ -94,6 +103,8 @@ class RocksStore:
             machine all but the last seconds. "power": `synced` says when it survives that too.
         salvage: What is damaged is put aside, and what can still be read of it is used; by default
             that is an error.
+        tidies: What nothing is to be expected of any more is removed: what was due 30 days ago,
+            records of which nothing was heard for so long, and sources of which nothing is left.
 
     Raises:
         StateInUseError: Another process has it; the text says which.
@@ -111,6 +122,7 @@ class RocksStore:
         wall_now_ms: int,
         durability: Durability = "kill",
         salvage: bool = False,
+        tidies: bool = True,
     ) -> None:
         if durability not in ("kill", "power"):
             raise ConfigurationError(f'durability must be "kill" or "power", not {durability!r}')
@@ -120,7 +132,7 @@ class RocksStore:
             if core is not None and core.pid != os.getpid():
                 core = None  # of the parent, in a child: RocksDB refuses it
             if core is None:
-                core = _open[where] = _Core(where, wall_now_ms, durability, salvage)
+                core = _open[where] = _Core(where, wall_now_ms, durability, salvage, tidies)
             elif core.durability != durability:
                 raise ConfigurationError(
                     f'the state in {where} is open with durability="{core.durability}" already'
@@ -136,6 +148,7 @@ class RocksStore:
         wall_now_ms: int,
         durability: Durability = "kill",
         salvage: bool = False,
+        tidies: bool = True,
     ) -> RocksStore:
         """The same on a thread; takes 2 s or so for each million messages that wait.
 
@@ -143,7 +156,12 @@ class RocksStore:
         """
         opening = asyncio.ensure_future(
             asyncio.to_thread(
-                cls, path, wall_now_ms=wall_now_ms, durability=durability, salvage=salvage
+                cls,
+                path,
+                wall_now_ms=wall_now_ms,
+                durability=durability,
+                salvage=salvage,
+                tidies=tidies,
             )
         )
         try:
@@ -324,7 +342,7 @@ class _Core:
     """The directory, as long as anyone in the process uses it."""
 
     def __init__(
-        self, path: Path, wall_now_ms: int, durability: Durability, salvages: bool
+        self, path: Path, wall_now_ms: int, durability: Durability, salvages: bool, tidies: bool
     ) -> None:
         self.path: Path = path
         self.pid: int = os.getpid()
@@ -336,7 +354,7 @@ class _Core:
         self._used: dict[SourceName, Source] = {}
         _prepare(path)
         try:
-            database, loaded = _begin(path, wall_now_ms)
+            database, loaded = _begin(path, wall_now_ms, tidies)
         except StateDamagedError:
             if not salvages:
                 raise
@@ -344,17 +362,21 @@ class _Core:
             with _named_owner(path), locked(path / _DATABASE):
                 salvage(path / _DATABASE, 0 if before is None else before.sequence)
                 (path / "owner.json").unlink(missing_ok=True)
-            database, loaded = _begin(path, wall_now_ms)
+            database, loaded = _begin(path, wall_now_ms, tidies)
         self._numbers = loaded.numbers
         self._found = loaded.sources
         self._unreadable = loaded.unreadable
         self._epoch = loaded.epoch + 1
         self.journal: Journal = Journal(database)
         try:
-            for key in loaded.doubled:
+            for key in (*loaded.doubled, *loaded.overdue):
                 self.journal.delete(DUE, key)
             for key in loaded.stale:
-                self.journal.delete_later(STATE, key)
+                self.journal.delete(STATE, key)
+            for name in loaded.empty:  # in one write with what was in it: its number is free then
+                self.journal.delete(META, source_key(*name))
+            opened = loaded.opened(self._epoch, wall_now_ms)
+            self.journal.put(META, OPENINGS_KEY, openings(opened))
             if loaded.is_new:
                 self.journal.put(META, FORMAT_KEY, number(FORMAT))
             self.journal.put(META, EPOCH_KEY, number(self._epoch))
@@ -537,7 +559,7 @@ def _prepare(path: Path) -> None:
         )
 
 
-def _begin(path: Path, wall_now_ms: int) -> tuple[Database, Loaded]:
+def _begin(path: Path, wall_now_ms: int, tidies: bool) -> tuple[Database, Loaded]:
     before = read_owner(path)
     folder = path / _DATABASE
     with _named_owner(path):
@@ -547,7 +569,7 @@ def _begin(path: Path, wall_now_ms: int) -> tuple[Database, Loaded]:
             _look(path, before)
         database = Database(folder)
     try:
-        return database, load(database, wall_now_ms)
+        return database, load(database, wall_now_ms, tidies=tidies)
     except BaseException:
         database.close()
         raise
