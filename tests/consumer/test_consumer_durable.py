@@ -32,7 +32,9 @@ from pulsar_encore import (
     StateInUseError,
     StoreError,
 )
+from pulsar_encore.consumer.durability import Durability
 from pulsar_encore.evacuation import evacuate
+from pulsar_encore.options import ConsumerOptions
 from pulsar_encore.state.rocks import RocksStore, StateReader
 from pulsar_encore.state.rocks.database import Database
 from pulsar_encore.testing import MemoryTransport
@@ -614,6 +616,39 @@ async def test_a_directory_of_another_process_is_refused_before_anything_is_sent
     owner.stdout.close()
     consumer = await host.start()  # a crashed owner's opens at once
     await consumer.close()
+
+
+async def test_another_event_loop_is_refused_also_when_nothing_came_yet(host: Host) -> None:
+    consumer = await host.start()
+
+    async def there() -> None:
+        options = ConsumerOptions(
+            topics=(TOPIC,), pattern=None, subscription_name="t", state=RocksState(host.path)
+        )
+        with pytest.raises(StateInUseError, match="another thread"):
+            await Durability.open(options)
+
+    await asyncio.to_thread(asyncio.run, there())
+    await consumer.close()
+
+
+async def test_what_fails_to_be_forgotten_keeps_no_consumer_from_closing(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_numbers(host.transport, 1)
+    consumer = await host.start()
+    await consumer.negative_acknowledge(await consumer.receive(), delay=HOUR)
+
+    def fails(store: RocksStore, subscription: str, of: object) -> None:
+        raise StoreError("out of order")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RocksStore, "forget", fails)
+        with pytest.raises(StoreError, match="out of order"):
+            await consumer.unsubscribe()
+    assert "closed" in repr(consumer)
+    with StateReader(host.path) as reader:
+        assert reader.owner is not None and reader.owner.closed
 
 
 async def test_a_directory_of_something_else_is_refused(host: Host) -> None:

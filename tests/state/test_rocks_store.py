@@ -128,6 +128,22 @@ def test_another_thread_is_refused(path: Path) -> None:
     store.close()
 
 
+def test_a_thread_that_said_so_has_it_until_it_closes_it(path: Path) -> None:
+    """Before it has a source: a topic may be quiet for long."""
+    store, other = opened(path), opened(path)
+    store.claim()
+    store.claim()
+    with ThreadPoolExecutor(1) as thread:
+        for _ in range(2):
+            refused = thread.submit(other.claim).exception()
+            assert isinstance(refused, StateInUseError) and "another thread" in str(refused)
+        store.close()
+        thread.submit(other.claim).result()
+        with pytest.raises(StateInUseError):
+            source_of(other)
+    other.close()
+
+
 def test_a_subscription_that_was_deleted_is_forgotten(path: Path) -> None:
     store = opened(path)
     for topic in (TOPIC, f"{TOPIC}-partition-1", "persistent://public/default/u"):

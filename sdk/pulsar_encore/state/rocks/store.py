@@ -139,6 +139,7 @@ class RocksStore:
                 )
             core.users += 1
         self._core: _Core | None = core
+        self._claims = False
 
     @classmethod
     async def open(
@@ -200,12 +201,16 @@ class RocksStore:
         )
 
     def claim(self) -> None:
-        """This thread works with the directory from now on, as long as anyone has a source of it.
+        """This thread works with the directory from now on, until each who said so has closed it.
 
         Raises:
             StateInUseError: Another thread of this process does.
         """
-        self._opened.claim()
+        core = self._opened
+        with _opening:
+            core.claim()
+            core.claims += not self._claims
+            self._claims = True
 
     @property
     def alone(self) -> bool:
@@ -278,6 +283,7 @@ class RocksStore:
             return
         with _opening:
             core.users -= 1
+            core.claims -= self._claims
             if core.users:
                 return
             if _open.get(core.path) is core:
@@ -348,6 +354,7 @@ class _Core:
         self.pid: int = os.getpid()
         self.durability: Durability = durability
         self.users: int = 0
+        self.claims: int = 0  # of them, who work with it on one thread
         self._thread: int | None = None  # of the event loop that works with it
         self._guard: ExitStack = ExitStack()  # the lock, while it is open for reading only
         self.syncer: Syncer | None = None
@@ -436,7 +443,7 @@ class _Core:
         return source
 
     def claim(self) -> None:
-        if self._used and self._thread != threading.get_ident():
+        if (self._used or self.claims) and self._thread != threading.get_ident():
             raise StateInUseError(
                 f"an event loop on another thread of this process works with the state in "
                 f"{self.path}: give each thread a directory of its own"
