@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -571,6 +572,25 @@ async def test_a_full_disk_stops_nothing_and_is_said(
     await host.kill()
     consumer = await host.start()
     assert (await comes_at(consumer))[1] > begun + HOUR - 60
+
+
+async def test_an_fsync_that_fails_is_said(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = threading.Event()
+
+    def fails(database: Database) -> None:
+        tried.set()
+        raise StoreError("Input/output error")
+
+    put_numbers(host.transport, 1)
+    consumer = await host.start(state={"durability": "power"})
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "sync", fails)
+        await consumer.negative_acknowledge(await consumer.receive(), delay=HOUR)
+        assert await asyncio.to_thread(tried.wait, 10)
+        deadline = time.monotonic() + 10
+        while consumer.statistics().state_trouble is None and time.monotonic() < deadline:
+            await asyncio.to_thread(time.sleep, 0.001)
+        assert "Input/output" in str(consumer.statistics().state_trouble)
 
 
 async def test_a_disk_that_stays_full_keeps_no_consumer_from_closing(

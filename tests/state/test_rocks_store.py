@@ -868,7 +868,10 @@ async def test_what_is_synced_is_synced_in_groups(
     await store.aclose()
 
 
-async def test_an_fsync_that_fails_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_fsync_that_fails_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pulsar_encore.state.rocks.syncing._PAUSE_S", 0.01)
     store = opened(path, durability="power")
     index = source_of(store).index
     await store.synced()
@@ -879,9 +882,30 @@ async def test_an_fsync_that_fails_is_told(path: Path, monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr(Database, "sync", fails)
         index.add((1, 1, -1), 100, 0)
-        with pytest.raises(StoreError, match="Input"):
-            await asyncio.wait_for(store.synced(), 10)
+        for _ in range(3):
+            with pytest.raises(StoreError, match="Input"):
+                await asyncio.wait_for(store.synced(), 10)
+            assert "Input" in str(store.trouble)
+        assert caplog.text.count("may not survive the loss of power") == 1  # not for each
+    await asyncio.wait_for(store.synced(), 10)
+    assert store.trouble is None and "survives the loss of power again" in caplog.text
     await store.aclose()
+
+
+async def test_what_cannot_be_mended_is_not_said_to_be_synced(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(path, durability="power")
+    with full_disk(store), monkeypatch.context() as patch:
+        source_of(store).index.add((1, 1, -1), 100, 0)
+        patch.setattr("pulsar_encore.state.rocks.database.library", None)
+        with pytest.raises(TypeError):
+            store.mend()
+        with pytest.raises(StoreError, match="No space"):
+            await asyncio.wait_for(store.synced(), 10)
+    assert store.mend()
+    await asyncio.wait_for(store.synced(), 10)
+    store.close()
 
 
 async def test_without_it_nothing_is_waited_for(path: Path) -> None:

@@ -246,13 +246,16 @@ class RocksStore:
         Raises:
             StoreError: It is not known to.
         """
-        syncer = self._opened.syncer
-        if syncer is not None:
-            await syncer.synced()
+        core = self._opened
+        if core.syncer is not None:
+            await core.syncer.synced()
+        elif core.durability == "power" and core.trouble is not None:  # it could not be mended
+            raise core.trouble
 
     @property
     def trouble(self) -> StoreError | None:
-        """Why something is in memory only that should be on disk; None when nothing is."""
+        """Why something is in memory only that should be on disk, or may go with the power that
+        should not; None when nothing does."""
         return self._opened.trouble
 
     def mend(self) -> bool:
@@ -469,6 +472,8 @@ class _Core:
     def trouble(self) -> StoreError | None:
         if self.journal.trouble is not None:
             return self.journal.trouble
+        if self.syncer is not None and self.syncer.trouble is not None:
+            return self.syncer.trouble
         troubles = (source.records.trouble for source in self._used.values())
         return next(filter(None, troubles), None)
 
