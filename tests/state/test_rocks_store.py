@@ -296,6 +296,29 @@ def test_nobody_else_loads_the_package() -> None:
     assert python(code).communicate()[0] == b"False\n"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="how POSIX refuses")
+@pytest.mark.parametrize(
+    "error", [PermissionError(13, "Permission denied"), OSError(30, "Read-only file system")]
+)
+def test_what_may_not_be_written_is_not_in_use(
+    path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    filled(path)
+    system = os.open
+
+    def refuses(name: Any, *arguments: Any, **options: Any) -> int:
+        if str(name).endswith("LOCK"):
+            raise error
+        return system(name, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuses)
+        with pytest.raises(StoreError, match=r"must be allowed to write .* read-only") as caught:
+            opened(path)
+    assert not isinstance(caught.value, StateInUseError) and str(error) in str(caught.value)
+    opened(path).close()
+
+
 # What is in it
 
 
@@ -617,6 +640,21 @@ def test_what_cannot_be_written_stays_in_memory(
         assert sorted(new.index.pop_due(1000)) == [(1, 0, -1), (1, 20, -1)]
         kept = new.records.recall(1, 1)
         assert kept is not None and kept.attempts == 3
+    store.close()
+
+
+def test_what_is_too_much_to_keep_is_told_also_when_the_disk_takes_more(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pulsar_encore.state.rocks.journal._MOST_UNWRITTEN", 10)
+    store = opened(path)
+    source = source_of(store)
+    with full_disk(store):
+        for entry in range(15):
+            source.index.add((1, entry, -1), 100, 0)
+    assert store.flush()
+    assert store.statistics().lost == 5 and "5 changes" in str(store.trouble)
+    assert caplog.text.count("state is lost") == 1
     store.close()
 
 

@@ -102,8 +102,11 @@ class Database:
         options = self._options("")
         options.set_wal_recovery_mode(kind())
         access = rocks.AccessType.read_only(False) if read_only else rocks.AccessType.read_write()
-        if read_only and not (path / "CURRENT").exists():
-            raise StateFormatError(f"there is no state in {path}")
+        try:
+            if read_only and not (path / "CURRENT").exists():
+                raise StateFormatError(f"there is no state in {path}")
+        except OSError as error:
+            raise StoreError(f"the state in {path} cannot be read: {error}") from error
         with beside(path) if read_only else nullcontext(path) as self._opened_at:
             try:
                 self._db: Any = rocks.Rdict(str(self._opened_at), options, families, access)

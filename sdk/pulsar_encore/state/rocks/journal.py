@@ -161,6 +161,8 @@ class Journal:
         self._again = writes
         beyond = len(self._again) - _MOST_UNWRITTEN
         if beyond > 0:
+            if not self.lost:
+                logger.error("state is lost, as more cannot be written than is kept in memory")
             self.lost += self._again.drop_newest(beyond)
 
     @property

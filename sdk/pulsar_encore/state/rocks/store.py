@@ -475,7 +475,13 @@ class _Core:
         if self.syncer is not None and self.syncer.trouble is not None:
             return self.syncer.trouble
         troubles = (source.records.trouble for source in self._used.values())
-        return next(filter(None, troubles), None)
+        trouble = next(filter(None, troubles), None)
+        if trouble is None and self.journal.lost:
+            return StoreError(
+                f"{self.journal.lost} changes of the state in {self.path} were too many to keep "
+                "while the disk took none, and are not on it"
+            )
+        return trouble
 
     def mend(self) -> bool:
         if self.journal.trouble is None:
