@@ -250,6 +250,26 @@ async def test_it_waits_with_another_consumer_of_the_process_too(host: Host) -> 
     assert data in payloads(mine) and at >= begun + HOUR
 
 
+async def test_a_delay_that_no_clock_reaches_is_a_delay(host: Host) -> None:
+    put_numbers(host.transport, 1)
+    consumer = await host.start()
+    message = await consumer.receive()
+    longest_s = 2**63 / 1000
+    with pytest.raises(ConfigurationError):
+        await consumer.negative_acknowledge(message, delay=longest_s * 2)
+    assert consumer.statistics().in_flight == 1
+    await consumer.negative_acknowledge(message, delay=longest_s - 1_000_000)  # by the wall, more
+    assert (consumer.statistics().in_flight, consumer.statistics().nacked) == (0, 1)
+    await host.kill()
+    consumer = await host.start()
+    with pytest.raises(ReceiveTimeout):
+        await consumer.receive(timeout=HOUR)
+    consumer.redeliver_unacknowledged_messages()
+    again = await consumer.receive(timeout=1)
+    assert again.redelivery_count() == 1
+    await consumer.acknowledge(again)
+
+
 async def test_asking_for_everything_ends_the_waiting(host: Host) -> None:
     put_numbers(host.transport, 20, batch=5)
     consumer = await host.start()

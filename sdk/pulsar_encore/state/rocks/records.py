@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from pulsar_encore.core.due import MessageKey
+from pulsar_encore.core.due import MAX_ID_BITS, MessageKey
 from pulsar_encore.errors import ConfigurationError, StateDamagedError, StoreError
 
 from . import entry_record
@@ -36,6 +36,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 CountAttempts: TypeAlias = Literal["before", "lazy"]
 
 _RECENT: Final = 256
+_LAST_MS: Final = (1 << MAX_ID_BITS) - 1
 _LONG_MS: Final = 15 * 24 * 3600 * 1000  # half of what makes it stale
 STAY_BUFFER_MS: Final = 10_000  # RocketMQ's popCkStayBufferTime
 MOST_BUFFERED: Final = 50_000  # the broker's window of a consumer; some 20 MB
@@ -201,11 +202,13 @@ class Records:
             size: Messages in its entry, where no hand-over was told of.
 
         Raises:
-            ConfigurationError: The key, due time or bits are out of range; nothing has changed.
+            ConfigurationError: The key or bits are out of range, or the due time is negative;
+                nothing has changed.
         """
         self._now_ms = wall_now_ms
         with self._journal:
-            self._live.move(key, due_wall_ms, bits)
+            # By the loop's clock it may be possible and by the wall's be out of range.
+            self._live.move(key, min(due_wall_ms, _LAST_MS), bits)
             at = max(key[2], 0)
             record = self._of(key[:2])
             if record is None:
