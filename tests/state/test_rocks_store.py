@@ -568,11 +568,14 @@ def test_salvaging_that_fails_or_is_killed_is_done_again(
         with pytest.raises(KeyboardInterrupt):
             opened(path, salvage=True)
     assert {each.name for each in path.iterdir()} == {"db.damaged-1", "db.salvaged", "owner.json"}
-    with pytest.raises(StateDamagedError):
-        opened(path)
-    store = opened(path, salvage=True)
-    assert len(source_of(store).index.pop_due(10**6)) == 3000
-    store.close()
+    without = killed(path)
+    (without / "owner.json").unlink()
+    for each in (path, without):
+        with pytest.raises(StateDamagedError, match="salvage"):
+            opened(each)
+        store = opened(each, salvage=True)
+        assert len(source_of(store).index.pop_due(10**6)) == 3000
+        store.close()
 
 
 def test_both_ends_of_a_changed_table_can_be_had(path: Path) -> None:

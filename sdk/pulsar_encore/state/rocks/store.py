@@ -50,7 +50,7 @@ from .loading import Found, Loaded, SourceName, check_format, load
 from .owner import Owner, locked, read_owner, write_owner
 from .records import MOST_BUFFERED, STAY_BUFFER_MS, CountAttempts, Records
 from .room import check_room
-from .salvaging import salvage
+from .salvaging import salvage, salvaged
 from .syncing import Syncer
 from .writes import DUE, META, STATE
 
@@ -570,7 +570,7 @@ def _prepare(path: Path) -> None:
         names = {each.name for each in path.iterdir()}
     except OSError as error:
         raise StoreError(f"the state in {path}: {error}") from error
-    if names and _DATABASE not in names and "owner.json" not in names:
+    if names and not names & {_DATABASE, "owner.json", salvaged(path / _DATABASE).name}:
         raise StateFormatError(
             f"{path} holds something else ({', '.join(sorted(names)[:3])}): name a directory of "
             "its own for the state"
@@ -597,6 +597,10 @@ def _look(path: Path, before: Owner | None) -> None:
     """Nothing is missing of what the last owner had."""
     folder = path / _DATABASE
     sequence = 0
+    if salvaged(folder).exists() and not folder.exists():
+        raise StateDamagedError(
+            f"the state in {path} was damaged, and salvaging it was interrupted. {_NOTHING_DELETED}"
+        )
     if (folder / "CURRENT").exists():
         try:
             looking = Database(folder, read_only=True)
