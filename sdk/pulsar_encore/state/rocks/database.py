@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -259,6 +259,10 @@ class Database:
 
     def close(self) -> None:
         """Give the lock back. What was written is in the log."""
+        if self._db is not None:
+            # After a full disk RocksDB looks for room each second, and what follows waits for that.
+            with suppress(Exception):
+                self._db.cancel_all_background(False)
         self._families.clear()
         self._handles.clear()
         if self._db is None:
