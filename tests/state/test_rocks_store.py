@@ -91,6 +91,18 @@ def test_a_second_process_is_refused_and_told_by_whom(path: Path) -> None:
     store.close()
 
 
+def test_opening_and_closing_in_order_says_nothing(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for durability in ("kill", "power"):
+        store = opened(path, durability=durability)
+        source_of(store).index.add((1, 1, -1), 5, 0)
+        store.close()
+        with StateReader(path) as reader:
+            assert len(list(reader.waiting())) == 1
+    assert caplog.text == ""
+
+
 def test_a_process_opens_it_once_for_all_its_consumers(path: Path) -> None:
     one, other = opened(path), opened(path)
     source_of(one).index.add((1, 1, -1), 5, 0)

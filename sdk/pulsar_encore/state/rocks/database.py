@@ -257,10 +257,14 @@ class Database:
     def _error(self, error: Exception) -> Exception:
         return _named(error, self.path, self._opened_at)
 
-    def close(self) -> None:
-        """Give the lock back. What was written is in the log."""
-        if self._db is not None:
-            # After a full disk RocksDB looks for room each second, and what follows waits for that.
+    def close(self, *, failed: bool = False) -> None:
+        """Give the lock back. What was written is in the log.
+
+        Args:
+            failed: Writes failed. After a full disk RocksDB looks for room each second, and closing
+                would wait for that.
+        """
+        if failed and self._db is not None:
             with suppress(Exception):
                 self._db.cancel_all_background(False)
         self._families.clear()
@@ -270,7 +274,8 @@ class Database:
         try:
             self._db.close()
         except Exception as error:  # of a write that failed before, and whoever made it was told
-            logger.error("closing the state in %s: %s", self.path, error)
+            if not failed:
+                logger.error("closing the state in %s: %s", self.path, error)
         self._db = None
 
 

@@ -492,7 +492,7 @@ class _Core:
         if self.syncer is not None:
             self.syncer.stop()
             self.syncer = None
-        self.journal.database.close()
+        self.journal.database.close(failed=True)
         try:
             self._guard.close()
             self.journal.database = Database(self.path / _DATABASE)
