@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -32,6 +33,9 @@ from pulsar_encore import (
     StateInUseError,
     StoreError,
 )
+from pulsar_encore.consumer.durability import Durability
+from pulsar_encore.evacuation import evacuate
+from pulsar_encore.options import ConsumerOptions
 from pulsar_encore.state.rocks import RocksStore, StateReader
 from pulsar_encore.state.rocks.database import Database
 from pulsar_encore.testing import MemoryTransport
@@ -246,6 +250,26 @@ async def test_it_waits_with_another_consumer_of_the_process_too(host: Host) -> 
     assert data in payloads(mine) and at >= begun + HOUR
 
 
+async def test_a_delay_that_no_clock_reaches_is_a_delay(host: Host) -> None:
+    put_numbers(host.transport, 1)
+    consumer = await host.start()
+    message = await consumer.receive()
+    longest_s = 2**63 / 1000
+    with pytest.raises(ConfigurationError):
+        await consumer.negative_acknowledge(message, delay=longest_s * 2)
+    assert consumer.statistics().in_flight == 1
+    await consumer.negative_acknowledge(message, delay=longest_s - 1_000_000)  # by the wall, more
+    assert (consumer.statistics().in_flight, consumer.statistics().nacked) == (0, 1)
+    await host.kill()
+    consumer = await host.start()
+    with pytest.raises(ReceiveTimeout):
+        await consumer.receive(timeout=HOUR)
+    consumer.redeliver_unacknowledged_messages()
+    again = await consumer.receive(timeout=1)
+    assert again.redelivery_count() == 1
+    await consumer.acknowledge(again)
+
+
 async def test_asking_for_everything_ends_the_waiting(host: Host) -> None:
     put_numbers(host.transport, 20, batch=5)
     consumer = await host.start()
@@ -380,6 +404,49 @@ async def test_lazily_a_fast_ack_writes_nothing_and_what_is_held_long_is_counted
     consumer = await host.start()
     again = await consumer.receive(timeout=1)
     assert (again.data(), again.redelivery_count()) == (held.data(), 1)
+
+
+@pytest.mark.parametrize("count_attempts", ["lazy", "before"])
+async def test_what_was_acked_before_a_kill_is_not_evacuated(
+    host: Host, count_attempts: str
+) -> None:
+    put_numbers(host.transport, 300)
+    consumer = await host.start(state={"count_attempts": count_attempts})
+    for message in await receive_n(consumer, 300):
+        await consumer.negative_acknowledge(message, delay=5)
+    again = await receive_n(consumer, 300)
+    await asyncio.sleep(30)
+    store = RocksStore(host.path, wall_now_ms=0)
+    writes = store.statistics().writes
+    for message in again:
+        await consumer.acknowledge(message)
+    assert store.statistics().writes == writes  # not for each
+    await asyncio.sleep(2)
+    assert store.statistics().writes == writes + 1
+    await asyncio.sleep(20)
+    assert store.statistics().writes == writes + 1
+    store.close()
+    await host.kill()
+    client = Client("pulsar://nowhere:6650", transport=host.transport)
+    report = await evacuate(client, host.path)
+    assert (report.waiting, report.moved) == (0, 0)
+    await client.close()
+    with StateReader(host.path) as reader:
+        assert list(reader.records()) == []
+
+
+async def test_what_one_consumer_acked_last_is_written_though_another_has_the_directory(
+    host: Host,
+) -> None:
+    put_numbers(host.transport, 1)
+    consumer = await host.start()
+    other = await host.start("another")
+    await consumer.negative_acknowledge(await consumer.receive(), delay=1)
+    await consumer.acknowledge(await consumer.receive(timeout=10))
+    await consumer.close()
+    with StateReader(host.path) as reader:
+        assert list(reader.waiting()) == [] and list(reader.records()) == []
+    await other.close()
 
 
 async def test_what_is_settled_leaves_nothing(host: Host) -> None:
@@ -527,6 +594,25 @@ async def test_a_full_disk_stops_nothing_and_is_said(
     assert (await comes_at(consumer))[1] > begun + HOUR - 60
 
 
+async def test_an_fsync_that_fails_is_said(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = threading.Event()
+
+    def fails(database: Database) -> None:
+        tried.set()
+        raise StoreError("Input/output error")
+
+    put_numbers(host.transport, 1)
+    consumer = await host.start(state={"durability": "power"})
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "sync", fails)
+        await consumer.negative_acknowledge(await consumer.receive(), delay=HOUR)
+        assert await asyncio.to_thread(tried.wait, 10)
+        deadline = time.monotonic() + 10
+        while consumer.statistics().state_trouble is None and time.monotonic() < deadline:
+            await asyncio.to_thread(time.sleep, 0.001)
+        assert "Input/output" in str(consumer.statistics().state_trouble)
+
+
 async def test_a_disk_that_stays_full_keeps_no_consumer_from_closing(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -570,6 +656,39 @@ async def test_a_directory_of_another_process_is_refused_before_anything_is_sent
     owner.stdout.close()
     consumer = await host.start()  # a crashed owner's opens at once
     await consumer.close()
+
+
+async def test_another_event_loop_is_refused_also_when_nothing_came_yet(host: Host) -> None:
+    consumer = await host.start()
+
+    async def there() -> None:
+        options = ConsumerOptions(
+            topics=(TOPIC,), pattern=None, subscription_name="t", state=RocksState(host.path)
+        )
+        with pytest.raises(StateInUseError, match="another thread"):
+            await Durability.open(options)
+
+    await asyncio.to_thread(asyncio.run, there())
+    await consumer.close()
+
+
+async def test_what_fails_to_be_forgotten_keeps_no_consumer_from_closing(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_numbers(host.transport, 1)
+    consumer = await host.start()
+    await consumer.negative_acknowledge(await consumer.receive(), delay=HOUR)
+
+    def fails(store: RocksStore, subscription: str, of: object) -> None:
+        raise StoreError("out of order")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RocksStore, "forget", fails)
+        with pytest.raises(StoreError, match="out of order"):
+            await consumer.unsubscribe()
+    assert "closed" in repr(consumer)
+    with StateReader(host.path) as reader:
+        assert reader.owner is not None and reader.owner.closed
 
 
 async def test_a_directory_of_something_else_is_refused(host: Host) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -180,11 +181,25 @@ async def test_a_subscription_in_use_by_another_type_is_refused_by_name(
     assert (await evacuate(client, host.path)).moved == 1
 
 
-async def test_a_directory_with_a_live_owner_is_refused(
+async def test_a_host_that_was_off_for_months_is_evacuated_with_its_counts(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
     put_numbers(transport, 3)
     await host.leave_waiting(3, {1})
+    await asyncio.sleep(60 * 24 * HOUR)
+    report = await evacuate(client, host.path)
+    assert (report.waiting, report.moved) == (1, 1)
+    consumer = await take_over(client)
+    again = await consumer.receive(timeout=10)
+    assert (again.data(), again.redelivery_count()) == (b"1", 1)
+    await consumer.close()
+
+
+async def test_a_directory_with_a_live_owner_is_refused(
+    transport: MemoryTransport, client: Client, host: OldHost
+) -> None:
+    put_numbers(transport, 3)
+    await host.leave_waiting(3, {1}, delay=1_000 * HOUR)  # virtual time flies while threads look
     consumer = await host.start()
     with pytest.raises(StateInUseError, match="consumers of this process"):
         await evacuate(client, host.path)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from pulsar_encore.errors import (
     StateInUseError,
     StoreError,
 )
-from pulsar_encore.state.rocks import HandedOver, RocksStore, StateReader
+from pulsar_encore.state.rocks import HandedOver, RocksStore, Source, StateReader
 from pulsar_encore.state.rocks.database import Database
 from pulsar_encore.state.rocks.keys import FORMAT_KEY, due_key, entry_key, number
 from pulsar_encore.state.rocks.writes import DUE, META, STATE, Writes
@@ -91,6 +91,18 @@ def test_a_second_process_is_refused_and_told_by_whom(path: Path) -> None:
     store.close()
 
 
+def test_opening_and_closing_in_order_says_nothing(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for durability in ("kill", "power"):
+        store = opened(path, durability=durability)
+        source_of(store).index.add((1, 1, -1), 5, 0)
+        store.close()
+        with StateReader(path) as reader:
+            assert len(list(reader.waiting())) == 1
+    assert caplog.text == ""
+
+
 def test_a_process_opens_it_once_for_all_its_consumers(path: Path) -> None:
     one, other = opened(path), opened(path)
     source_of(one).index.add((1, 1, -1), 5, 0)
@@ -128,6 +140,22 @@ def test_another_thread_is_refused(path: Path) -> None:
     store.close()
 
 
+def test_a_thread_that_said_so_has_it_until_it_closes_it(path: Path) -> None:
+    """Before it has a source: a topic may be quiet for long."""
+    store, other = opened(path), opened(path)
+    store.claim()
+    store.claim()
+    with ThreadPoolExecutor(1) as thread:
+        for _ in range(2):
+            refused = thread.submit(other.claim).exception()
+            assert isinstance(refused, StateInUseError) and "another thread" in str(refused)
+        store.close()
+        thread.submit(other.claim).result()
+        with pytest.raises(StateInUseError):
+            source_of(other)
+    other.close()
+
+
 def test_a_subscription_that_was_deleted_is_forgotten(path: Path) -> None:
     store = opened(path)
     for topic in (TOPIC, f"{TOPIC}-partition-1", "persistent://public/default/u"):
@@ -144,27 +172,96 @@ def test_a_subscription_that_was_deleted_is_forgotten(path: Path) -> None:
     store.close()
 
 
+DAY = 24 * 3600 * 1000
+
+
+def known_at(path: Path, now: int, entries: range = range(1, 5)) -> list[int]:
+    """Of which entries anything is known when it is opened."""
+    store = opened(path, now=now)
+    records = source_of(store).records
+    known = [entry for entry in entries if records.recall(1, entry) is not None]
+    store.close()
+    return known
+
+
 def test_what_is_known_of_messages_that_never_came_again_is_let_go(path: Path) -> None:
-    day = 24 * 3600 * 1000
     store = opened(path)
     records = source_of(store).records
     records.started([HandedOver(1, 1), HandedOver(1, 2)], 0)
-    records.waits((1, 3, -1), 90 * day, 1, 0)
-    records.started([HandedOver(1, 4)], 20 * day)
+    records.waits((1, 3, -1), 90 * DAY, 1, 0)
+    records.started([HandedOver(1, 4)], 20 * DAY)
     store.close()
-    store = opened(path, now=31 * day)
-    records = source_of(store).records
-    assert [records.recall(1, entry) is not None for entry in (1, 2, 3, 4)] == [
-        False,
-        False,
-        True,
-        True,
-    ]
-    store.flush()
-    store.close()
+    for day in range(21, 51):  # that owner ended at some time before the 21st
+        assert known_at(path, day * DAY) == [1, 2, 3, 4]
+    assert known_at(path, 52 * DAY) == [3]
+    assert known_at(path, 0) == [3]
+
+
+def test_a_message_that_is_worked_on_for_months_keeps_its_count(path: Path) -> None:
+    """In one process after the other, which end while they have it, or about to have it."""
+    now = 1_700_000_000_000
+    for day in range(1, 30):
+        store = opened(path, now=now)
+        source = source_of(store)
+        known = source.records.recall(1, 1)
+        assert (known.attempts if known is not None else 0) == day - 1
+        source.records.started([HandedOver(1, 1, attempt=day)], now)
+        if day % 2:
+            source.records.waits((1, 1, -1), now + DAY, day, now)
+            source.index.discard((1, 1, -1))  # it came
+        now += DAY if day < 10 else 10 * DAY
+        store.close()
+
+
+def test_what_came_after_a_wait_of_months_keeps_its_count(path: Path) -> None:
     store = opened(path)
-    assert source_of(store).records.recall(1, 1) is None
+    source_of(store).records.waits((1, 1, -1), 60 * DAY, 7, 0)
     store.close()
+    store = opened(path, now=DAY)
+    source = source_of(store)
+    source.records.flush(61 * DAY)
+    assert source.records.recall(1, 1) is not None
+    source.index.discard((1, 1, -1))  # it is here, and not handed over yet
+    store.flush()
+    left = killed(path)
+    store.close()
+    assert known_at(left, 61 * DAY) == [1]
+
+
+def test_what_waited_for_topics_that_are_gone_is_let_go(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_encore.state.rocks.loading.MOST_REMOVED", 1_000)
+    store = opened(path)
+    gone = source_of(store)
+    for entry in range(1_500):
+        gone.records.waits((1, entry, -1), DAY, 1, 0)
+    for each in range(50):
+        daily = source_of(store, f"persistent://public/default/daily-{each}")
+        daily.records.waits((9, each, -1), DAY, 1, 0)
+    late = source_of(store, "persistent://public/default/late")
+    late.records.waits((3, 3, -1), 100 * DAY, 1, 0)
+    store.close()
+
+    def left(now: int, **options: Any) -> tuple[int, int, int]:
+        store = opened(path, now=now, **options)
+        told = store.statistics()
+        store.close()
+        return told.sources, told.waiting, told.entries
+
+    assert left(31 * DAY) == (52, 1551, 1551)
+    assert left(62 * DAY, tidies=False) == (52, 1551, 1551)
+    assert left(62 * DAY) == (52, 551, 1551)  # so many at once
+    assert left(62 * DAY) == (52, 1, 1101)
+    assert left(62 * DAY) == (52, 1, 101)
+    assert left(62 * DAY) == (1, 1, 1)
+    store = opened(path, now=62 * DAY)
+    again = source_of(store)
+    assert len(again.index) == 0 and not again.records
+    again.records.waits((1, 1, -1), 90 * DAY, 1, 62 * DAY)
+    store.close()
+    assert left(63 * DAY) == (2, 2, 2)
+    assert left(140 * DAY) == (0, 0, 0)
 
 
 def test_options_that_do_not_fit_are_refused(path: Path) -> None:
@@ -209,6 +306,29 @@ def test_without_the_package_it_says_what_to_install(
 def test_nobody_else_loads_the_package() -> None:
     code = "import sys, pulsar_encore, pulsar_encore.state.rocks; print('rocksdict' in sys.modules)"
     assert python(code).communicate()[0] == b"False\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="how POSIX refuses")
+@pytest.mark.parametrize(
+    "error", [PermissionError(13, "Permission denied"), OSError(30, "Read-only file system")]
+)
+def test_what_may_not_be_written_is_not_in_use(
+    path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    filled(path)
+    system = os.open
+
+    def refuses(name: Any, *arguments: Any, **options: Any) -> int:
+        if str(name).endswith("LOCK"):
+            raise error
+        return system(name, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuses)
+        with pytest.raises(StoreError, match=r"must be allowed to write .* read-only") as caught:
+            opened(path)
+    assert not isinstance(caught.value, StateInUseError) and str(error) in str(caught.value)
+    opened(path).close()
 
 
 # What is in it
@@ -460,11 +580,14 @@ def test_salvaging_that_fails_or_is_killed_is_done_again(
         with pytest.raises(KeyboardInterrupt):
             opened(path, salvage=True)
     assert {each.name for each in path.iterdir()} == {"db.damaged-1", "db.salvaged", "owner.json"}
-    with pytest.raises(StateDamagedError):
-        opened(path)
-    store = opened(path, salvage=True)
-    assert len(source_of(store).index.pop_due(10**6)) == 3000
-    store.close()
+    without = killed(path)
+    (without / "owner.json").unlink()
+    for each in (path, without):
+        with pytest.raises(StateDamagedError, match="salvage"):
+            opened(each)
+        store = opened(each, salvage=True)
+        assert len(source_of(store).index.pop_due(10**6)) == 3000
+        store.close()
 
 
 def test_both_ends_of_a_changed_table_can_be_had(path: Path) -> None:
@@ -532,6 +655,21 @@ def test_what_cannot_be_written_stays_in_memory(
         assert sorted(new.index.pop_due(1000)) == [(1, 0, -1), (1, 20, -1)]
         kept = new.records.recall(1, 1)
         assert kept is not None and kept.attempts == 3
+    store.close()
+
+
+def test_what_is_too_much_to_keep_is_told_also_when_the_disk_takes_more(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pulsar_encore.state.rocks.journal._MOST_UNWRITTEN", 10)
+    store = opened(path)
+    source = source_of(store)
+    with full_disk(store):
+        for entry in range(15):
+            source.index.add((1, entry, -1), 100, 0)
+    assert store.flush()
+    assert store.statistics().lost == 5 and "5 changes" in str(store.trouble)
+    assert caplog.text.count("state is lost") == 1
     store.close()
 
 
@@ -617,6 +755,146 @@ def test_what_was_not_mended_is_told_at_the_end(
     opened(path).close()
 
 
+NO_ROOM = """
+import resource, sys
+from pulsar_encore.errors import StoreError
+from pulsar_encore.state.rocks import HandedOver, RocksStore
+store = RocksStore(sys.argv[1], wall_now_ms=0)
+source = store.source(sys.argv[2], "s")
+for entry in range(1000):
+    source.records.started([HandedOver(1, entry, 10, 0b11, 5)], 0)
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1, most))
+failed = 0
+for call in (
+    lambda: source.records.started([HandedOver(1, 8, 10, 1, 6)], 0),
+    store.mend,
+    lambda: source.records.started([HandedOver(1, 7, 10, 1, 6)], 0),
+):
+    try:
+        call()
+    except StoreError:
+        failed += 1
+counts = [source.records.recall(1, 9, index).attempts for index in (0, 1)]
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+print(failed, store.mend(), *counts, flush=True)
+import os, signal
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_disk_without_room_is_not_closed_to_be_mended(path: Path) -> None:
+    with python(NO_ROOM, path, TOPIC) as child:
+        out, error = child.communicate()
+    assert child.returncode == -signal.SIGKILL, error.decode()
+    assert out.split() == [b"3", b"True", b"5", b"5"]
+    store = opened(path)
+    counts = [counts_of(source_of(store), entry) for entry in (7, 8, 9)]
+    assert counts == [[6, 5], [6, 5], [5, 5]]
+    store.close()
+
+
+def counts_of(source: Source, entry: int) -> list[int]:
+    record = source.records.recall_entry(1, entry)
+    assert record is not None
+    return [record.attempts_of(0), record.attempts_of(1)]
+
+
+def test_what_cannot_be_opened_anew_can_be_read_and_is_nobody_elses(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(path)
+    source = source_of(store)
+    source.records.started([HandedOver(1, entry, 2, 0b11, 5) for entry in range(1000)], 0)
+    begin = Database.__init__
+
+    def to_read_only(database: Database, path: Path, **options: Any) -> None:
+        if not options.get("read_only"):
+            raise StoreError("too many open files")
+        begin(database, path, **options)
+
+    with full_disk(store), monkeypatch.context() as patch:
+        source.index.add((1, 1, -1), 100, 0)
+        patch.setattr(Database, "__init__", to_read_only)
+        for _ in range(2):
+            with pytest.raises(StoreError, match="too many open"):
+                store.mend()
+            assert counts_of(source, 7) == [5, 5]
+            with python(OWNER, path) as other:
+                assert b"StateInUseError" in other.communicate()[1]
+        assert "too many open" in str(store.trouble)
+    source.records.started([HandedOver(1, 7, 2, 0b1, 6)], 0) if store.mend() else None
+    assert store.trouble is None and counts_of(source, 7) == [6, 5]
+    with after_kill(path) as found:
+        assert counts_of(found, 7) == [6, 5] and len(found.index) == 1
+    store.close()
+
+
+@contextmanager
+def unreadable(text: str = "Input/output error") -> Iterator[None]:
+    def fails(database: Database, family: int, key: bytes) -> bytes | None:
+        raise StoreError(text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Database, "get", fails)
+        yield
+
+
+@pytest.mark.parametrize("count_attempts", ["before", "lazy"])
+def test_what_cannot_be_read_for_a_while_is_not_written_over(
+    path: Path, count_attempts: str
+) -> None:
+    store = opened(path)
+    source_of(store).records.started(
+        [HandedOver(1, entry, 3, 0b111, 5) for entry in range(8)], 1000
+    )
+    store.close()
+    store = opened(path)
+    source = source_of(store, count_attempts=count_attempts)
+    records = source.records
+    with unreadable():
+        for entry in range(7):
+            assert records.recall(1, entry) is None
+            with (
+                pytest.raises(StoreError, match="in memory only")
+                if (count_attempts == "before")
+                else nullcontext()
+            ):
+                records.started([HandedOver(1, entry, 3, 0b1, 1)], 50_000)
+        assert "Input/output" in str(store.trouble)
+        records.waits((1, 1, 1), 70_000, 7, 50_000, size=3)
+        records.settled(1, 2, 0b10)
+        records.settled(1, 3)
+        records.settled(1, 4, 0b111)
+        records.flush(90_000)
+        assert records.buffered > 0
+    records.flush(91_000)
+    assert store.trouble is None and records.buffered == 0
+    for known in (source, None):
+        with nullcontext(known) if known is not None else after_kill(path) as found:
+            assert counts_of(found, 0) == counts_of(found, 5) == counts_of(found, 7) == [5, 5]
+            assert counts_of(found, 1) == [5, 7]
+            assert counts_of(found, 2) == [5, 0]
+            assert found.records.recall(1, 3) is None and found.records.recall(1, 4) is None
+    records._check()
+    store.close()
+
+
+def test_what_stays_unreadable_until_the_end_keeps_its_old_count(path: Path) -> None:
+    filled(path, 3)
+    store = opened(path)
+    source = source_of(store)
+    with unreadable():
+        with pytest.raises(StoreError):
+            source.records.started([HandedOver(1, 1, attempt=7)], 0)
+        source.close()
+        assert store.statistics().lost == 1
+    store.close()
+    store = opened(path)
+    assert counts_of(source_of(store), 1)[0] == 1
+    store.close()
+
+
 # The loss of power
 
 
@@ -643,7 +921,10 @@ async def test_what_is_synced_is_synced_in_groups(
     await store.aclose()
 
 
-async def test_an_fsync_that_fails_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_fsync_that_fails_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pulsar_encore.state.rocks.syncing._PAUSE_S", 0.01)
     store = opened(path, durability="power")
     index = source_of(store).index
     await store.synced()
@@ -654,9 +935,30 @@ async def test_an_fsync_that_fails_is_told(path: Path, monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr(Database, "sync", fails)
         index.add((1, 1, -1), 100, 0)
-        with pytest.raises(StoreError, match="Input"):
-            await asyncio.wait_for(store.synced(), 10)
+        for _ in range(3):
+            with pytest.raises(StoreError, match="Input"):
+                await asyncio.wait_for(store.synced(), 10)
+            assert "Input" in str(store.trouble)
+        assert caplog.text.count("may not survive the loss of power") == 1  # not for each
+    await asyncio.wait_for(store.synced(), 10)
+    assert store.trouble is None and "survives the loss of power again" in caplog.text
     await store.aclose()
+
+
+async def test_what_cannot_be_mended_is_not_said_to_be_synced(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(path, durability="power")
+    with full_disk(store), monkeypatch.context() as patch:
+        source_of(store).index.add((1, 1, -1), 100, 0)
+        patch.setattr("pulsar_encore.state.rocks.database.library", None)
+        with pytest.raises(TypeError):
+            store.mend()
+        with pytest.raises(StoreError, match="No space"):
+            await asyncio.wait_for(store.synced(), 10)
+    assert store.mend()
+    await asyncio.wait_for(store.synced(), 10)
+    store.close()
 
 
 async def test_without_it_nothing_is_waited_for(path: Path) -> None:
@@ -689,6 +991,24 @@ def test_all_of_it_can_be_seen_while_it_is_in_use(path: Path) -> None:
     with StateReader(path) as reader:
         assert reader.owner is not None and reader.owner.closed
         assert len(list(reader.waiting())) == 2
+
+
+def test_looking_writes_nothing_there(path: Path) -> None:
+    filled(path)
+    files = {
+        each: (each.stat().st_size, each.stat().st_mtime_ns) for each in sorted(path.rglob("*"))
+    }
+    for each in files:
+        each.chmod(0o555 if each.is_dir() else 0o444)
+    try:
+        with StateReader(path) as reader:
+            assert len(list(reader.waiting())) == 50
+    finally:
+        for each in files:
+            each.chmod(0o755 if each.is_dir() else 0o644)
+    assert files == {
+        each: (each.stat().st_size, each.stat().st_mtime_ns) for each in sorted(path.rglob("*"))
+    }
 
 
 def test_looking_makes_nothing(path: Path) -> None:

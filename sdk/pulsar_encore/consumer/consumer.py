@@ -499,9 +499,11 @@ class Consumer:
     async def _unsubscribe(self) -> None:
         await self._link.unsubscribe()
         self._cut_off = True
-        if self._parts.durability is not None:
-            self._parts.durability.forget()
-        await self.close()
+        try:
+            if self._parts.durability is not None:
+                self._parts.durability.forget()
+        finally:  # there is nothing left to go on with
+            await self.close()
 
     def pause_message_listener(self) -> None:
         """The listener gets nothing more until resumed; the call under way ends first."""

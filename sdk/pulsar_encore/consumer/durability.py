@@ -111,8 +111,14 @@ class Durability:
 
     def watch(self) -> None:
         """Something came or changed: look in a while, unless that is to be already."""
-        if self._timer is None and self._store is not None:
-            self._timer = self._loop.call_later(_LOOK_S, self._look)
+        if self._store is None:
+            return
+        at = self._loop.time() + _LOOK_S
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()  # it is for what waits, perhaps for long
+        self._timer = self._loop.call_at(at, self._look)
 
     def of(self, topic: str) -> DurableSource | None:
         """What is kept of a topic or partition; None where the store takes no more."""
@@ -165,6 +171,8 @@ class Durability:
             self._swept_at = self._loop.time()
             self._sweeping = True
             self._write_held(self._held.since_last(self._states))
+        if self._store.late and self._store.trouble is None:
+            self._store.flush()  # one write for all acks of a second, and none for fast ones
         self._try_again(self._store)
         pause = self._pause(self._store)
         if pause is not None:
@@ -254,6 +262,8 @@ class Durability:
                 durable.forget_buried(math.inf)
             durable.close()
         self._sources.clear()
+        if store is not None:
+            store.flush()  # another consumer has it, and may have nothing to look at
         return store
 
 
@@ -333,6 +343,7 @@ class DurableSource:
     def passed(self, keys: Iterable[MessageKey]) -> None:
         if len(self._waiting):
             self._waiting.discard_each(keys)
+            self._removed()
 
     def ends_waiting(self, keys: Iterable[MessageKey]) -> None:
         if len(self._waiting):
@@ -346,12 +357,12 @@ class DurableSource:
             self._records.settled(*key, mask)
         if mask is not None:
             self._changed()
-        if not len(self._waiting):
-            return
-        if mask is None:
-            self._waiting.discard_entry(*key)
-        else:
-            self._waiting.discard_each((*key, index) for index in set_bits(mask))
+        if len(self._waiting):
+            if mask is None:
+                self._waiting.discard_entry(*key)
+            else:
+                self._waiting.discard_each((*key, index) for index in set_bits(mask))
+        self._removed()
 
     def buried(self, key: EntryKey, mask: int, whole: bool) -> None:
         if not self._records.knows(key):
@@ -366,12 +377,19 @@ class DurableSource:
         self._records.settled_through(*key)
         if len(self._waiting):
             self._waiting.discard_through(*key)
+        self._removed()
 
     def clear(self) -> None:
         self._buried.clear()
         self._arriving.clear()
         self._waiting.clear()
         self._records.clear()
+
+    def _removed(self) -> None:
+        """What is removed on disk as well is so in a while, whatever else is written: who evacuates
+        what a kill left sends again what is there."""
+        if self._source.late:
+            self._changed()
 
     def look(self) -> None:
         """Write what was in memory for long; let go of what was due long ago and did not come."""

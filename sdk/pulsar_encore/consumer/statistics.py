@@ -28,7 +28,8 @@ class Statistics:
         inactive_topics: On Failover, of those whose messages another consumer gets; likewise.
         leased: Leases that are out; their messages are in flight.
         state_trouble: Why due times or attempts are in memory only that should be on disk, such as
-            a full one; None when nothing is, and without a `state`.
+            a full one, or may go with the power with `durability="power"`; None when nothing does,
+            and without a `state`.
     """
 
     queued: int

@@ -121,7 +121,8 @@ async def evacuate(
     plans = await asyncio.to_thread(
         evacuation_plan, path, topic=topic, subscription=subscription, retry_topic=retry_topic
     )
-    store = await RocksStore.open(path, wall_now_ms=wall_now_ms(asyncio.get_running_loop()))
+    now = wall_now_ms(asyncio.get_running_loop())
+    store = await RocksStore.open(path, wall_now_ms=now, tidies=False)
     try:
         store.claim()
         if not store.alone:
@@ -179,7 +180,8 @@ async def check_unused(path: str | os.PathLike[str]) -> None:
         StateInUseError: A live process has it, or this one.
         StoreError: It cannot be opened; see `evacuate`.
     """
-    store = await RocksStore.open(path, wall_now_ms=wall_now_ms(asyncio.get_running_loop()))
+    now = wall_now_ms(asyncio.get_running_loop())
+    store = await RocksStore.open(path, wall_now_ms=now, tidies=False)
     try:
         if not store.alone:
             raise _used_here(path)

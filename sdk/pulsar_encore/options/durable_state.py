@@ -24,9 +24,9 @@ class RocksState:
         path: The directory, on a local disk; made when it is not there.
         count_attempts: "before": a hand-over is on disk before the application has the message, so
             one that kills its process is counted; each `receive` is a write, each `batch_receive`
-            too. "lazy": written is what is held for longer than `stay_buffer`, and what fails; a
-            kill forgets the attempts of that time. None: "before" where there is a
-            `dead_letter_policy` (attempts decide then), else "lazy".
+            too. "lazy": written is what is held for longer than `stay_buffer`, at the latest after
+            twice that, and what fails; a kill forgets the attempts of that time. None: "before"
+            where there is a `dead_letter_policy` (attempts decide then), else "lazy".
         stay_buffer: What is settled within so many seconds (or a timedelta) is never written, with
             "lazy"; RocketMQ's popCkStayBufferTime.
         durability: "kill": what was written survives the death of the process, and that of the

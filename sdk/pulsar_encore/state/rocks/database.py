@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,7 @@ from pulsar_encore.errors import (
     StoreError,
 )
 
+from .beside import beside
 from .writes import DUE, FAMILIES, STATE, Writes
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -79,7 +81,7 @@ class Database:
     Args:
         path: The directory; made when it is not there, unless `read_only`.
         read_only: Without a lock, beside an owner if there is one; sees what was written when it
-            was opened.
+            was opened, and writes nothing there, so that it need not be allowed to.
         salvage: Open although the end of the log is damaged, with what was written before that.
 
     Raises:
@@ -91,6 +93,8 @@ class Database:
 
     def __init__(self, path: Path, *, read_only: bool = False, salvage: bool = False) -> None:
         self.path: Path = path
+        self.read_only: bool = read_only
+        self._opened_at = path
         self._rocks = rocks = library()
         recovery = rocks.DBRecoveryMode
         kind = recovery.point_in_time if salvage else recovery.tolerate_corrupted_tail_records
@@ -98,12 +102,16 @@ class Database:
         options = self._options("")
         options.set_wal_recovery_mode(kind())
         access = rocks.AccessType.read_only(False) if read_only else rocks.AccessType.read_write()
-        if read_only and not (path / "CURRENT").exists():
-            raise StateFormatError(f"there is no state in {path}")
         try:
-            self._db: Any = rocks.Rdict(str(path), options, families, access)
-        except Exception as error:
-            raise _named(error, path) from error
+            if read_only and not (path / "CURRENT").exists():
+                raise StateFormatError(f"there is no state in {path}")
+        except OSError as error:
+            raise StoreError(f"the state in {path} cannot be read: {error}") from error
+        with beside(path) if read_only else nullcontext(path) as self._opened_at:
+            try:
+                self._db: Any = rocks.Rdict(str(self._opened_at), options, families, access)
+            except Exception as error:
+                raise self._error(error) from error
         self._families: list[Any] = [self._db.get_column_family(name) for name in FAMILIES]
         self._handles: list[Any] = [self._db.get_column_family_handle(name) for name in FAMILIES]
 
@@ -144,7 +152,7 @@ class Database:
         try:
             self._db.write(self._batch(writes))
         except Exception as error:
-            raise _named(error, self.path) from error
+            raise self._error(error) from error
 
     def _batch(self, writes: Writes) -> Any:
         batch = self._rocks.WriteBatch(raw_mode=True)
@@ -168,7 +176,7 @@ class Database:
         try:
             value: bytes | None = self._families[family].get(key)
         except Exception as error:
-            raise _named(error, self.path) from error
+            raise self._error(error) from error
         return value
 
     def scan(
@@ -202,7 +210,7 @@ class Database:
                     rows.next()
             rows.status()  # it ends for damage as it does at the end
         except Exception as error:
-            raise _named(error, self.path) from error
+            raise self._error(error) from error
         finally:
             rows = None  # an error keeps this frame, and with it the lock
 
@@ -226,7 +234,7 @@ class Database:
         try:
             self._db.flush_wal(True)
         except Exception as error:
-            raise _named(error, self.path) from error
+            raise self._error(error) from error
 
     def flush(self) -> None:
         """Have all in tables, so that no log is replayed next time. Takes a while, for which other
@@ -239,15 +247,26 @@ class Database:
             for family in self._families:
                 family.flush(True)
         except Exception as error:
-            raise _named(error, self.path) from error
+            raise self._error(error) from error
 
     @property
-    def closed(self) -> bool:
-        """It was, or could not be opened again."""
-        return self._db is None
+    def writable(self) -> bool:
+        """It is open, and not for reading only."""
+        return self._db is not None and not self.read_only
 
-    def close(self) -> None:
-        """Give the lock back. What was written is in the log."""
+    def _error(self, error: Exception) -> Exception:
+        return _named(error, self.path, self._opened_at)
+
+    def close(self, *, failed: bool = False) -> None:
+        """Give the lock back. What was written is in the log.
+
+        Args:
+            failed: Writes failed. After a full disk RocksDB looks for room each second, and closing
+                would wait for that.
+        """
+        if failed and self._db is not None:
+            with suppress(Exception):
+                self._db.cancel_all_background(False)
         self._families.clear()
         self._handles.clear()
         if self._db is None:
@@ -255,12 +274,15 @@ class Database:
         try:
             self._db.close()
         except Exception as error:  # of a write that failed before, and whoever made it was told
-            logger.error("closing the state in %s: %s", self.path, error)
+            if not failed:
+                logger.error("closing the state in %s: %s", self.path, error)
         self._db = None
 
 
-def _named(error: Exception, path: Path) -> Exception:
+def _named(error: Exception, path: Path, opened_at: Path | None = None) -> Exception:
     text = str(error)
+    if opened_at is not None:
+        text = text.replace(str(opened_at), str(path))
     if "lock hold by current process" in text or "While lock file" in text:
         return StateInUseError(f"the state in {path} is open already")
     if "Corruption:" in text or "No such file" in text:  # a file that others name is gone

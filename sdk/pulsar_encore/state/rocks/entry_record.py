@@ -9,6 +9,7 @@ settled is in no other mask. Refuses to know the time, and where the bytes are k
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 from pulsar_encore.core.due import MAX_BATCH_INDEX
@@ -89,18 +90,18 @@ def lowered(record: EntryRecord, mask: int, attempts: int) -> EntryRecord:
     return record._replace(groups=tuple(sorted(found.items())), held=record.held & ~mask)
 
 
-def first_ms_of(data: bytes) -> int:
-    """`EntryRecord.first_ms` of what `to_bytes` made, without a look at the rest.
+def times_of(data: bytes) -> tuple[int, int]:
+    """`first_ms` and `epoch` of what `to_bytes` made, without a look at the rest.
 
     Raises:
         ValueError: The bytes are no record.
     """
     if not data or data[0] & 0x0F != _VERSION:
         raise ValueError(f"not a record of version {_VERSION}: {data[:8].hex()}")
-    numbers = _numbers(data)
-    if next(numbers, None) is None or (first_ms := next(numbers, None)) is None:
+    found = list(islice(_numbers(data), 3))
+    if len(found) < 3:
         raise ValueError(f"a record is cut short: {data.hex()}")
-    return first_ms
+    return found[1], found[2]
 
 
 def settled(record: EntryRecord, mask: int) -> EntryRecord:
@@ -108,6 +109,28 @@ def settled(record: EntryRecord, mask: int) -> EntryRecord:
     mask &= (1 << record.size) - 1
     groups = tuple((n, rest) for n, each in record.groups if (rest := each & ~mask))
     return record._replace(groups=groups, held=record.held & ~mask, settled=record.settled | mask)
+
+
+def merged(record: EntryRecord, newer: EntryRecord) -> EntryRecord:
+    """What was counted without knowing what is on disk, with that: of each message the higher count
+    and the later fate."""
+    groups = record.groups
+    told = newer.held | newer.settled
+    for attempts, mask in newer.groups:
+        groups = _raised(groups, mask, attempts)
+        told |= mask
+    held = newer.held
+    if record.epoch == newer.epoch:
+        held |= record.held & ~told
+    both = record._replace(
+        size=max(record.size, newer.size),
+        groups=groups,
+        held=held,
+        settled=record.settled & ~told,
+        first_ms=min(record.first_ms, newer.first_ms),
+        epoch=newer.epoch,
+    )
+    return settled(both, newer.settled)
 
 
 def unfinished(record: EntryRecord, epoch: int) -> int:

@@ -155,13 +155,20 @@ class Journal:
         self.failures += 1
         if self.trouble is None:
             logger.error("state is kept in memory, because it cannot be written: %s", error)
-        if self.trouble is None or not self.database.closed:  # else why it is closed says more
+        if self.trouble is None or self.database.writable:  # else why it is not says more
             self.trouble = error
         writes.merge(self._again)
         self._again = writes
         beyond = len(self._again) - _MOST_UNWRITTEN
         if beyond > 0:
+            if not self.lost:
+                logger.error("state is lost, as more cannot be written than is kept in memory")
             self.lost += self._again.drop_newest(beyond)
+
+    @property
+    def late(self) -> bool:
+        """Something is removed in memory only, until there is another write or much of it."""
+        return len(self._late) > 0
 
     @property
     def unwritten(self) -> int:

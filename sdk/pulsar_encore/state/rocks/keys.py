@@ -7,7 +7,7 @@ entries is in order of source and id. Big-endian throughout, because RocksDB com
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Final
 
@@ -22,6 +22,7 @@ _BUCKET: Final = Struct(">QI")
 _ENTRY: Final = Struct(">IQQ")
 _SOURCE: Final = Struct(">I")
 _U64: Final = Struct(">Q")
+_OPENING: Final = Struct(">QQ")
 
 # By their parts, without a call more for each message; a place is 0 for one that is no batch.
 due_packed: Final[Callable[[int, int, int, int, int], bytes]] = _DUE.pack
@@ -87,6 +88,7 @@ def entries_through(source: int, ledger: int, entry: int) -> tuple[bytes, bytes]
 
 FORMAT_KEY: Final = b"format"
 EPOCH_KEY: Final = b"epoch"
+OPENINGS_KEY: Final = b"openings"
 SOURCE_PREFIX: Final = b"source/"
 
 
@@ -103,6 +105,21 @@ def read_source_key(data: bytes) -> tuple[str, str, str]:
     """
     topic, subscription, consumer = data.removeprefix(SOURCE_PREFIX).decode().split("\0")
     return topic, subscription, consumer
+
+
+def openings(opened: Iterable[tuple[int, int]]) -> bytes:
+    """Epochs and when their owners opened the store, in ms since the epoch."""
+    return b"".join(_OPENING.pack(*each) for each in opened)
+
+
+def read_openings(data: bytes) -> list[tuple[int, int]]:
+    """
+    Raises:
+        ValueError: The bytes are no such list.
+    """
+    if len(data) % _OPENING.size:
+        raise ValueError(f"a list of openings has pairs of numbers, not {len(data)} bytes")
+    return list(_OPENING.iter_unpack(data))
 
 
 def number(value: int) -> bytes:

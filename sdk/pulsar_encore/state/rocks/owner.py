@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from pulsar_encore.errors import StateInUseError
+from pulsar_encore.errors import StateInUseError, StoreError
 
 _FILE: Final = "owner.json"
 
@@ -67,22 +67,30 @@ def locked(database: Path) -> Iterator[None]:
 
     Raises:
         StateInUseError: Another process has it open.
+        StoreError: The system does not let it be opened to write.
     """
-    if not database.exists():
+    try:
+        if not database.exists():
+            file = None
+        else:
+            file = os.open(database / "LOCK", os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        if sys.platform == "win32" and isinstance(error, PermissionError):
+            raise _in_use(database) from error  # how Windows says that it is open elsewhere
+        raise _not_writable(database, error) from error
+    if file is None:
         yield
         return
-    try:
-        file = os.open(database / "LOCK", os.O_RDWR | os.O_CREAT)
-    except PermissionError as error:  # how Windows says that it is open elsewhere
-        raise _in_use(database) from error
     try:
         if sys.platform != "win32":
             import fcntl
 
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+            except (BlockingIOError, PermissionError) as error:  # POSIX allows for either
                 raise _in_use(database) from error
+            except OSError as error:
+                raise _not_writable(database, error) from error
         yield
     finally:
         os.close(file)
@@ -90,6 +98,14 @@ def locked(database: Path) -> Iterator[None]:
 
 def _in_use(database: Path) -> StateInUseError:
     return StateInUseError(f"the state in {database} is open already")
+
+
+def _not_writable(database: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"the state in {database} cannot be opened: {error}. The user of this process must be "
+        "allowed to write to that directory and its files, which must be on a local file system "
+        "that is not mounted read-only"
+    )
 
 
 def read_owner(folder: Path) -> Owner | None:

@@ -7,7 +7,9 @@ the attempt. Removing what is settled is never written on its own: what comes of
 of a message that does not come again.
 
 Invariants: an entry is in the buffer, on disk, or in both, and then the buffer is newer; a count
-never falls while its entry is known. Refuses to know the time: each call that needs it is told.
+never falls while its entry is known, so what a disk does not let read is never written over: what
+is counted meanwhile is kept apart and joined with it. Refuses to know the time: each call that
+needs it is told.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from pulsar_encore.core.due import MessageKey
-from pulsar_encore.errors import ConfigurationError, StoreError
+from pulsar_encore.core.due import MAX_ID_BITS, MessageKey
+from pulsar_encore.errors import ConfigurationError, StateDamagedError, StoreError
 
 from . import entry_record
 from .entry_record import EntryRecord
@@ -34,6 +36,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 CountAttempts: TypeAlias = Literal["before", "lazy"]
 
 _RECENT: Final = 256
+_LAST_MS: Final = (1 << MAX_ID_BITS) - 1
+_LONG_MS: Final = 15 * 24 * 3600 * 1000  # half of what makes it stale
 STAY_BUFFER_MS: Final = 10_000  # RocketMQ's popCkStayBufferTime
 MOST_BUFFERED: Final = 50_000  # the broker's window of a consumer; some 20 MB
 
@@ -91,6 +95,7 @@ class Records:
 
     Attributes:
         unreadable: Records that were found damaged, or of a newer version. They stay on disk.
+        trouble: Why what is on disk cannot be read, and so not be written either; None when it can.
     """
 
     def __init__(
@@ -127,8 +132,12 @@ class Records:
         self._buffered = EntrySet()  # the same entries, in order
         # Of those on disk, the last ones read or written: the messages of a batch come in a row.
         self._recent: OrderedDict[EntryKey, EntryRecord] = OrderedDict()
+        # On disk and not to be read: which, and what was counted of them since.
+        self._unread: set[EntryKey] = set()
+        self._apart: dict[EntryKey, EntryRecord] = {}
         self._now_ms = 0  # as last told
         self.unreadable: int = 0
+        self.trouble: StoreError | None = None
 
     # Hand-overs
 
@@ -154,7 +163,7 @@ class Records:
                     since_ms, record = buffer[key]
                 else:
                     since_ms = wall_now_ms
-                    record = self._read(key) if key in stored else None
+                    record = self._of(key) if key in stored else None
                 if record is None:
                     record = entry_record.fresh(size, wall_now_ms, epoch)
                 elif record.size < size:
@@ -193,11 +202,13 @@ class Records:
             size: Messages in its entry, where no hand-over was told of.
 
         Raises:
-            ConfigurationError: The key, due time or bits are out of range; nothing has changed.
+            ConfigurationError: The key or bits are out of range, or the due time is negative;
+                nothing has changed.
         """
         self._now_ms = wall_now_ms
         with self._journal:
-            self._live.move(key, due_wall_ms, bits)
+            # By the loop's clock it may be possible and by the wall's be out of range.
+            self._live.move(key, min(due_wall_ms, _LAST_MS), bits)
             at = max(key[2], 0)
             record = self._of(key[:2])
             if record is None:
@@ -270,9 +281,18 @@ class Records:
     def recall_entry(self, ledger: int, entry: int) -> EntryRecord | None:
         """The same of all messages of an entry, but for what waits."""
         key = (ledger, entry)
-        if key in self._buffer or key in self._stored:
-            return self._of(key)
-        return None
+        if key not in self._buffer and key not in self._stored:
+            return None
+        record = self._of(key)
+        if (
+            record is not None
+            and record.epoch < self._epoch
+            and not record.held
+            and record.first_ms < self._now_ms - _LONG_MS
+        ):  # it came after a long wait: it is not stale, should it not be handed over now
+            record = record._replace(epoch=self._epoch)
+            self._write(key, record)
+        return record
 
     def unfinished(self, record: EntryRecord) -> int:
         """Mask of the messages of which `Recalled.unfinished` is true."""
@@ -303,6 +323,8 @@ class Records:
             del self._buffer[key]
             self._buffered.discard(key)
         self._recent.pop(key, None)
+        if self._unread:
+            self._read_again(key)
         if self._stored.discard(key):
             self._journal.delete_later(STATE, entry_packed(self._source, ledger, entry))
             self._journal.commit()
@@ -312,6 +334,8 @@ class Records:
         for key in self._buffered.take_through(ledger, entry):
             del self._buffer[key]
         self._recent.clear()
+        for key in [key for key in self._unread if key <= (ledger, entry)]:
+            self._read_again(key)
         if self._stored.take_through(ledger, entry):
             span = entries_through(self._source, ledger, entry)
             self._journal.delete_range_later(STATE, *span)
@@ -322,6 +346,8 @@ class Records:
         self._buffer.clear()
         self._buffered.clear()
         self._recent.clear()
+        for key in list(self._unread):
+            self._read_again(key)
         if self._stored:
             self._stored.clear()
             self._journal.delete_range(STATE, *source_range(self._source))
@@ -349,6 +375,7 @@ class Records:
             How many were written; `limit` says that there may be more.
         """
         self._now_ms = wall_now_ms
+        self._join(limit)
         count = 0
         with self._journal:
             for key, (since_ms, record) in list(islice(self._buffer.items(), limit)):
@@ -359,15 +386,21 @@ class Records:
         return count
 
     def flush_all(self) -> None:
-        """Write everything that is in memory only."""
+        """Write everything that is in memory only, but for what cannot be joined with the disk."""
         with self._journal:
             for key, (_, record) in list(self._buffer.items()):
                 self._write(key, record)
+        self._join(len(self._unread))
 
     @property
     def buffered(self) -> int:
         """Entries that are in memory, newer than on disk."""
-        return len(self._buffer)
+        return len(self._buffer) + len(self._apart)
+
+    @property
+    def apart(self) -> int:
+        """Entries that were counted and cannot be joined with what is on disk, for now."""
+        return len(self._apart)
 
     @property
     def only_buffered(self) -> int:
@@ -384,20 +417,70 @@ class Records:
         held = self._buffer.get(key)
         if held is not None:
             return held[1]
-        return self._read(key) if key in self._stored else None
-
-    def _read(self, key: EntryKey) -> EntryRecord | None:
+        if key in self._unread:
+            return self._apart.get(key)
+        if key not in self._stored:
+            return None
         record = self._recent.get(key)
         if record is not None:
             return record
         try:
+            return self._read(key)
+        except StoreError as error:
+            # It is not known, which is not to be unknown: a message may have had all its attempts.
+            self._unread.add(key)
+            self._fails(error)
+            return None
+
+    def _read(self, key: EntryKey) -> EntryRecord | None:
+        """What is on disk, or about to be; None where that makes no sense.
+
+        Raises:
+            StoreError: The disk does not let it be read, now.
+        """
+        try:
             data = self._journal.get(STATE, entry_packed(self._source, *key))
             return None if data is None else entry_record.from_bytes(data)
-        except (ValueError, StoreError) as error:
-            # One that cannot be read keeps no other from being handed over.
+        except (ValueError, StateDamagedError) as error:
+            # One that is damaged keeps no other from being handed over.
             self.unreadable += 1
             logger.error("what is known of entry %d:%d cannot be read: %s", *key, error)
             return None
+
+    def _fails(self, error: StoreError) -> None:
+        if self.trouble is None:
+            logger.error("attempts that are on disk cannot be read for now: %s", error)
+        self.trouble = error
+
+    def _join(self, limit: int) -> None:
+        """What could not be read is read, if the disk lets it, and written with what is newer."""
+        for key in list(islice(self._unread, limit)):
+            try:
+                record = self._read(key)
+            except StoreError as error:
+                self._fails(error)
+                return
+            newer = self._read_again(key)
+            held = self._buffer.get(key)
+            if held is not None:
+                newer = held[1]
+            if newer is None:
+                continue
+            if record is not None:
+                newer = entry_record.merged(record, newer)
+            if newer.done:
+                self.settled(*key)
+            elif held is not None:
+                self._buffer[key] = (held[0], newer)
+            else:
+                self._write(key, newer)
+
+    def _read_again(self, key: EntryKey) -> EntryRecord | None:
+        """What is on disk of an entry is known, or counts no more; what was counted meanwhile."""
+        self._unread.discard(key)
+        if not self._unread:
+            self.trouble = None
+        return self._apart.pop(key, None)
 
     def _keep(self, key: EntryKey, record: EntryRecord, since_ms: int) -> None:
         held = self._buffer.get(key)
@@ -408,6 +491,9 @@ class Records:
     def _write(self, key: EntryKey, record: EntryRecord) -> None:
         if self._buffer.pop(key, None) is not None:
             self._buffered.discard(key)
+        if key in self._unread:
+            self._apart[key] = record
+            return
         self._stored.add(key)
         self._recent[key] = record
         if len(self._recent) > _RECENT:
@@ -417,10 +503,9 @@ class Records:
         self._journal.commit()
 
     def _require(self) -> None:
-        if self._journal.trouble is not None:
-            raise StoreError(
-                f"attempts are counted in memory only: {self._journal.trouble}"
-            ) from self._journal.trouble
+        trouble = self._journal.trouble or self.trouble
+        if trouble is not None:
+            raise StoreError(f"attempts are counted in memory only: {trouble}") from trouble
 
     def _check(self) -> None:
         """Walk every invariant and raise AssertionError on the first broken one; for tests."""

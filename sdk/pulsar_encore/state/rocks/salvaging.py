@@ -38,7 +38,7 @@ def salvage(path: Path, sequence: int) -> None:
     Raises:
         StoreError: The new one cannot be written.
     """
-    new = path.with_name(f"{path.name}.salvaged")
+    new = salvaged(path)
     if not path.exists() and new.exists():  # killed between the last two steps
         new.rename(path)
         return
@@ -57,6 +57,11 @@ def salvage(path: Path, sequence: int) -> None:
         *kept[:2],
         aside,
     )
+
+
+def salvaged(path: Path) -> Path:
+    """Where the new one is until it is in its place."""
+    return path.with_name(f"{path.name}.salvaged")
 
 
 def _aside(path: Path) -> Path:

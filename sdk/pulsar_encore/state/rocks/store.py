@@ -14,10 +14,11 @@ directory that another thread works with is refused.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -35,13 +36,25 @@ from pulsar_encore.process import check_process
 from .database import Database, UnknownContentError
 from .index import RocksIndex
 from .journal import Journal
-from .keys import EPOCH_KEY, FORMAT, FORMAT_KEY, MOST_SOURCES, number, source_key
+from .keys import (
+    EPOCH_KEY,
+    FORMAT,
+    FORMAT_KEY,
+    MOST_SOURCES,
+    OPENINGS_KEY,
+    number,
+    openings,
+    source_key,
+)
 from .loading import Found, Loaded, SourceName, check_format, load
 from .owner import Owner, locked, read_owner, write_owner
 from .records import MOST_BUFFERED, STAY_BUFFER_MS, CountAttempts, Records
-from .salvaging import salvage
+from .room import check_room
+from .salvaging import salvage, salvaged
 from .syncing import Syncer
 from .writes import DUE, META, STATE
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 Durability: TypeAlias = Literal["kill", "power"]
 
@@ -90,6 +103,8 @@ class RocksStore:
             machine all but the last seconds. "power": `synced` says when it survives that too.
         salvage: What is damaged is put aside, and what can still be read of it is used; by default
             that is an error.
+        tidies: What nothing is to be expected of any more is removed: what was due 30 days ago,
+            records of which nothing was heard for so long, and sources of which nothing is left.
 
     Raises:
         StateInUseError: Another process has it; the text says which.
@@ -107,6 +122,7 @@ class RocksStore:
         wall_now_ms: int,
         durability: Durability = "kill",
         salvage: bool = False,
+        tidies: bool = True,
     ) -> None:
         if durability not in ("kill", "power"):
             raise ConfigurationError(f'durability must be "kill" or "power", not {durability!r}')
@@ -116,13 +132,14 @@ class RocksStore:
             if core is not None and core.pid != os.getpid():
                 core = None  # of the parent, in a child: RocksDB refuses it
             if core is None:
-                core = _open[where] = _Core(where, wall_now_ms, durability, salvage)
+                core = _open[where] = _Core(where, wall_now_ms, durability, salvage, tidies)
             elif core.durability != durability:
                 raise ConfigurationError(
                     f'the state in {where} is open with durability="{core.durability}" already'
                 )
             core.users += 1
         self._core: _Core | None = core
+        self._claims = False
 
     @classmethod
     async def open(
@@ -132,6 +149,7 @@ class RocksStore:
         wall_now_ms: int,
         durability: Durability = "kill",
         salvage: bool = False,
+        tidies: bool = True,
     ) -> RocksStore:
         """The same on a thread; takes 2 s or so for each million messages that wait.
 
@@ -139,7 +157,12 @@ class RocksStore:
         """
         opening = asyncio.ensure_future(
             asyncio.to_thread(
-                cls, path, wall_now_ms=wall_now_ms, durability=durability, salvage=salvage
+                cls,
+                path,
+                wall_now_ms=wall_now_ms,
+                durability=durability,
+                salvage=salvage,
+                tidies=tidies,
             )
         )
         try:
@@ -178,12 +201,16 @@ class RocksStore:
         )
 
     def claim(self) -> None:
-        """This thread works with the directory from now on, as long as anyone has a source of it.
+        """This thread works with the directory from now on, until each who said so has closed it.
 
         Raises:
             StateInUseError: Another thread of this process does.
         """
-        self._opened.claim()
+        core = self._opened
+        with _opening:
+            core.claim()
+            core.claims += not self._claims
+            self._claims = True
 
     @property
     def alone(self) -> bool:
@@ -204,6 +231,11 @@ class RocksStore:
         """What is done inside of ``with store.one_batch():`` becomes one write at its end."""
         return self._opened.journal
 
+    @property
+    def late(self) -> bool:
+        """Something is removed in memory only; `flush` writes it."""
+        return self._opened.journal.late
+
     def flush(self) -> bool:
         """Write what may be written later, and what failed. False when `trouble` stays."""
         return self._opened.journal.flush()
@@ -214,14 +246,17 @@ class RocksStore:
         Raises:
             StoreError: It is not known to.
         """
-        syncer = self._opened.syncer
-        if syncer is not None:
-            await syncer.synced()
+        core = self._opened
+        if core.syncer is not None:
+            await core.syncer.synced()
+        elif core.durability == "power" and core.trouble is not None:  # it could not be mended
+            raise core.trouble
 
     @property
     def trouble(self) -> StoreError | None:
-        """Why something is in memory only that should be on disk; None when nothing is."""
-        return self._opened.journal.trouble
+        """Why something is in memory only that should be on disk, or may go with the power that
+        should not; None when nothing does."""
+        return self._opened.trouble
 
     def mend(self) -> bool:
         """After trouble that stays, as when a disk was full: open the database anew, and write what
@@ -231,7 +266,8 @@ class RocksStore:
             True when no trouble is left.
 
         Raises:
-            StoreError: It cannot be opened; try again. What is in memory stays there.
+            StoreError: There is no room, or it cannot be opened; try again. What is in memory stays
+                there, and what is on disk can be read, but for damage and a lost disk.
         """
         return self._opened.mend()
 
@@ -250,6 +286,7 @@ class RocksStore:
             return
         with _opening:
             core.users -= 1
+            core.claims -= self._claims
             if core.users:
                 return
             if _open.get(core.path) is core:
@@ -288,6 +325,11 @@ class Source:
         self.index: RocksIndex = index
         self.records: Records = records
 
+    @property
+    def late(self) -> bool:
+        """Something of the store is removed in memory only; see `RocksStore.late`."""
+        return self._core is not None and self._core.journal.late
+
     def shared(self) -> Source:
         """One more has it, and will close it."""
         self._users += 1
@@ -309,18 +351,20 @@ class _Core:
     """The directory, as long as anyone in the process uses it."""
 
     def __init__(
-        self, path: Path, wall_now_ms: int, durability: Durability, salvages: bool
+        self, path: Path, wall_now_ms: int, durability: Durability, salvages: bool, tidies: bool
     ) -> None:
         self.path: Path = path
         self.pid: int = os.getpid()
         self.durability: Durability = durability
         self.users: int = 0
+        self.claims: int = 0  # of them, who work with it on one thread
         self._thread: int | None = None  # of the event loop that works with it
+        self._guard: ExitStack = ExitStack()  # the lock, while it is open for reading only
         self.syncer: Syncer | None = None
         self._used: dict[SourceName, Source] = {}
         _prepare(path)
         try:
-            database, loaded = _begin(path, wall_now_ms)
+            database, loaded = _begin(path, wall_now_ms, tidies)
         except StateDamagedError:
             if not salvages:
                 raise
@@ -328,17 +372,21 @@ class _Core:
             with _named_owner(path), locked(path / _DATABASE):
                 salvage(path / _DATABASE, 0 if before is None else before.sequence)
                 (path / "owner.json").unlink(missing_ok=True)
-            database, loaded = _begin(path, wall_now_ms)
+            database, loaded = _begin(path, wall_now_ms, tidies)
         self._numbers = loaded.numbers
         self._found = loaded.sources
         self._unreadable = loaded.unreadable
         self._epoch = loaded.epoch + 1
         self.journal: Journal = Journal(database)
         try:
-            for key in loaded.doubled:
+            for key in (*loaded.doubled, *loaded.overdue):
                 self.journal.delete(DUE, key)
             for key in loaded.stale:
-                self.journal.delete_later(STATE, key)
+                self.journal.delete(STATE, key)
+            for name in loaded.empty:  # in one write with what was in it: its number is free then
+                self.journal.delete(META, source_key(*name))
+            opened = loaded.opened(self._epoch, wall_now_ms)
+            self.journal.put(META, OPENINGS_KEY, openings(opened))
             if loaded.is_new:
                 self.journal.put(META, FORMAT_KEY, number(FORMAT))
             self.journal.put(META, EPOCH_KEY, number(self._epoch))
@@ -398,7 +446,7 @@ class _Core:
         return source
 
     def claim(self) -> None:
-        if self._used and self._thread != threading.get_ident():
+        if (self._used or self.claims) and self._thread != threading.get_ident():
             raise StateInUseError(
                 f"an event loop on another thread of this process works with the state in "
                 f"{self.path}: give each thread a directory of its own"
@@ -417,27 +465,54 @@ class _Core:
         if self._used.pop(source.name, None) is None:
             return
         source.records.flush_all()
+        self.journal.lost += source.records.apart
         source.index.reclaim()
+
+    @property
+    def trouble(self) -> StoreError | None:
+        if self.journal.trouble is not None:
+            return self.journal.trouble
+        if self.syncer is not None and self.syncer.trouble is not None:
+            return self.syncer.trouble
+        troubles = (source.records.trouble for source in self._used.values())
+        trouble = next(filter(None, troubles), None)
+        if trouble is None and self.journal.lost:
+            return StoreError(
+                f"{self.journal.lost} changes of the state in {self.path} were too many to keep "
+                "while the disk took none, and are not on it"
+            )
+        return trouble
 
     def mend(self) -> bool:
         if self.journal.trouble is None:
             return True
         if self.journal.flush():
             return True
+        check_room(self.path / _DATABASE)  # what is closed in vain cannot be read meanwhile
         if self.syncer is not None:
             self.syncer.stop()
             self.syncer = None
-        self.journal.database.close()
+        self.journal.database.close(failed=True)
         try:
+            self._guard.close()
             self.journal.database = Database(self.path / _DATABASE)
         except StoreError as error:
             self.journal.trouble = error
+            self._read_only()
             raise
         self._sync()
         failures = self.journal.failures
         while not self.journal.flush() and self.journal.failures == failures:
             pass  # so many with each
         return self.journal.trouble is None
+
+    def _read_only(self) -> None:
+        """It can be read while it cannot be written, and is nobody else's meanwhile."""
+        try:
+            self._guard.enter_context(locked(self.path / _DATABASE))
+            self.journal.database = Database(self.path / _DATABASE, read_only=True)
+        except StoreError as error:
+            logger.warning("%s", error)
 
     def statistics(self) -> StoreStatistics:
         journal = self.journal
@@ -470,6 +545,7 @@ class _Core:
             raise StoreError(f"the state in {self.path} was closed, but: {error}") from error
         finally:
             database.close()
+            self._guard.close()
         if self.journal.trouble is not None:
             raise StoreError(
                 f"{self.journal.unwritten} changes of the state in {self.path} are lost: "
@@ -494,14 +570,14 @@ def _prepare(path: Path) -> None:
         names = {each.name for each in path.iterdir()}
     except OSError as error:
         raise StoreError(f"the state in {path}: {error}") from error
-    if names and _DATABASE not in names and "owner.json" not in names:
+    if names and not names & {_DATABASE, "owner.json", salvaged(path / _DATABASE).name}:
         raise StateFormatError(
             f"{path} holds something else ({', '.join(sorted(names)[:3])}): name a directory of "
             "its own for the state"
         )
 
 
-def _begin(path: Path, wall_now_ms: int) -> tuple[Database, Loaded]:
+def _begin(path: Path, wall_now_ms: int, tidies: bool) -> tuple[Database, Loaded]:
     before = read_owner(path)
     folder = path / _DATABASE
     with _named_owner(path):
@@ -511,7 +587,7 @@ def _begin(path: Path, wall_now_ms: int) -> tuple[Database, Loaded]:
             _look(path, before)
         database = Database(folder)
     try:
-        return database, load(database, wall_now_ms)
+        return database, load(database, wall_now_ms, tidies=tidies)
     except BaseException:
         database.close()
         raise
@@ -521,6 +597,10 @@ def _look(path: Path, before: Owner | None) -> None:
     """Nothing is missing of what the last owner had."""
     folder = path / _DATABASE
     sequence = 0
+    if salvaged(folder).exists() and not folder.exists():
+        raise StateDamagedError(
+            f"the state in {path} was damaged, and salvaging it was interrupted. {_NOTHING_DELETED}"
+        )
     if (folder / "CURRENT").exists():
         try:
             looking = Database(folder, read_only=True)

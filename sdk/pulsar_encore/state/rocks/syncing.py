@@ -7,6 +7,7 @@ anything, because a write that asks for its own fsync would hold the interpreter
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from concurrent.futures import Future
 from typing import Final
@@ -14,6 +15,8 @@ from typing import Final
 from pulsar_encore.errors import StoreError
 
 from .journal import Journal
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 # What an fsync costs is shared by all writes of this time, or of this many.
 _GATHER_S: Final = 0.005
@@ -26,6 +29,7 @@ class Syncer:
 
     Attributes:
         syncs: How many fsyncs there were.
+        trouble: Why the last one failed; None when it did not.
     """
 
     def __init__(self) -> None:
@@ -37,6 +41,7 @@ class Syncer:
         self._journal: Journal | None = None
         self._thread = threading.Thread(target=self._run, name="state-sync", daemon=True)
         self.syncs: int = 0
+        self.trouble: StoreError | None = None
 
     def start(self, journal: Journal) -> None:
         """Begin, with the writes of a journal."""
@@ -75,6 +80,13 @@ class Syncer:
             self._changed.notify_all()
         self._thread.join()
 
+    def _tell(self, failure: StoreError | None) -> None:
+        if failure is not None and self.trouble is None:
+            logger.error("what is written may not survive the loss of power: %s", failure)
+        elif failure is None and self.trouble is not None:
+            logger.warning("what is written survives the loss of power again")
+        self.trouble = failure
+
     def _run(self) -> None:
         assert self._journal is not None
         changed = self._changed
@@ -93,6 +105,7 @@ class Syncer:
                 self._journal.database.sync()
             except StoreError as error:
                 failure = error
+            self._tell(failure)
             with changed:
                 self.syncs += 1
                 if failure is None:
