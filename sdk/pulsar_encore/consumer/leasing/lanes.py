@@ -241,7 +241,7 @@ class Lanes:
             entry, index, _ = first
             if entry.source not in states:
                 continue
-            if lane.out and not entry.live and self._leaving.pop((entry, index), None):
+            if not entry.live and self._leaving.pop((entry, index), None) is not None:
                 lane.out = False  # sought over: its letter concerns nobody any more
             self._count -= len(lane.items) - lane.out
             if lane.out:
