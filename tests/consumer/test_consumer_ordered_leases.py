@@ -33,9 +33,9 @@ LATE_S = 0.15  # a bucket of 64 ms, and what the loop takes
 BATCHES = pytest.mark.parametrize("batch", [1, 4])
 
 
-async def in_order(subscribe: Subscribe, **options: Any) -> Consumer:
+async def in_order(subscribe: Subscribe, *topics: str, **options: Any) -> Consumer:
     options.setdefault("consumer_type", ConsumerType.KeyShared)
-    return await subscribe(ordered_leases=True, **options)
+    return await subscribe(*topics, ordered_leases=True, **options)
 
 
 def put_keyed(transport: MemoryTransport, count: int, keys: int = 5, batch: int = 1) -> None:
@@ -189,6 +189,26 @@ async def test_over_a_lost_connection_nothing_comes_early_twice_or_past_its_turn
     assert of(again) == (0, 0) and again.attempt == 2 and now_s() - began >= 30
     await again.ack()
     assert await drain(consumer) == [(0, number) for number in range(1, 20)]
+
+
+async def test_what_waits_of_a_topic_comes_in_time_though_another_was_unloaded(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    other = f"{TOPIC}2"
+    transport.put(TOPIC, b"0:0", key="k")
+    transport.put(other, b"1:0", key="k")
+    consumer = await in_order(subscribe, TOPIC, other)
+    leases: list[Lease] = []
+    while len(leases) < 2:
+        leases += await consumer.pop(lease=10_000, wait=5)
+    (waiting,) = [lease for lease in leases if of(lease) == (1, 0)]
+    await waiting.nack(5)
+    began = now_s()
+    popping = asyncio.create_task(consumer.pop(wait=3600))
+    await settle()
+    transport._service.unload(transport.state(TOPIC))
+    (again,) = await popping
+    assert of(again) == (1, 0) and 5 <= now_s() - began < 5 + LATE_S
 
 
 async def test_all_that_is_asked_for_again_comes_in_order_and_at_once(
