@@ -226,6 +226,33 @@ async def test_all_that_is_asked_for_again_comes_in_order_and_at_once(
         assert [number for each, number in got if each == key] == list(range(5))
 
 
+@BATCHES
+async def test_what_is_asked_for_again_comes_before_what_was_on_its_way(
+    transport: MemoryTransport, subscribe: Subscribe, batch: int
+) -> None:
+    put_keyed(transport, 40, 2, batch)
+    consumer = await in_order(subscribe, receiver_queue_size=7)
+    done: dict[int, list[int]] = defaultdict(list)
+    attempts = 0
+    began = now_s()
+    while sum(map(len, done.values())) < 80:
+        for lease in await consumer.pop(wait=10):
+            key, number = of(lease)
+            assert number == len(done[key])
+            attempts = max(attempts, lease.attempt)
+            if number % 3 == 0 and lease.attempt == 1:
+                await lease.nack(3600)
+                consumer.redeliver_unacknowledged_messages()
+                break
+            if number % 3 == 1 and lease.attempt == 1:
+                consumer.redeliver_unacknowledged_messages()
+                consumer.redeliver_unacknowledged_messages()
+                break
+            await lease.ack()
+            done[key].append(number)
+    assert attempts > 1 and now_s() - began < 2
+
+
 async def test_a_seek_forgets_what_waits(transport: MemoryTransport, subscribe: Subscribe) -> None:
     put_keyed(transport, 3, 1)
     consumer = await in_order(subscribe)

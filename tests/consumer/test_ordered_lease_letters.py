@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from pulsar_encore import (
     DeadLetterPolicy,
     InitialPosition,
     Lease,
+    LeaseLostError,
     RocksState,
 )
 from pulsar_encore.consumer.leasing.lanes import Lanes
@@ -190,3 +193,51 @@ async def test_letters_under_way_cost_nothing_until_they_are_stored(
         (first, *_) = await consumer.pop(1, wait=100)
         assert number_of(first) == 1
         assert looks <= 6 * keys
+
+
+@BATCHES
+@pytest.mark.parametrize("seed", range(6))
+async def test_nothing_goes_past_its_letter_whatever_fails(
+    transport: MemoryTransport, batch: int, seed: int
+) -> None:
+    """Letters that are refused, late or lost, connections that break, all asked for again."""
+    rng, count, keys = Random(seed), 16, 6
+    put_keyed(transport, count, keys, batch)
+    poison = {(key, number) for key in range(keys) for number in rng.sample(range(count), 4)}
+    gone: dict[int, set[int]] = {key: set() for key in range(keys)}
+    transport.faults = FaultPlan(
+        Fault(
+            kind=rng.choice(["refuse", "drop", "close_before", "close_after"]),
+            command="SEND",
+            topic=DEAD,
+            nth=rng.randint(1, 60),
+            error="NotAllowedError",
+        )
+        for _ in range(12)
+    )
+    async with Client("pulsar://nowhere:6650", transport=transport) as client:
+        consumer = await burying(client, max_leases=rng.choice([5, 500]), receiver_queue_size=9)
+        while sum(map(len, gone.values())) < keys * count:
+            for lease in await consumer.pop(rng.randint(1, 8), lease=30, wait=1_000):
+                key, number = map(int, lease.message.data().split(b":"))
+                assert len(gone[key]) == number or number in gone[key], (seed, key, number)
+                try:
+                    if (key, number) in poison:
+                        await lease.nack(rng.choice([0, 0.3]))
+                        if lease.attempt == 2:
+                            gone[key].add(number)
+                    else:
+                        await lease.ack()
+                        gone[key].add(number)
+                except LeaseLostError:
+                    continue
+            if rng.random() < 0.05:
+                transport.disconnect()
+                await asyncio.sleep(rng.choice([0, 0.2, 40]))
+                transport.reconnect()
+            elif rng.random() < 0.05:
+                consumer.redeliver_unacknowledged_messages()
+        assert await consumer.pop(wait=200) == []
+        assert consumer.statistics().unacked == 0
+        assert set(await letters_of(client)) == {b"%d:%d" % each for each in poison}
+    assert transport.backlog(TOPIC, "s") == 0

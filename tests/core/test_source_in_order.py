@@ -70,7 +70,7 @@ def test_whatever_happens_a_time_has_its_entry(seed: int) -> None:
             continue
         index = rng.randrange(size)
         what = entry.state[index]
-        match rng.randrange(9):
+        match rng.randrange(10):
             case 0 | 1 if what == QUEUED:
                 state.comes_due(entry, index)
                 entry.hand_over(index)
@@ -85,6 +85,9 @@ def test_whatever_happens_a_time_has_its_entry(seed: int) -> None:
             case 8 if rng.random() < 0.1:
                 state.release_all()
                 assert not state._not_before
+            case 9 if rng.random() < 0.2:
+                state.stay_all()
+                assert not state._not_before and not state.count(HELD)
             case _:
                 pass
         state._check()

@@ -204,6 +204,7 @@ def assemble(
         bury, admission = None if arrivals is None else arrivals.bury, None
         lanes = Lanes(queue, loop, options.max_leases, bury)
         settlement.decided = lanes.decided
+        redelivery.offered = lanes.hurry
     life.on_failure(leases.close)
     announcer = Announcer(link, options.event_listener, loop)
     intake = Intake(

@@ -599,6 +599,18 @@ class SourceState:
         self.special = True  # to ack it is to forget that
         return True
 
+    def stay_all(self) -> None:
+        """All that is held failed, and it and what waits here may be handed over at once."""
+        for entry in list(self.held()):
+            for index, what in enumerate(entry.state):
+                if what == HELD:
+                    self.stays(entry, index, 0, 0)
+        if self.durable and self._not_before:
+            self.durable.ends_waiting(list(self._not_before))
+        self._not_before.clear()
+        for entry in list(self._away.values()):  # some were kept for that
+            self._remember_away(entry)
+
     def not_before(self, entry: Entry, index: int) -> int:
         """When a queued message may be handed over, in ms; 0 for at any time."""
         return self._not_before.get(entry.due_key(index), 0) if self._not_before else 0

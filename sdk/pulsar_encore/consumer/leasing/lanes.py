@@ -17,7 +17,7 @@ import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from ...core.entry import LEAVING, QUEUED, Entry
@@ -136,6 +136,14 @@ class Lanes:
         if lane is not None:
             lane.out = False
             self._look_later(lane, now_ms(self._loop))  # by `_ring`: many may come at once
+
+    def hurry(self) -> None:
+        """What waits need wait no longer: all lanes are looked at."""
+        now = now_ms(self._loop)
+        self._later = [(now, look, lane) for _, look, lane in self._later if lane.looked == look]
+        heapify(self._later)
+        if self._later:
+            self._alarm.at(now)
 
     # In
 
