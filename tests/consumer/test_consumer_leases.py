@@ -469,6 +469,38 @@ async def test_keeping_never_shortens_and_ends_with_the_block(
     assert 399 <= now_s() - began <= 401
 
 
+@pytest.mark.parametrize("seconds", [0.1, 5, 3_000])
+async def test_a_lease_that_its_block_extends_is_kept_on(
+    transport: MemoryTransport, subscribe: Subscribe, seconds: float
+) -> None:
+    put_numbers(transport, 1)
+    consumer = await subscribe()
+    lease = await pop_one(consumer, lease=30)
+    async with lease.kept():
+        await asyncio.sleep(1)
+        await lease.extend(seconds)
+        await asyncio.sleep(10_000)
+        await lease.ack()
+
+
+async def test_leases_that_were_settled_early_leave_nothing_until_their_ends(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    """Of 12 hours each, they would be 50 MB."""
+    put_numbers(transport, 2_000)
+    consumer = await subscribe()
+    kept = await pop_one(consumer, lease=3 * 3600)
+    for _ in range(1_999):
+        await (await pop_one(consumer, lease=2 * 3600)).ack()
+        await asyncio.sleep(0.064)
+    leases = consumer._leases
+    assert len(leases._buckets) == len(leases._edges) < 200
+    began = now_s()
+    (again,) = await consumer.pop(wait=4 * 3600)
+    assert again.message.data() == kept.message.data()
+    assert abs(now_s() - began - 3 * 3600 + 1_999 * 0.064) < LATE_S
+
+
 @pytest.mark.parametrize("how", ["seek", "close", "redeliver", "unsubscribe"])
 async def test_a_block_whose_message_is_given_back_is_cancelled(
     transport: MemoryTransport, subscribe: Subscribe, how: str

@@ -33,9 +33,9 @@ LATE_S = 0.15  # a bucket of 64 ms, and what the loop takes
 BATCHES = pytest.mark.parametrize("batch", [1, 4])
 
 
-async def in_order(subscribe: Subscribe, **options: Any) -> Consumer:
+async def in_order(subscribe: Subscribe, *topics: str, **options: Any) -> Consumer:
     options.setdefault("consumer_type", ConsumerType.KeyShared)
-    return await subscribe(ordered_leases=True, **options)
+    return await subscribe(*topics, ordered_leases=True, **options)
 
 
 def put_keyed(transport: MemoryTransport, count: int, keys: int = 5, batch: int = 1) -> None:
@@ -191,6 +191,26 @@ async def test_over_a_lost_connection_nothing_comes_early_twice_or_past_its_turn
     assert await drain(consumer) == [(0, number) for number in range(1, 20)]
 
 
+async def test_what_waits_of_a_topic_comes_in_time_though_another_was_unloaded(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    other = f"{TOPIC}2"
+    transport.put(TOPIC, b"0:0", key="k")
+    transport.put(other, b"1:0", key="k")
+    consumer = await in_order(subscribe, TOPIC, other)
+    leases: list[Lease] = []
+    while len(leases) < 2:
+        leases += await consumer.pop(lease=10_000, wait=5)
+    (waiting,) = [lease for lease in leases if of(lease) == (1, 0)]
+    await waiting.nack(5)
+    began = now_s()
+    popping = asyncio.create_task(consumer.pop(wait=3600))
+    await settle()
+    transport._service.unload(transport.state(TOPIC))
+    (again,) = await popping
+    assert of(again) == (1, 0) and 5 <= now_s() - began < 5 + LATE_S
+
+
 async def test_all_that_is_asked_for_again_comes_in_order_and_at_once(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
@@ -204,6 +224,33 @@ async def test_all_that_is_asked_for_again_comes_in_order_and_at_once(
     got = await drain(consumer)
     for key in (0, 1):
         assert [number for each, number in got if each == key] == list(range(5))
+
+
+@BATCHES
+async def test_what_is_asked_for_again_comes_before_what_was_on_its_way(
+    transport: MemoryTransport, subscribe: Subscribe, batch: int
+) -> None:
+    put_keyed(transport, 40, 2, batch)
+    consumer = await in_order(subscribe, receiver_queue_size=7)
+    done: dict[int, list[int]] = defaultdict(list)
+    attempts = 0
+    began = now_s()
+    while sum(map(len, done.values())) < 80:
+        for lease in await consumer.pop(wait=10):
+            key, number = of(lease)
+            assert number == len(done[key])
+            attempts = max(attempts, lease.attempt)
+            if number % 3 == 0 and lease.attempt == 1:
+                await lease.nack(3600)
+                consumer.redeliver_unacknowledged_messages()
+                break
+            if number % 3 == 1 and lease.attempt == 1:
+                consumer.redeliver_unacknowledged_messages()
+                consumer.redeliver_unacknowledged_messages()
+                break
+            await lease.ack()
+            done[key].append(number)
+    assert attempts > 1 and now_s() - began < 2
 
 
 async def test_a_seek_forgets_what_waits(transport: MemoryTransport, subscribe: Subscribe) -> None:

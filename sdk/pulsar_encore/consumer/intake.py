@@ -36,7 +36,8 @@ class Intake:
         redelivery: Rewinds again when a delivery shows that something is missing.
         announcer: Told of all that is no message.
         loop: The consumer's event loop.
-        arrivals: Holds back what is no message for the application; None without letter topics.
+        arrivals: Holds back what is no message for the application; None without letter topics, and
+            where that is asked when the turn of a message comes.
         durability: Keeps what outlives the process; None when nothing does.
     """
 

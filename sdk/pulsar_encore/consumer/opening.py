@@ -198,11 +198,17 @@ def assemble(
     router = Router(ownership, verdicts, redelivery, sources, loop, forwarder)
     receipts = acks.receipts if options.ack_receipt_enabled else None
     leases = Leases(settlement, router, receipts, loop, options.max_leases)
-    lanes = Lanes(queue, loop, options.max_leases) if options.ordered_leases else None
+    lanes, admission = None, arrivals
+    if options.ordered_leases:
+        # A message that had its attempts is buried when its turn comes, not when it arrives.
+        bury, admission = None if arrivals is None else arrivals.bury, None
+        lanes = Lanes(queue, loop, options.max_leases, bury)
+        settlement.decided = lanes.decided
+        redelivery.offered = lanes.hurry
     life.on_failure(leases.close)
     announcer = Announcer(link, options.event_listener, loop)
     intake = Intake(
-        link, sources, queue, acks, window, redelivery, announcer, loop, arrivals, durability
+        link, sources, queue, acks, window, redelivery, announcer, loop, admission, durability
     )
     policy = options.batch_receive_policy or BatchReceivePolicy()
     batches = BatchReceiver(queue, policy, max(1, options.receiver_queue_size), turn)

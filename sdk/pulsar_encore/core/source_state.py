@@ -461,9 +461,6 @@ class SourceState:
         """The whole entry is acked, seen or not; returns how many messages that settled here."""
         waiting = self.nacks.discard_entry(*key)
         self.timeouts.discard_entry(*key)
-        if self._not_before:
-            for each in [each for each in self._not_before if each[:2] == key]:
-                del self._not_before[each]
         if self.durable is not None:
             self.durable.settled(key)
         entry = self.find(key)
@@ -602,9 +599,26 @@ class SourceState:
         self.special = True  # to ack it is to forget that
         return True
 
+    def stay_all(self) -> None:
+        """All that is held failed, and it and what waits here may be handed over at once."""
+        for entry in list(self.held()):
+            for index, what in enumerate(entry.state):
+                if what == HELD:
+                    self.stays(entry, index, 0, 0)
+        if self.durable and self._not_before:
+            self.durable.ends_waiting(list(self._not_before))
+        self._not_before.clear()
+        for entry in list(self._away.values()):  # some were kept for that
+            self._remember_away(entry)
+
     def not_before(self, entry: Entry, index: int) -> int:
         """When a queued message may be handed over, in ms; 0 for at any time."""
         return self._not_before.get(entry.due_key(index), 0) if self._not_before else 0
+
+    def _still_not_due(self, entry: Entry) -> bool:
+        """Whether something of an entry is to wait, should it come again."""
+        times = self._not_before
+        return bool(times) and any(entry.due_key(index) in times for index in range(entry.size))
 
     def comes_due(self, entry: Entry, index: int) -> None:
         """The time of a message that stayed here has come."""
@@ -717,6 +731,9 @@ class SourceState:
                 if entry.active > entry.state.count(LEAVING)
             )
         self.duplicates.asked_all = self.shared
+        if self.durable and self._not_before:
+            self.durable.ends_waiting(list(self._not_before))
+        self._not_before.clear()
         for entry in list(self._entries.values()):
             if entry.state[0] == QUEUED:
                 self.overlook(entry.key, entry.size)
@@ -730,9 +747,6 @@ class SourceState:
                 self._remember_away(entry)
         if self.durable and len(self.nacks):
             self.durable.ends_waiting(self.nacks.pop_due(_LAST))
-        if self.durable and self._not_before:
-            self.durable.ends_waiting(list(self._not_before))
-        self._not_before.clear()
         self.nacks.clear()
         self.timeouts.clear()
         self.unacked = sum(entry.active for entry in self._entries.values())
@@ -865,6 +879,9 @@ class SourceState:
         entry.live = False
         self._entries.pop(entry.key, None)
         self._away.pop(entry.key, None)
+        if self._not_before:
+            for index in range(entry.size):
+                self._not_before.pop(entry.due_key(index), None)
 
     def _remember_away(self, entry: Entry) -> None:
         """Nothing of it is here: remember its acked indexes and counts, within bounds."""
@@ -873,7 +890,7 @@ class SourceState:
             worth_keeping = self.in_order and entry.redelivered > 0
         else:
             worth_keeping = entry.unacked < entry.size or entry.failed is not None
-        if not worth_keeping:
+        if not (worth_keeping or self._still_not_due(entry)):
             self._drop(entry)
             return
         self._away[entry.key] = entry
@@ -901,6 +918,7 @@ class SourceState:
             entry._check()
             worth_keeping = entry.unacked < entry.size or entry.failed is not None
             worth_keeping |= self.in_order and entry.redelivered > 0
+            worth_keeping |= self._still_not_due(entry)
             assert entry.active > 0 or (key in self._away and worth_keeping), key
             for index, state in enumerate(entry.state):
                 assert (entry.due_key(index) in self.nacks) == (state == NACKED), (key, index)
@@ -908,6 +926,7 @@ class SourceState:
         total = sum(entry.active for entry in self._entries.values()) + len(self.nacks) - recorded
         assert self.unacked == total, (self.unacked, total)
         assert len(self._away) <= _MAX_AWAY
+        assert all(each[:2] in self._entries for each in self._not_before)
         self._packed._check()
         for key, packed in self._packed:
             assert key not in self._entries, key

@@ -89,16 +89,26 @@ class Arrivals:
             return indexes, messages
         kept_indexes, kept_messages = [], []
         for index, raw in zip(indexes, messages, strict=True):
-            failed = state.attempts.count(entry, index)
-            verdict = self._verdicts.on_arrival(failed)
-            if verdict is None:
+            if not self.bury(entry, index, raw):
                 kept_indexes.append(index)
                 kept_messages.append(raw)
-            else:
-                message = Message(raw, self._options.schema, entry, index, failed - 1)
-                held = Held(entry, index, failed - 1, 0)
-                self._forwarder.dead_letter(message, held, None, verdict.reason)
         return kept_indexes, kept_messages
+
+    def bury(self, entry: Entry, index: int, raw: RawMessage) -> bool:
+        """Whether a message that is queued had its attempts; a dead letter is written of it then.
+
+        Asked of each that arrives, or, where messages keep the order of their keys, when its turn
+        comes: then only may it be gone past.
+        """
+        state: SourceState = entry.source
+        failed = state.attempts.count(entry, index)
+        verdict = self._verdicts.on_arrival(failed)
+        if verdict is None:
+            return False
+        message = Message(raw, self._options.schema, entry, index, failed - 1)
+        held = Held(entry, index, failed - 1, 0)
+        self._forwarder.dead_letter(message, held, None, verdict.reason)
+        return True
 
     # Early letters
 

@@ -1,9 +1,10 @@
 """Messages by key, each key in order: one of a key is out at a time.
 
 Owns `Lanes`. What arrived is taken off the queue and filed by its key, still QUEUED; the first of a
-lane goes out, and stays the first until it is settled. What failed is QUEUED again, here and not at
-the broker, so that what follows it waits behind it. Others may settle a message at any time: what
-became of the first of a lane is asked of its entry, whenever its turn comes.
+lane goes out, to a lease or, where it had its attempts, as a dead letter, and stays the first until
+it is settled. What failed is QUEUED again, here and not at the broker, so that what follows it
+waits behind it. Others may settle a message at any time: what became of the first of a lane is
+asked of its entry, whenever its turn comes.
 
 Invariant: a lane that is not empty is out, ready, or among those that are looked at later; never in
 two of these.
@@ -13,24 +14,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import insort
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection
-from heapq import heappop, heappush
+from collections.abc import Callable, Collection
+from heapq import heapify, heappop, heappush
 from typing import Final
 
-from ...core.entry import LEAVING, QUEUED
+from ...core.entry import LEAVING, QUEUED, Entry
 from ...core.source_state import SourceState
 from ...errors import UnreadableError
-from ...message import Message
+from ...message import Message, RawMessage
 from ...timer import Alarm, now_ms
 from ..receiving.queue import Queued, ReceiveQueue
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 _SIFT: Final = 500  # messages filed in one turn of the loop: 1 ms or so
-_LEAVING_MS: Final = 20  # how often a lane is looked at whose first is being copied
-# How often one is looked at whose first waits: it may be settled meanwhile.
+# How often a lane is looked at whose first waits: it may be settled meanwhile.
 _WAITING_MS: Final = 1_000
 _STEP: Final = 500  # lanes looked at in one turn of the loop
 
@@ -43,15 +43,17 @@ class Lane:
     Attributes:
         key: Source, and the text of the key; None where each message is its own.
         items: In order; the first may be out.
-        out: It is.
+        out: It is: leased, or a copy of it is being sent.
+        looked: Number of the look at it that is to come, 0 where none is.
     """
 
-    __slots__ = ("items", "key", "out")
+    __slots__ = ("items", "key", "looked", "out")
 
     def __init__(self, key: _Key | None) -> None:
         self.key: _Key | None = key
         self.items: deque[Queued] = deque()
         self.out: bool = False
+        self.looked: int = 0
 
 
 class Lanes:
@@ -61,17 +63,27 @@ class Lanes:
         queue: Where messages come from, and pops wait.
         loop: The consumer's event loop.
         most: Messages that may be in lanes at once, those that are out included.
+        bury: Called with a message whose turn it is: whether it had its attempts, and a dead letter
+            is written of it. Only then, because what follows it waits until the letter is stored.
     """
 
-    def __init__(self, queue: ReceiveQueue, loop: asyncio.AbstractEventLoop, most: int) -> None:
+    def __init__(
+        self,
+        queue: ReceiveQueue,
+        loop: asyncio.AbstractEventLoop,
+        most: int,
+        bury: Callable[[Entry, int, RawMessage], bool] | None = None,
+    ) -> None:
         self._queue = queue
         self._loop = loop
         self._most = most
+        self._bury = bury
         self._lanes: dict[_Key, Lane] = {}
         self._alone: set[Lane] = set()  # of messages without a key
         self._ready: deque[Lane] = deque()
-        self._later: list[tuple[int, int, Lane]] = []  # when, number, lane: a heap
-        self._numbered = 0
+        self._later: list[tuple[int, int, Lane]] = []  # when, number of the look, lane: a heap
+        self._looks = 0
+        self._leaving: dict[tuple[Entry, int], Lane] = {}  # by the first: a copy is being sent
         self._count = 0
         self._told = False
         self._alarm = Alarm(loop)
@@ -83,19 +95,20 @@ class Lanes:
         return self._count
 
     @property
-    def unfiled(self) -> bool:
-        """More is queued than was filed, and there is room for it."""
-        return len(self._queue) > 0 and self._count < self._most
+    def unseen(self) -> bool:
+        """There are lanes, or is room for what is queued, that `take` has not come to."""
+        return bool(self._ready) or (len(self._queue) > 0 and self._count < self._most)
 
     def take(self, most: int) -> list[tuple[Lane, Message]]:
         """Hand over the first of up to so many lanes, those first that have waited longest.
 
-        Files some of what is queued before; `unfiled` says whether there is more.
+        Files some of what is queued before, and looks at some lanes; with nothing to hand over
+        among these, `unseen` says whether there are more.
         """
         self._file(min(_SIFT, self._most - self._count))
         lanes: list[Lane] = []
         now = now_ms(self._loop)
-        for _ in range(len(self._ready)):
+        for _ in range(min(len(self._ready), max(most, _STEP))):
             if len(lanes) >= most:
                 break
             lane = self._ready.popleft()
@@ -117,6 +130,21 @@ class Lanes:
         lane.out = False
         self._offer(lane, now_ms(self._loop))
 
+    def decided(self, entry: Entry, index: int) -> None:
+        """The copy of a message was stored, or failed and the message is queued again."""
+        lane = self._leaving.pop((entry, index), None)
+        if lane is not None:
+            lane.out = False
+            self._look_later(lane, now_ms(self._loop))  # by `_ring`: many may come at once
+
+    def hurry(self) -> None:
+        """What waits need wait no longer: all lanes are looked at."""
+        now = now_ms(self._loop)
+        self._later = [(now, look, lane) for _, look, lane in self._later if lane.looked == look]
+        heapify(self._later)
+        if self._later:
+            self._alarm.at(now)
+
     # In
 
     def _file(self, most: int) -> None:
@@ -136,54 +164,70 @@ class Lanes:
             items = lane.items
             if len(items) > lane.out and _place(item) < _place(items[-1]):
                 # What another consumer had came behind newer ones. The first may be out.
-                first, rest = list(items)[: lane.out], list(items)[lane.out :]
-                insort(rest, item, key=_place)
-                lane.items = deque(first + rest)
+                at = bisect_right(items, _place(item), lo=int(lane.out), key=_place)
+                items.insert(at, item)
+                if at == 0 and lane.looked:  # what waits is not the first any more
+                    lane.looked = 0
+                    self._ready.append(lane)
             else:
                 items.append(item)
 
     # Whose turn it is
 
     def _offer(self, lane: Lane, now: int) -> None:
-        """A lane that is nowhere is ready, or looked at later, or forgotten."""
+        """A lane that is nowhere is ready, out, or looked at later, or forgotten."""
         if self._judge(lane, now):
             self._ready.append(lane)
             self._queue.wake(1)
 
     def _judge(self, lane: Lane, now: int) -> bool:
-        """Whether the first of a lane may go out; it is looked at later if not, or forgotten."""
+        """Whether the first of a lane may go out to a lease.
+
+        If not, it leaves as a letter, or is looked at later, or the lane is forgotten.
+        """
         items = lane.items
         while items:
-            entry, index, _ = items[0]
+            entry, index, raw = items[0]
             what = entry.state[index] if entry.live else None
             if what == QUEUED:
                 state: SourceState = entry.source
                 due_ms = state.not_before(entry, index)
-                if due_ms <= now:
+                if due_ms > now:
+                    self._look_later(lane, min(due_ms, now + _WAITING_MS))
+                    return False
+                if self._bury is None or not self._bury(entry, index, raw):
                     return True
-                self._look_later(lane, min(due_ms, now + _WAITING_MS))
+                # A letter that failed at once has its message wait again.
+            elif what == LEAVING:
+                lane.out = True
+                self._leaving[entry, index] = lane
                 return False
-            if what == LEAVING:  # to a dead-letter topic; should that fail, it is queued again
-                self._look_later(lane, now + _LEAVING_MS)
-                return False
-            items.popleft()
-            self._count -= 1
+            else:
+                items.popleft()
+                self._count -= 1
+        self._forget(lane)
+        return False
+
+    def _forget(self, lane: Lane) -> None:
         if lane.key is None:
             self._alone.discard(lane)
         elif self._lanes.get(lane.key) is lane:
             del self._lanes[lane.key]
-        return False
 
     def _look_later(self, lane: Lane, when_ms: int) -> None:
-        self._numbered += 1
-        heappush(self._later, (when_ms, self._numbered, lane))
+        self._looks += 1
+        lane.looked = self._looks
+        heappush(self._later, (when_ms, lane.looked, lane))
         self._alarm.at(when_ms)
 
     def _ring(self, now: int) -> int | None:
         for _ in range(_STEP):
             if not (self._later and self._later[0][0] <= now):
                 break
-            self._offer(heappop(self._later)[2], now)
+            _, number, lane = heappop(self._later)
+            if lane.looked == number:
+                lane.looked = 0
+                self._offer(lane, now)
         return self._later[0][0] if self._later else None
 
     # Given back
@@ -195,20 +239,26 @@ class Lanes:
             self._alarm.cancel()
             self._later.clear()
             self._ready.clear()
+            self._leaving.clear()
             self._lanes.clear()
             self._alone.clear()
             self._count = 0
             return
         for lane in [*self._lanes.values(), *self._alone]:
-            source = lane.items[0][0].source if lane.items else None
-            if source not in states:
+            first = lane.items[0]
+            entry, index, _ = first
+            if entry.source not in states:
                 continue
+            if not entry.live and self._leaving.pop((entry, index), None) is not None:
+                lane.out = False  # sought over: its letter concerns nobody any more
             self._count -= len(lane.items) - lane.out
-            while len(lane.items) > lane.out:
-                lane.items.pop()
-        # What waited need not come again here: then its key is not to wait for it.
-        self._ready += [lane for _, _, lane in self._later]
-        self._later.clear()
+            if lane.out:
+                lane.items = deque((first,))
+            else:
+                # What waited need not come again here: then its key is not to wait for it.
+                lane.items = deque()
+                lane.looked = 0
+                self._forget(lane)
 
     def _complain(self) -> None:
         if self._count < self._most:

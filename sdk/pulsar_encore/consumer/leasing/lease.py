@@ -164,14 +164,26 @@ class Kept:
         if left <= 0 or grant.over is not None:
             return
         length = min(grant.length_ms, left)
+        self._stop_timer()
         try:
             if due_in_ms(self._loop, length) > grant.due_ms:
                 self._leases.extend(grant, length)
             else:
                 self._leases.check(grant)
+                self.moved()
         except LeaseLostError:
             return  # `lost` was called
-        self._timer = self._loop.call_later(grant.length_ms / 1000 / _SHARE, self._renew)
+
+    def moved(self) -> None:
+        """The lease ends at another time, perhaps sooner: it is renewed in time for that."""
+        self._stop_timer()
+        grant = self._grant
+        left = min(grant.length_ms, grant.due_ms - now_ms(self._loop))
+        self._timer = self._loop.call_later(left / 1000 / _SHARE, self._renew)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def lost(self) -> None:
         """The lease is gone: the block is cancelled; by the loop, as the block itself may be what
@@ -188,8 +200,7 @@ class Kept:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         task, self._task = self._task, None
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
         if self._grant.keeper is self:
             self._grant.keeper = None
         ours = False  # the cancellation, and nobody else's besides

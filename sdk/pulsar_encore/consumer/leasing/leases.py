@@ -15,7 +15,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Final, Protocol
 
@@ -41,13 +41,15 @@ _LONGEST_MS: Final = int(LONGEST.total_seconds() * 1000)
 _BITS: Final = 6  # buckets of 64 ms: so late may a lease expire
 _STEP: Final = 250  # leases that expire in one turn of the loop: a ms or two
 _AGAIN_MS: Final = 1_000  # when one that could not be nacked is tried again
+_SPARE: Final = 64  # buckets that were emptied and are kept, whatever is out
 _BESIDE: Final = "its message was settled beside it, or given back to the broker"
 
 
 class Keeper(Protocol):
-    """Who is told when a lease is lost."""
+    """Who is told when a lease is lost, and when its end moves."""
 
     def lost(self) -> None: ...
+    def moved(self) -> None: ...
 
 
 class Grant:
@@ -62,7 +64,7 @@ class Grant:
         armed: The edge of the bucket it is in.
         over: Why it is out no more; None while it is.
         acked: Whether that was its own ack.
-        keeper: Told when it is lost, if there is one.
+        keeper: Told when it is lost and when its end moves, if there is one.
         handle: Its text, once somebody asked.
     """
 
@@ -133,6 +135,7 @@ class Leases:
         self._out: dict[int, Grant] = {}
         self._buckets: dict[int, dict[int, Grant] | None] = {}  # by edge; None for an emptied one
         self._edges: list[int] = []  # the same edges, a heap
+        self._emptied = 0  # of them
         self._ending: Iterator[Grant] = iter(())  # of the bucket that is due, those not looked at
         self._room: asyncio.Future[bool] | None = None
         self._refusal: Exception | None = None
@@ -228,6 +231,8 @@ class Leases:
         if grant.due_ms <= grant.armed - (1 << _BITS):
             self._disarm(grant)
             self._arm(grant)
+        if grant.keeper is not None:
+            grant.keeper.moved()
 
     # Over
 
@@ -274,6 +279,7 @@ class Leases:
         self._alarm.cancel()
         self._buckets.clear()
         self._edges.clear()
+        self._emptied = 0
         self._ending = iter(())
         for grant in list(self._out.values()):
             self._lose(grant, str(why))
@@ -320,6 +326,8 @@ class Leases:
         if bucket is None:
             if edge not in self._buckets:
                 heappush(self._edges, edge)
+            else:
+                self._emptied -= 1
             bucket = self._buckets[edge] = {}
         bucket[grant.number] = grant
         self._alarm.at(edge)
@@ -328,6 +336,16 @@ class Leases:
         bucket = self._buckets.get(grant.armed)
         if bucket is not None and bucket.pop(grant.number, None) is not None and not bucket:
             self._buckets[grant.armed] = None  # a dict that was large once stays so
+            self._emptied += 1
+            if self._emptied > _SPARE + len(self._edges) // 2:
+                self._sweep_edges()
+
+    def _sweep_edges(self) -> None:
+        """Forget the buckets that were emptied: a lease of hours is settled within seconds."""
+        self._buckets = {edge: bucket for edge, bucket in self._buckets.items() if bucket}
+        self._edges = list(self._buckets)
+        heapify(self._edges)
+        self._emptied = 0
 
     def _ring(self, now: int) -> int | None:
         left = _STEP
@@ -344,7 +362,9 @@ class Leases:
                 next_ms = self._edges[0] if self._edges else None
                 break
             bucket = self._buckets.pop(heappop(self._edges))
-            if bucket:
+            if bucket is None:
+                self._emptied -= 1
+            else:
                 self._ending = iter(bucket.values())  # nobody changes it any more
         for state, grants in expired.items():
             self._expire(state, grants)

@@ -75,7 +75,7 @@ class Popping:
                     grants = self._take_in_order(self._lanes, free, length_ms)
                 if grants:
                     return grants
-                if self._lanes is not None and self._lanes.unfiled:
+                if self._lanes is not None and self._lanes.unseen:
                     await asyncio.sleep(0)
                     continue
                 if not await self._queue.wait(deadline, ticket):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Final
 
@@ -39,10 +39,14 @@ _MOST_RETRY_MS: Final = 5_000
 # the time with each try; after so many tries what was owed is gone from the topic.
 _PATIENCE_S: Final = 1.0
 _REWINDS: Final = 6
+_LAST: Final = (1 << 63) - 1
 
 
 class Redelivery:
     """The clockwork of one consumer.
+
+    Attributes:
+        offered: Called when nothing that stays here need wait any longer.
 
     Args:
         link: Where redeliver commands go.
@@ -77,6 +81,7 @@ class Redelivery:
         self._patience: dict[int, _Patience] = {}
         self._watch: asyncio.TimerHandle | None = None
         self._refused: dict[int, tuple[int, int]] = {}  # by source: until when (ms), pause in ms
+        self.offered: Callable[[], None] = _nobody
         alarm.start(self._ring)
 
     # What waits
@@ -216,6 +221,9 @@ class Redelivery:
         unacked is on its way here, and a rewind would only bring it twice.
         """
         rewound = self._sources.beside(state)
+        if self._options.ordered_leases:
+            self._offer_all(rewound)
+            return
         if not any(each.shared or each.unacked or each.owed for each in rewound):
             return
         for each in rewound:
@@ -223,6 +231,16 @@ class Redelivery:
         self._rewind(state)
         # Last: the room that this gives back must not bring more before the rewind.
         self._queue.drop(rewound)
+
+    def _offer_all(self, states: Iterable[SourceState]) -> None:
+        """The same where a key keeps its order: what is here stays here. Given back, it would come
+        again behind what is on its way."""
+        for state in states:
+            if len(state.nacks):  # by an id, of what was not here
+                due = state.take_nacks(_LAST - state.lead_ms, len(state.nacks))
+                self._ask(state, state.nacks, due)
+            state.stay_all()
+        self.offered()
 
     def rewind_again(self, state: SourceState) -> None:
         """Something that was given back is missing: what is here stays here, the rest comes."""
@@ -280,6 +298,10 @@ class Redelivery:
         self._alarm.cancel()
         if self._watch is not None:
             self._watch.cancel()
+
+
+def _nobody() -> None:
+    """Nothing stays here."""
 
 
 class _Patience:

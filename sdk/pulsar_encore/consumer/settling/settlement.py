@@ -6,7 +6,7 @@ begun or is done; an ack is never widened to siblings.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from ...core.entry import Entry, EntryKey
@@ -14,6 +14,7 @@ from ...core.source_state import SourceState
 from ...errors import MessageNotHeldError
 from ...ids import MessageId
 from ...message import Held, Message, of_one_entry
+from ...message import held as held_of
 from ...transport.base import ConsumerLink
 from .ack_sender import AckSender
 from .ownership import Ownership, Settleable, check_index, chunks_unknown
@@ -25,6 +26,9 @@ ROW: Final = 100
 
 class Settlement:
     """Settles the messages of one consumer.
+
+    Attributes:
+        decided: Called with (entry, index) when what became of a copy is known, and acted on.
 
     Args:
         ownership: Finds whose a message is.
@@ -40,6 +44,7 @@ class Settlement:
         self._link = link
         self._acks = acks
         self._redelivery = redelivery
+        self.decided: Callable[[Entry, int], None] = _nobody
 
     # Acks
 
@@ -199,10 +204,20 @@ class Settlement:
             if wall_now is not None:  # not every broker counts it
                 entry.source.attempts.remember(entry.due_key(index), wall_now, None)
             self._redelivery.wait(entry, index, delay_ms)
+        self.decided(entry, index)
 
     def forwarded(self, message: Message, *, cumulative: bool) -> None:
         """The copy is persisted: the original is acked."""
-        if cumulative:
-            self.ack_cumulative(message)
-        else:
-            self.ack(message)
+        try:
+            if cumulative:
+                self.ack_cumulative(message)
+            else:
+                self.ack(message)
+        finally:
+            held = held_of(message)
+            if held is not None:
+                self.decided(held.entry, held.batch_index)
+
+
+def _nobody(entry: Entry, index: int) -> None:
+    """Nobody waits for what becomes of a copy."""

@@ -1,0 +1,89 @@
+"""Filing what comes behind newer messages of its key."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import ANY
+
+from consumer_kit import TOPIC
+
+from pulsar_encore.consumer.leasing.lanes import Lanes
+from pulsar_encore.consumer.receiving.queue import ReceiveQueue
+from pulsar_encore.core.due_index import TimeBucketIndex
+from pulsar_encore.core.source_state import SourceState
+
+LONG = 1 << 40
+
+
+class Keyed:
+    """A queue of one topic, and its lanes; all messages are of one key."""
+
+    def __init__(self) -> None:
+        self.source = SourceState(
+            object(),
+            0,
+            TOPIC,
+            -1,
+            shared=True,
+            nacks=TimeBucketIndex(),
+            timeouts=TimeBucketIndex(),
+            in_order=True,
+        )
+        self.queue = ReceiveQueue(None, lambda *_: None, ANY, lambda _: None)
+        self.lanes = Lanes(self.queue, asyncio.get_running_loop(), 1_000_000)
+        self._raw: Any = SimpleNamespace(ordering_key=lambda: None, partition_key=lambda: "k")
+
+    def arrive(self, *numbers: int) -> None:
+        for number in numbers:
+            entry, indexes = self.source.arrive((1, number), 0, 0, (0,))
+            assert entry is not None
+            self.queue.push(entry, indexes, [self._raw])
+
+    def take(self) -> list[int]:
+        """The entries of what goes out, if anything does at once."""
+        return [lane.items[0][0].key[1] for lane, _ in self.lanes.take(10)]
+
+
+async def test_what_came_late_goes_first() -> None:
+    keyed = Keyed()
+    keyed.arrive(5, 6, 8, 3, 7, 4)
+    order = []
+    for _ in range(6):
+        ((lane, _),) = keyed.lanes.take(10)
+        entry = lane.items[0][0]
+        order.append(entry.key[1])
+        keyed.source.ack(entry, 0)
+        keyed.lanes.back(lane)
+    assert order == [3, 4, 5, 6, 7, 8]
+    assert keyed.take() == [] and len(keyed.lanes) == 0
+
+
+async def test_what_came_late_does_not_wait_for_what_failed_after_it() -> None:
+    keyed = Keyed()
+    keyed.arrive(5, 6)
+    ((lane, _),) = keyed.lanes.take(10)
+    keyed.source.stays(lane.items[0][0], 0, due_ms=LONG, bits=0)
+    keyed.lanes.back(lane)
+    assert keyed.take() == []
+    keyed.arrive(4, 3)
+    assert keyed.take() == [3]
+    assert keyed.take() == [], "one of a key is out"
+    await asyncio.sleep(5)
+    assert keyed.take() == []
+
+
+async def test_what_comes_late_costs_no_copy_of_what_is_here() -> None:
+    keyed = Keyed()
+    keyed.arrive(*range(1_000, 31_000))
+    while keyed.lanes.unseen and len(keyed.lanes) < 30_000:
+        keyed.take()
+    keyed.arrive(*range(500))
+    tracemalloc.start()
+    keyed.take()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(keyed.lanes) == 30_500
+    assert peak < 150_000, "a list of 30,000 is 240 kB"

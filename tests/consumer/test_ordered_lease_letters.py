@@ -1,0 +1,243 @@
+"""Leases in the order of their keys, where messages fail too often: a key waits for its letter."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from consumer_kit import TOPIC, now_s, receive_all, settle
+
+from pulsar_encore import (
+    Client,
+    Consumer,
+    ConsumerType,
+    DeadLetterPolicy,
+    InitialPosition,
+    Lease,
+    LeaseLostError,
+    RocksState,
+)
+from pulsar_encore.consumer.leasing.lanes import Lanes
+from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
+
+DEAD = "persistent://public/default/dead"
+BATCHES = pytest.mark.parametrize("batch", [1, 4])
+LETTER_S = 5.0  # what a letter takes, where it is slow
+
+
+def put_keyed(
+    transport: MemoryTransport, count: int, keys: int, batch: int = 1, first: int = 0
+) -> None:
+    """Messages of each key from `first` on, as `key:number`, entries of the keys in turn."""
+    for start in range(first, count, batch):
+        for key in range(keys):
+            texts = [b"%d:%d" % (key, each) for each in range(start, min(start + batch, count))]
+            transport.put(TOPIC, *texts, key=f"k{key}")
+
+
+def refuse_letters(transport: MemoryTransport, times: int) -> None:
+    transport.faults = FaultPlan(
+        [Fault(kind="refuse", command="SEND", topic=DEAD, times=times, error="NotAllowedError")]
+    )
+
+
+def slow_letters(transport: MemoryTransport) -> None:
+    """It takes `LETTER_S` until there is a producer for them."""
+    slow = Fault(kind="delay", command="PRODUCER", topic=DEAD, delay_ms=int(LETTER_S * 1000))
+    transport.faults = FaultPlan([slow])
+
+
+async def burying(client: Client, **options: Any) -> Consumer:
+    """Each message is handed out twice, then it is a dead letter."""
+    return await client.subscribe(
+        TOPIC,
+        "s",
+        ConsumerType.KeyShared,
+        initial_position=InitialPosition.Earliest,
+        dead_letter_policy=DeadLetterPolicy(1, dead_letter_topic=DEAD),
+        ordered_leases=True,
+        **options,
+    )
+
+
+async def after_spent(
+    transport: MemoryTransport, client: Client, count: int, keys: int, kept: Path
+) -> Consumer:
+    """So many messages of each key, of which the first had its attempts in a process before."""
+    put_keyed(transport, 1, keys)
+    before = await client.subscribe(
+        TOPIC,
+        "s",
+        ConsumerType.KeyShared,
+        initial_position=InitialPosition.Earliest,
+        ordered_leases=True,
+        state=RocksState(kept),
+    )
+    failed = 0
+    while failed < 2 * keys:
+        for lease in await before.pop(1000, lease=1000, wait=10):
+            if lease.attempt <= 2:
+                await lease.nack(0)
+                failed += 1
+    await before.close()
+    put_keyed(transport, count, keys, first=1)
+    return await burying(client, state=RocksState(kept))
+
+
+def number_of(lease: Lease) -> int:
+    return int(lease.message.data().split(b":")[1])
+
+
+async def drain(consumer: Consumer, wait: float) -> list[tuple[bytes, float]]:
+    """Pop and ack until nothing comes: what came, and when."""
+    got = []
+    while leases := await consumer.pop(wait=wait):
+        for lease in leases:
+            got.append((lease.message.data(), now_s()))
+            await lease.ack()
+    return got
+
+
+async def letters_of(client: Client) -> list[bytes]:
+    reader = await client.subscribe(DEAD, "d", initial_position=InitialPosition.Earliest)
+    return [message.data() for message in await receive_all(reader)]
+
+
+@BATCHES
+@pytest.mark.parametrize("beside", ["lost", "asked again", "sought", "nothing"])
+async def test_a_letter_that_fails_is_written_again_and_its_key_waits(
+    transport: MemoryTransport, beside: str, batch: int
+) -> None:
+    put_keyed(transport, 4, 1, batch)
+    async with Client("pulsar://nowhere:6650", transport=transport) as client:
+        consumer = await burying(client)
+        (bad,) = await consumer.pop(wait=5)
+        await bad.nack(0)
+        (bad,) = await consumer.pop(wait=5)
+        assert (bad.attempt, number_of(bad)) == (2, 0)
+        refuse_letters(transport, 2)
+        await bad.nack(0)
+        if beside == "lost":
+            transport.disconnect()
+            await settle()
+            transport.reconnect()
+        elif beside == "asked again":
+            consumer.redeliver_unacknowledged_messages()
+        elif beside == "sought":
+            await consumer.seek(bad.message.message_id())
+        got = [text for text, _ in await drain(consumer, wait=100)]
+        assert got[-3:] == [b"0:1", b"0:2", b"0:3"]
+        assert consumer.statistics().unacked == 0
+        if beside != "sought":
+            assert len(got) == 3
+            assert await letters_of(client) == [b"0:0"]
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+async def test_what_comes_with_its_attempts_used_up_is_buried_before_its_key_goes_on(
+    transport: MemoryTransport, tmp_path: Path
+) -> None:
+    async with Client("pulsar://nowhere:6650", transport=transport) as client:
+        slow_letters(transport)
+        consumer = await after_spent(transport, client, 3, 2, tmp_path)
+        transport.put(TOPIC, b"other", key="other")
+        began = now_s()
+        got = await drain(consumer, wait=100)
+        assert [text for text, when in got if when - began < LETTER_S] == [b"other"]
+        for key in (b"0", b"1"):
+            assert [text for text, _ in got if text[:1] == key] == [key + b":1", key + b":2"]
+        assert sorted(await letters_of(client)) == [b"0:0", b"1:0"]
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+@pytest.mark.parametrize("beside", ["lost", "nothing"])
+async def test_what_comes_with_its_attempts_used_up_and_cannot_be_buried_is_not_forgotten(
+    transport: MemoryTransport, tmp_path: Path, beside: str
+) -> None:
+    async with Client("pulsar://nowhere:6650", transport=transport) as client:
+        refuse_letters(transport, 5)
+        consumer = await after_spent(transport, client, 3, 3, tmp_path)
+        assert await consumer.pop(wait=0.05) == [], "what follows waits"
+        if beside == "lost":
+            transport.disconnect()
+            await settle()
+            transport.reconnect()
+        got = [text for text, _ in await drain(consumer, wait=200)]
+        for key in (b"0", b"1", b"2"):
+            assert [text for text in got if text[:1] == key] == [key + b":1", key + b":2"]
+        assert sorted(await letters_of(client)) == [b"0:0", b"1:0", b"2:0"]
+        assert consumer.statistics().unacked == 0
+
+
+async def test_letters_under_way_cost_nothing_until_they_are_stored(
+    transport: MemoryTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    judge = Lanes._judge
+
+    def counting(self: Lanes, *arguments: Any) -> bool:
+        nonlocal looks
+        looks += 1
+        return judge(self, *arguments)
+
+    keys = 200
+    async with Client("pulsar://nowhere:6650", transport=transport) as client:
+        slow_letters(transport)
+        consumer = await after_spent(transport, client, 2, keys, tmp_path)
+        monkeypatch.setattr(Lanes, "_judge", counting)
+        assert await consumer.pop(1000, wait=LETTER_S - 1) == []
+        assert looks <= 3 * keys  # each 20 ms it would be 200 of each key
+        (first, *_) = await consumer.pop(1, wait=100)
+        assert number_of(first) == 1
+        assert looks <= 6 * keys
+
+
+@BATCHES
+@pytest.mark.parametrize("seed", range(6))
+async def test_nothing_goes_past_its_letter_whatever_fails(
+    transport: MemoryTransport, batch: int, seed: int
+) -> None:
+    """Letters that are refused, late or lost, connections that break, all asked for again."""
+    rng, count, keys = Random(seed), 16, 6
+    put_keyed(transport, count, keys, batch)
+    poison = {(key, number) for key in range(keys) for number in rng.sample(range(count), 4)}
+    gone: dict[int, set[int]] = {key: set() for key in range(keys)}
+    transport.faults = FaultPlan(
+        Fault(
+            kind=rng.choice(["refuse", "drop", "close_before", "close_after"]),
+            command="SEND",
+            topic=DEAD,
+            nth=rng.randint(1, 60),
+            error="NotAllowedError",
+        )
+        for _ in range(12)
+    )
+    async with Client("pulsar://nowhere:6650", transport=transport) as client:
+        consumer = await burying(client, max_leases=rng.choice([5, 500]), receiver_queue_size=9)
+        while sum(map(len, gone.values())) < keys * count:
+            for lease in await consumer.pop(rng.randint(1, 8), lease=30, wait=1_000):
+                key, number = map(int, lease.message.data().split(b":"))
+                assert len(gone[key]) == number or number in gone[key], (seed, key, number)
+                try:
+                    if (key, number) in poison:
+                        await lease.nack(rng.choice([0, 0.3]))
+                        if lease.attempt == 2:
+                            gone[key].add(number)
+                    else:
+                        await lease.ack()
+                        gone[key].add(number)
+                except LeaseLostError:
+                    continue
+            if rng.random() < 0.05:
+                transport.disconnect()
+                await asyncio.sleep(rng.choice([0, 0.2, 40]))
+                transport.reconnect()
+            elif rng.random() < 0.05:
+                consumer.redeliver_unacknowledged_messages()
+        assert await consumer.pop(wait=200) == []
+        assert consumer.statistics().unacked == 0
+        assert set(await letters_of(client)) == {b"%d:%d" % each for each in poison}
+    assert transport.backlog(TOPIC, "s") == 0

@@ -1,0 +1,93 @@
+"""What failed and stays here: its time is known as long as there is a record of its entry."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from core_kit import TOPIC
+
+from pulsar_encore.core import source_state
+from pulsar_encore.core.due_index import TimeBucketIndex
+from pulsar_encore.core.entry import AWAY, HELD, QUEUED, Entry
+from pulsar_encore.core.source_state import SourceState
+
+
+def in_order() -> SourceState:
+    return SourceState(
+        object(),
+        0,
+        TOPIC,
+        -1,
+        shared=True,
+        nacks=TimeBucketIndex(),
+        timeouts=TimeBucketIndex(),
+        in_order=True,
+    )
+
+
+def arrived(state: SourceState, number: int, size: int = 1) -> Entry:
+    entry, _ = state.arrive((1, number), size if size > 1 else 0, 0, range(size))
+    assert entry is not None
+    return entry
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_times_of_what_another_consumer_got_do_not_pile_up(
+    monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(source_state, "_MAX_AWAY", 50)
+    state = in_order()
+    for number in range(1_000):
+        entry = arrived(state, number, size)
+        entry.hand_over(0)
+        assert state.stays(entry, 0, due_ms=1_000, bits=0)
+        state.disconnected()  # and it comes no more
+        state._check()
+    assert len(state._not_before) <= 50
+
+
+def test_what_is_told_to_wait_while_it_is_queued_waits_when_it_comes_again() -> None:
+    state = in_order()
+    entry = arrived(state, 1)
+    assert state.stays(entry, 0, due_ms=1_000, bits=0)
+    state.disconnected()
+    again = arrived(state, 1)
+    assert state.not_before(again, 0) == 1_000
+    state._check()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happens_a_time_has_its_entry(seed: int) -> None:
+    rng, state = Random(seed), in_order()
+    for _ in range(300):
+        size = rng.choice([1, 1, 3])
+        number = rng.randrange(200) * 3 + size
+        entry = state.find((1, number))
+        if entry is None or rng.random() < 0.2:
+            entry, _ = state.arrive((1, number), size if size > 1 else 0, 0, range(size))
+        if entry is None or not entry.live:  # acked
+            continue
+        index = rng.randrange(size)
+        what = entry.state[index]
+        match rng.randrange(10):
+            case 0 | 1 if what == QUEUED:
+                state.comes_due(entry, index)
+                entry.hand_over(index)
+            case 2 | 3 | 4:
+                state.stays(entry, index, due_ms=rng.randrange(1_000), bits=0)
+            case 5 if what != AWAY:
+                state.ack(entry, index)
+            case 6 if what == HELD:
+                state.ack_entry(entry.key)
+            case 7:
+                state.disconnected()
+            case 8 if rng.random() < 0.1:
+                state.release_all()
+                assert not state._not_before
+            case 9 if rng.random() < 0.2:
+                state.stay_all()
+                assert not state._not_before and not state.count(HELD)
+            case _:
+                pass
+        state._check()
