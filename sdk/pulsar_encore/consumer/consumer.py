@@ -39,8 +39,11 @@ from .forwarding.arrivals import Arrivals
 from .forwarding.forwarder import Forwarder
 from .forwarding.router import Router
 from .intake import Intake
+from .leasing import handle as handles
+from .leasing.grant import length_ms
+from .leasing.inherited import Inheritance
 from .leasing.lease import Lease
-from .leasing.leases import Leases, length_ms
+from .leasing.leases import Leases
 from .leasing.popping import Popping
 from .life import Life
 from .receiving.batches import BatchReceiver
@@ -84,6 +87,7 @@ class Parts:
     announcer: Announcer
     intake: Intake
     leases: Leases
+    inheritance: Inheritance | None
     popping: Popping
     durability: Durability | None = None
 
@@ -233,12 +237,18 @@ class Consumer:
     async def lease(self, handle: str) -> Lease:
         """The lease that a handle names, to settle it from elsewhere in the program.
 
+        With a `state=` also one of before a restart, as long as it has not ended; it has no
+        `message`.
+
         Raises:
             ConfigurationError: It is no handle.
             LeaseLostError: It is over, or another consumer's.
         """
         self._check_open()
-        return Lease(self._leases.find(handle), self._leases, self._turn, self._loop)
+        named, leases, inheritance = handles.read(handle), self._leases, self._parts.inheritance
+        if inheritance is not None and leases.granted_elsewhere(named):
+            return Lease(inheritance.find(named, handle), inheritance, self._turn, self._loop)
+        return Lease(leases.find(handle), leases, self._turn, self._loop)
 
     def _check_receiver(self) -> None:
         if self._listener is not None:

@@ -73,6 +73,8 @@ class Durability:
         self._sweeping = False
         self._swept_at = loop.time()
         self._failed_looks = 0
+        #: Called with a source of which something is due at another time than before.
+        self.rearm: Callable[[SourceState], None] = _nobody
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -132,8 +134,12 @@ class Durability:
         there = self._sources.pop(topic, None)
         if there is not None:
             there.close()
-        made = self._sources[topic] = DurableSource(source, self._loop, self.watch)
+        made = self._sources[topic] = DurableSource(source, self._loop, self.watch, self)
         return made
+
+    def state_of(self, durable: DurableSource) -> SourceState | None:
+        """Whose it is; None before it is made."""
+        return next((state for state in self._states if state.durable is durable), None)
 
     # Hand-overs, with `before`
 
@@ -274,12 +280,19 @@ class DurableSource:
         source: There.
         loop: Whose clock the times are on.
         changed: Called when there is something to look at.
+        home: Of the consumer.
     """
 
     def __init__(
-        self, source: Source, loop: asyncio.AbstractEventLoop, changed: Callable[[], None]
+        self,
+        source: Source,
+        loop: asyncio.AbstractEventLoop,
+        changed: Callable[[], None],
+        home: Durability,
     ) -> None:
         self._changed = changed
+        self._home = home
+        source.sharers.add(self)
         self._source = source
         self._records = source.records
         self._waiting = source.index
@@ -330,11 +343,49 @@ class DurableSource:
                 pass  # it is counted in memory, written when that goes, and said in the statistics
 
     def waits(self, key: MessageKey, due_ms: int, bits: int, attempts: int, size: int) -> None:
-        wall, now = wall_now_ms(self._loop), now_ms(self._loop)
-        # Up, as each of the two clocks was read downwards.
-        due_wall_ms = max(due_ms - now + wall + 1, 0)
-        self._records.waits(key, due_wall_ms, attempts, wall, bits=bits, size=size)
+        wall = wall_now_ms(self._loop)
+        self._records.waits(key, self._on_the_wall(due_ms), attempts, wall, bits=bits, size=size)
         self._changed()
+
+    def leased(self, key: MessageKey, due_ms: int, bits: int, attempt: int, size: int) -> None:
+        wall = wall_now_ms(self._loop)
+        self._records.leased(key, self._on_the_wall(due_ms), attempt, wall, bits=bits, size=size)
+        self._changed()
+
+    def leased_until(self, key: MessageKey, attempt: int) -> int | None:
+        if any(each.in_hands(key) for each in self._source.sharers):
+            return None
+        due_ms = self._records.leased_until(key, attempt)
+        wall, now = wall_now_ms(self._loop), now_ms(self._loop)
+        return None if due_ms is None or due_ms <= wall else due_ms - wall + now + 1
+
+    def waits_anywhere(
+        self, key: MessageKey, due_ms: int, bits: int, size: int, *, leased: bool
+    ) -> None:
+        for each in list(self._source.sharers):
+            each.moved(key, due_ms, bits)
+        wall, until = wall_now_ms(self._loop), self._on_the_wall(due_ms)
+        if leased:
+            self._waiting.move(key, until, bits)
+        else:
+            self._records.waits(key, until, 0, wall, bits=bits, size=size)
+        self._changed()
+
+    def moved(self, key: MessageKey, due_ms: int, bits: int) -> None:
+        """What waits here, if it does, waits until `due_ms`."""
+        state = self._home.state_of(self)
+        if state is not None:
+            state.moved(key, due_ms, bits)
+            self._home.rearm(state)
+
+    def in_hands(self, key: MessageKey) -> bool:
+        """Whether the application has a message, from this consumer."""
+        state = self._home.state_of(self)
+        return state is not None and state.in_hands(key)
+
+    def _on_the_wall(self, due_ms: int) -> int:
+        # Up, as each of the two clocks was read downwards.
+        return max(due_ms - now_ms(self._loop) + wall_now_ms(self._loop) + 1, 0)
 
     def returned(self, key: EntryKey, attempts: Mapping[int, int]) -> None:
         self._records.returned(*key, attempts, wall_now_ms(self._loop))
@@ -371,6 +422,8 @@ class DurableSource:
         self._records.given_back(*key, mask, wall_now_ms(self._loop))  # the count stays
         if whole:
             self.settled(key)
+        elif len(self._waiting):  # a lease that was out when it failed
+            self._waiting.discard_each((*key, index) for index in set_bits(mask))
         self._changed()
 
     def settled_through(self, key: EntryKey) -> None:
@@ -421,6 +474,7 @@ class DurableSource:
 
     def close(self) -> None:
         """Write what is in memory only."""
+        self._source.sharers.discard(self)
         self._source.close()
 
 
@@ -444,3 +498,7 @@ class _HeldForLong:
                 at = (state.number, entry.key)
                 self._seen[at] = mask
                 yield state, entry, mask & before.get(at, 0)
+
+
+def _nobody(state: SourceState) -> None:
+    """No clock runs yet."""

@@ -32,9 +32,11 @@ from .forwarding.forwarder import Forwarder
 from .forwarding.router import Router
 from .forwarding.topics import LetterTopics
 from .intake import Intake
+from .leasing.inherited import Inheritance
 from .leasing.lanes import Lanes
 from .leasing.leases import Leases
 from .leasing.popping import Popping
+from .leasing.writing import LeaseWriter
 from .life import Life
 from .receiving.batches import BatchReceiver
 from .receiving.queue import ReceiveQueue
@@ -197,7 +199,14 @@ def assemble(
         arrivals = Arrivals(options, verdicts, forwarder, queue, redelivery, loop)
     router = Router(ownership, verdicts, redelivery, sources, loop, forwarder)
     receipts = acks.receipts if options.ack_receipt_enabled else None
-    leases = Leases(settlement, router, receipts, loop, options.max_leases)
+    writer = inheritance = None
+    if durability is not None:
+        durability.rearm = redelivery.waits
+        writer = LeaseWriter(durability, loop)
+        inheritance = Inheritance(
+            ownership, settlement, verdicts, receipts, options.negative_ack_precision_bit_cnt, loop
+        )
+    leases = Leases(settlement, router, receipts, loop, options.max_leases, writer)
     lanes, admission = None, arrivals
     if options.ordered_leases:
         # A message that had its attempts is buried when its turn comes, not when it arrives.
@@ -230,6 +239,7 @@ def assemble(
         announcer=announcer,
         intake=intake,
         leases=leases,
+        inheritance=inheritance,
         popping=Popping(queue, leases, turn, loop, lanes),
         durability=durability,
     )

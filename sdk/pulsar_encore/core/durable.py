@@ -53,6 +53,39 @@ class Durable(Protocol):
         """
         ...
 
+    def leased(self, key: MessageKey, due_ms: int, bits: int, attempt: int, size: int) -> None:
+        """A message that is handed over is its holder's until `due_ms`, whatever becomes of this
+        process; where it ends before, the message waits until then, and has failed.
+
+        Args:
+            key: Which; an earlier due time of it is void.
+            due_ms: Until when.
+            bits: See `DueIndex.add`.
+            attempt: For how many times it was handed over, this one included.
+            size: Messages in its entry.
+        """
+        ...
+
+    def leased_until(self, key: MessageKey, attempt: int) -> int | None:
+        """When a message comes that was leased with that attempt, of which nothing was heard since;
+        None where something was, or that time is over."""
+        ...
+
+    def waits_anywhere(
+        self, key: MessageKey, due_ms: int, bits: int, size: int, *, leased: bool
+    ) -> None:
+        """A message that was handed over in another process waits until `due_ms`, with whichever
+        consumer it does.
+
+        Args:
+            key: Which.
+            due_ms: Until when.
+            bits: See `DueIndex.add`.
+            size: Messages in its entry.
+            leased: Its lease goes on; else it has failed, and that attempt is over.
+        """
+        ...
+
     def returned(self, key: EntryKey, attempts: Mapping[int, int]) -> None:
         """Messages went back to the broker with others, and nobody failed at them.
 

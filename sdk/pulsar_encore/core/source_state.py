@@ -571,6 +571,25 @@ class SourceState:
         if len(self.timeouts):
             self.timeouts.discard(entry.due_key(index))
 
+    def lease(self, entry: Entry, index: int, due_ms: int, bits: int, attempt: int) -> None:
+        """A message that is held for the `attempt`th time is its holder's until `due_ms`, also over
+        the end of this process; called again, until then."""
+        if self.durable is not None:
+            self.durable.leased(entry.due_key(index), due_ms, bits, attempt, entry.size)
+            self.special = True  # to ack it is to forget that
+
+    def in_hands(self, key: MessageKey) -> bool:
+        """Whether the application has a message, or a copy of it is under way."""
+        entry = self._entries.get(key[:2])
+        return entry is not None and entry.state[max(key[2], 0)] in (HELD, LEAVING)
+
+    def moved(self, key: MessageKey, due_ms: int, bits: int) -> None:
+        """What waits here, if it does, waits until `due_ms`."""
+        if key in self.nacks:
+            self.nacks.move(key, due_ms, bits)
+        elif key in self._not_before:
+            self._not_before[key] = due_ms
+
     def nack_unseen(self, key: EntryKey, due_ms: int, bits: int) -> None:
         """Nack of a plain entry that has no record here: by id, or nacked before."""
         if not self.nacks.move((*key, -1), due_ms, bits):
@@ -739,6 +758,9 @@ class SourceState:
                 self.overlook(entry.key, entry.size)
             if self.durable and not self.shared:
                 self._return_held(self.durable, entry)
+            elif self.durable and HELD in entry.state:  # leased, perhaps
+                held = (each for each, what in enumerate(entry.state) if what == HELD)
+                self.durable.ends_waiting(map(entry.due_key, held))
             released = entry.release_all()
             if self.shared:
                 self.attempts.failed(entry, released)

@@ -20,18 +20,20 @@ class Handle(NamedTuple):
         message_id: Its serialized id.
         granter: Names the consumer that granted the lease.
         number: Of the lease, there: of two leases of one message each has its own.
+        attempt: Times the message was handed out then, that one included.
     """
 
     topic: str
     message_id: bytes
     granter: str
     number: int
+    attempt: int
 
 
-def write(message_id: MessageId, granter: str, number: int) -> str:
-    """A handle: letters, digits, `-`, `_` and three dots."""
+def write(message_id: MessageId, granter: str, number: int, attempt: int) -> str:
+    """A handle: letters, digits, `-`, `_` and four dots."""
     topic, place = _pack(message_id.topic.encode()), _pack(message_id.serialize())
-    return f"{topic}.{place}.{granter}.{number:x}"
+    return f"{topic}.{place}.{granter}.{number:x}.{attempt:x}"
 
 
 def read(text: str) -> Handle:
@@ -45,12 +47,27 @@ def read(text: str) -> Handle:
             f"a lease's handle is text, got {type(text).__name__}: pass lease.handle as it was"
         )
     try:
-        topic, message_id, granter, number = text.split(".")
-        return Handle(_unpack(topic).decode(), _unpack(message_id), granter, int(number, 16))
+        topic, message_id, granter, number, attempt = text.split(".")
+        place = _unpack(message_id)
+        return Handle(_unpack(topic).decode(), place, granter, int(number, 16), int(attempt, 16))
     except ValueError as error:
-        raise ConfigurationError(
-            f"not a lease's handle: {text[:80]!r}; pass lease.handle as it was"
-        ) from error
+        raise _no_handle(text) from error
+
+
+def message_id_of(handle: Handle) -> MessageId:
+    """The id of its message.
+
+    Raises:
+        ConfigurationError: It was changed.
+    """
+    try:
+        return MessageId.deserialize(handle.message_id, handle.topic)
+    except ConfigurationError as error:
+        raise _no_handle(handle.topic) from error
+
+
+def _no_handle(text: str) -> ConfigurationError:
+    return ConfigurationError(f"not a lease's handle: {text[:80]!r}; pass lease.handle as it was")
 
 
 def _pack(data: bytes) -> str:

@@ -12,13 +12,15 @@ from typing import Any, Final
 
 from ...awaiting import Confirming
 from ...errors import ConfigurationError, LeaseLostError
+from ...ids import MessageId
 from ...letters.evidence import check_error
 from ...message import Message
 from ...timer import due_in_ms, now_ms, wall_now_ms
 from ...turn import Turn
-from .leases import Grant, Leases, length_ms, lost
+from .grant import Granted, Granter, length_ms, lost
 
 _LIMIT: Final = timedelta(hours=3)  # RocketMQ's proxy stops renewing there too
+_LATE_MS: Final = 100  # after its end it is known to be over
 _SHARE: Final = 3  # renewed each third of its length: one renewal may come late
 
 
@@ -32,7 +34,7 @@ class Lease:
     __slots__ = ("_grant", "_leases", "_loop", "_turn")
 
     def __init__(
-        self, grant: Grant, leases: Leases, turn: Turn, loop: asyncio.AbstractEventLoop
+        self, grant: Granted, leases: Granter[Any], turn: Turn, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._grant = grant
         self._leases = leases
@@ -42,22 +44,36 @@ class Lease:
     def __repr__(self) -> str:
         over = self._grant.over
         state = f"until {self.expires_at}" if over is None else f"over: {over}"
-        return f"<Lease on {self.message.message_id()!r}, {state}>"
+        return f"<Lease on {self.message_id!r}, {state}>"
 
     @property
     def message(self) -> Message:
-        """What it is on."""
+        """What it is on.
+
+        Raises:
+            MessageNotHeldError: The lease was granted before a restart, and the message is not here
+                until it comes again; `message_id` is.
+        """
         return self._grant.message
 
     @property
+    def message_id(self) -> MessageId:
+        """Of what it is on."""
+        return self._grant.message_id
+
+    @property
     def handle(self) -> str:
-        """Text by which `Consumer.lease` of the same consumer finds it while it is out."""
+        """Text by which `Consumer.lease` finds it while it is out.
+
+        With a `state=` also after a restart: asking for it writes that the message is leased, which
+        then waits until the lease ends. One whose handle nobody asked for comes at once then.
+        """
         return self._leases.handle(self._grant)
 
     @property
     def attempt(self) -> int:
         """Times the message was handed out, this one included."""
-        return self._grant.held.failed + 1
+        return self._grant.attempt
 
     @property
     def expires_at(self) -> datetime:
@@ -133,7 +149,7 @@ class Kept:
     """Renews one lease while a block runs; see `Lease.kept`. Cancels as `asyncio.timeout` does."""
 
     def __init__(
-        self, grant: Grant, leases: Leases, limit_ms: int, loop: asyncio.AbstractEventLoop
+        self, grant: Granted, leases: Granter[Any], limit_ms: int, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._grant = grant
         self._leases = leases
@@ -160,13 +176,12 @@ class Kept:
     def _renew(self) -> None:
         """Until the limit, the lease ends no sooner than its length from now."""
         grant = self._grant
-        left = self._until_ms - now_ms(self._loop)
-        if left <= 0 or grant.over is not None:
+        if grant.over is not None:
             return
-        length = min(grant.length_ms, left)
+        length = min(grant.length_ms, self._until_ms - now_ms(self._loop))
         self._stop_timer()
         try:
-            if due_in_ms(self._loop, length) > grant.due_ms:
+            if length > 0 and due_in_ms(self._loop, length) > grant.due_ms:
                 self._leases.extend(grant, length)
             else:
                 self._leases.check(grant)
@@ -178,8 +193,12 @@ class Kept:
         """The lease ends at another time, perhaps sooner: it is renewed in time for that."""
         self._stop_timer()
         grant = self._grant
-        left = min(grant.length_ms, grant.due_ms - now_ms(self._loop))
-        self._timer = self._loop.call_later(left / 1000 / _SHARE, self._renew)
+        left = grant.due_ms - now_ms(self._loop)
+        if now_ms(self._loop) < self._until_ms:
+            wait = min(grant.length_ms, left) / 1000 / _SHARE
+        else:  # its end is looked for
+            wait = (left + _LATE_MS) / 1000
+        self._timer = self._loop.call_later(max(wait, 0), self._renew)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

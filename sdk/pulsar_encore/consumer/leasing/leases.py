@@ -14,93 +14,33 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
+from weakref import WeakValueDictionary
 
-from ...backoff import to_ms
 from ...core.due import bucket_edge
-from ...core.entry import HELD
 from ...core.source_state import SourceState
 from ...errors import ConfigurationError, LeaseLostError
 from ...loops import Place
-from ...message import Held, Message
+from ...message import Message
 from ...message import held as held_of
 from ...timer import Alarm, due_in_ms, now_ms
 from ..forwarding.router import Router
 from ..settling.receipts import Receipts
 from ..settling.settlement import Settlement
 from . import handle as handles
+from .grant import BITS, Grant, lost
+from .writing import LeaseWriter
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: A time beyond is a mistake of units; RocketMQ's longest is 12 hours.
-LONGEST: Final = timedelta(days=30)
-_LONGEST_MS: Final = int(LONGEST.total_seconds() * 1000)
-_BITS: Final = 6  # buckets of 64 ms: so late may a lease expire
 _STEP: Final = 250  # leases that expire in one turn of the loop: a ms or two
 _AGAIN_MS: Final = 1_000  # when one that could not be nacked is tried again
 _SPARE: Final = 64  # buckets that were emptied and are kept, whatever is out
 _BESIDE: Final = "its message was settled beside it, or given back to the broker"
-
-
-class Keeper(Protocol):
-    """Who is told when a lease is lost, and when its end moves."""
-
-    def lost(self) -> None: ...
-    def moved(self) -> None: ...
-
-
-class Grant:
-    """One lease.
-
-    Attributes:
-        message: What it is on.
-        held: The hand-over that it is of.
-        number: Tells it from all others of its consumer.
-        length_ms: What it was granted for.
-        due_ms: When it ends, on the loop's clock.
-        armed: The edge of the bucket it is in.
-        over: Why it is out no more; None while it is.
-        acked: Whether that was its own ack.
-        keeper: Told when it is lost and when its end moves, if there is one.
-        handle: Its text, once somebody asked.
-    """
-
-    __slots__ = (
-        "acked",
-        "armed",
-        "due_ms",
-        "handle",
-        "held",
-        "keeper",
-        "length_ms",
-        "message",
-        "number",
-        "over",
-    )
-
-    def __init__(
-        self, message: Message, held: Held, number: int, length_ms: int, due_ms: int
-    ) -> None:
-        self.message: Message = message
-        self.held: Held = held
-        self.number: int = number
-        self.length_ms: int = length_ms
-        self.due_ms: int = due_ms
-        self.armed: int = 0
-        self.over: str | None = None
-        self.acked: bool = False
-        self.keeper: Keeper | None = None
-        self.handle: str | None = None
-
-    @property
-    def holds(self) -> bool:
-        """Whether the message is still held by this hand-over."""
-        entry, index, _, hand_over = self.held
-        state: SourceState = entry.source
-        return entry.state[index] == HELD and state.holds(entry, index, hand_over)
 
 
 class Leases:
@@ -115,6 +55,7 @@ class Leases:
         receipts: What acks wait for; None when they do not.
         loop: The consumer's event loop.
         most: Leases that may be out at once.
+        writer: Keeps those that have a handle on disk; None where there is no state.
     """
 
     def __init__(
@@ -124,13 +65,16 @@ class Leases:
         receipts: Receipts | None,
         loop: asyncio.AbstractEventLoop,
         most: int,
+        writer: LeaseWriter | None = None,
     ) -> None:
         self._settlement = settlement
         self._router = router
         self._receipts = receipts
         self._loop = loop
         self._place = Place("lease")
+        self._writer = writer
         self._granter = secrets.token_hex(8)
+        _all[self._granter] = self
         self._granted = 0
         self._out: dict[int, Grant] = {}
         self._buckets: dict[int, dict[int, Grant] | None] = {}  # by edge; None for an emptied one
@@ -152,6 +96,11 @@ class Leases:
     def free(self) -> int:
         """How many more may go out."""
         return self.most - len(self._out)
+
+    @property
+    def going(self) -> bool:
+        """The consumer is open, and so is its event loop."""
+        return self._refusal is None and not self._place.over
 
     # Out
 
@@ -181,8 +130,18 @@ class Leases:
     def handle(self, grant: Grant) -> str:
         """The text that names a lease."""
         if grant.handle is None:
-            grant.handle = handles.write(grant.message.message_id(), self._granter, grant.number)
+            grant.handle = handles.write(
+                grant.message_id, self._granter, grant.number, grant.attempt
+            )
+            if self._writer is not None:
+                self._writer.named(grant)
         return grant.handle
+
+    def granted_elsewhere(self, named: handles.Handle) -> bool:
+        """Whether a handle is of a lease that no consumer of this process has: it was granted
+        before a restart, or by one that was closed, or somewhere else."""
+        granter = _all.get(named.granter)
+        return granter is None or not granter.going
 
     def find(self, text: str) -> Grant:
         """The lease that a handle names.
@@ -195,7 +154,8 @@ class Leases:
         if named.granter != self._granter:
             raise LeaseLostError(
                 f"the lease on a message of {named.topic} was granted by another consumer, or by "
-                "this one before a restart: use it there; the message comes again by itself"
+                "this one before a restart, without a state: use it there; the message comes again "
+                "by itself"
             )
         grant = self._out.get(named.number)
         if grant is None:
@@ -228,11 +188,13 @@ class Leases:
         """
         self.check(grant)
         grant.due_ms = due_in_ms(self._loop, length_ms)
-        if grant.due_ms <= grant.armed - (1 << _BITS):
+        if grant.due_ms <= grant.armed - (1 << BITS):
             self._disarm(grant)
             self._arm(grant)
         if grant.keeper is not None:
             grant.keeper.moved()
+        if self._writer is not None:
+            self._writer.extended(grant)
 
     # Over
 
@@ -277,6 +239,8 @@ class Leases:
         """Everything is given back; from now on a pop gets `why`."""
         self._refusal = self._refusal or why
         self._alarm.cancel()
+        if self._writer is not None:
+            self._writer.close()
         self._buckets.clear()
         self._edges.clear()
         self._emptied = 0
@@ -293,6 +257,8 @@ class Leases:
     def _end(self, grant: Grant, why: str) -> None:
         grant.over = why
         del self._out[grant.number]
+        if self._writer is not None:
+            self._writer.ended(grant)
         self._disarm(grant)
         if self._refusal is None:
             self.ended(grant)
@@ -321,7 +287,7 @@ class Leases:
     # Time
 
     def _arm(self, grant: Grant) -> None:
-        edge = grant.armed = bucket_edge(grant.due_ms, _BITS)
+        edge = grant.armed = bucket_edge(grant.due_ms, BITS)
         bucket = self._buckets.get(edge)
         if bucket is None:
             if edge not in self._buckets:
@@ -366,8 +332,10 @@ class Leases:
                 self._emptied -= 1
             else:
                 self._ending = iter(bucket.values())  # nobody changes it any more
-        for state, grants in expired.items():
-            self._expire(state, grants)
+        if expired:
+            with nullcontext() if self._writer is None else self._writer.one_write():
+                for state, grants in expired.items():
+                    self._expire(state, grants)
         return next_ms
 
     def _look(self, grant: Grant, now: int, expired: dict[SourceState, list[Grant]]) -> None:
@@ -398,29 +366,12 @@ class Leases:
             self._lose(grant, "it expired")
 
 
+#: Every one that is not garbage, by what its handles say.
+_all: Final[WeakValueDictionary[str, Leases]] = WeakValueDictionary()
+
+
 def _nobody(grant: Grant) -> None:
     """Nobody waits for the end of a lease."""
-
-
-def lost(grant: Grant) -> LeaseLostError:
-    """The error of a lease that is over."""
-    return LeaseLostError(
-        f"the lease on {grant.message.message_id()!r} is over: {grant.over}; stop work on it"
-    )
-
-
-def length_ms(length: float | timedelta, name: str) -> int:
-    """A time above 0 in ms.
-
-    Raises:
-        ConfigurationError: It is none, or longer than `LONGEST`.
-    """
-    found = to_ms(length, name)
-    if not 0 < found <= _LONGEST_MS:
-        raise ConfigurationError(
-            f"{name} must be above 0 and at most {LONGEST.days} days, got {length!r}"
-        )
-    return found
 
 
 def _expire(future: asyncio.Future[bool]) -> None:

@@ -12,8 +12,9 @@ from typing import Final
 
 from ...turn import Turn
 from ..receiving.queue import ReceiveQueue
+from .grant import Grant
 from .lanes import Lane, Lanes
-from .leases import Grant, Leases
+from .leases import Leases
 
 #: One pop of so many takes what failed before first, as RocketMQ's does: with a queue that fresh
 #: messages keep full it would come late, and with it always first poison would hold up the rest.

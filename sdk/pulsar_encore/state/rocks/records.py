@@ -217,6 +217,53 @@ class Records:
                 record = record._replace(size=at + 1)
             self._write(key[:2], entry_record.given_back(record, 1 << at, attempts))
 
+    def leased(
+        self,
+        key: MessageKey,
+        due_wall_ms: int,
+        attempt: int,
+        wall_now_ms: int,
+        *,
+        bits: int = 0,
+        size: int = 1,
+    ) -> None:
+        """A message that is handed over is its holder's until then: one write for both, also with
+        "lazy".
+
+        What ends before waits until then, and is `unfinished`.
+
+        Args:
+            key: Which message.
+            due_wall_ms: Until when, in ms since the epoch.
+            attempt: For how many times it was handed over, this one included.
+            wall_now_ms: The time, in ms since the epoch.
+            bits: See `DueIndex.add`.
+            size: Messages in its entry.
+
+        Raises:
+            ConfigurationError: The key, due time or bits are out of range; nothing has changed.
+        """
+        self._now_ms = wall_now_ms
+        entry = key[:2]
+        with self._journal:
+            self._live.move(key, min(due_wall_ms, _LAST_MS), bits)
+            mask = 1 << max(key[2], 0)
+            record = self._of(entry)
+            if record is None:
+                record = entry_record.fresh(size, wall_now_ms, self._epoch)
+            elif record.held & mask and entry not in self._buffer:
+                return  # it says so on disk
+            self._write(entry, entry_record.handed_over(record, mask, attempt, self._epoch))
+
+    def leased_until(self, key: MessageKey, attempt: int) -> int | None:
+        """When a lease ends that was granted with that attempt, in ms since the epoch; None when it
+        was settled, or failed, or the message was handed over again."""
+        due_ms = self._live.due_of(key) if len(self._live) else None
+        record = None if due_ms is None else self._of(key[:2])
+        if record is None or not record.held >> max(key[2], 0) & 1:
+            return None
+        return due_ms if record.attempts_of(key[2]) == attempt else None
+
     def returned(
         self, ledger: int, entry: int, attempts: Mapping[int, int], wall_now_ms: int
     ) -> None:

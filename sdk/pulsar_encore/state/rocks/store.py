@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
+from pulsar_encore.core.due import MessageKey
 from pulsar_encore.errors import (
     ClosedError,
     ConfigurationError,
@@ -305,6 +306,16 @@ class RocksStore:
         return self._core
 
 
+class Sharer(Protocol):
+    """A consumer that has a source, maybe beside others."""
+
+    def moved(self, key: MessageKey, due_ms: int, bits: int) -> None:
+        """A message waits until another time, in ms on the loop's clock."""
+
+    def in_hands(self, key: MessageKey) -> bool:
+        """Whether its application has a message."""
+
+
 class Source:
     """One topic, or partition, of one subscription. Made by `RocksStore.source`.
 
@@ -313,6 +324,7 @@ class Source:
         name: Topic, subscription, consumer.
         index: What waits until when, in ms since the epoch.
         records: How often what was handed over.
+        sharers: The consumers that have it.
     """
 
     def __init__(
@@ -320,6 +332,7 @@ class Source:
     ) -> None:
         self._core: _Core | None = core
         self._users = 1
+        self.sharers: set[Sharer] = set()
         self.number: int = number
         self.name: SourceName = name
         self.index: RocksIndex = index

@@ -1,0 +1,225 @@
+"""Leases that were granted before a restart, where the consumer has a state.
+
+Owns `Inherited`, one of these, and `Inheritance`, which finds and settles them. What is known of
+one is on disk: the message was handed over for that attempt, nothing was heard of it since, and its
+end is to come. Until then it waits, here or at another consumer of the directory, or with the
+broker; so it is settled by its id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+
+from ...backoff import to_ms
+from ...core.due import MessageKey, precision_bits
+from ...core.durable import Durable
+from ...core.source_state import SourceState
+from ...core.verdicts import Verdicts
+from ...errors import LeaseLostError, MessageNotHeldError
+from ...ids import MessageId
+from ...letters.evidence import evidence_of
+from ...loops import Place
+from ...message import Message
+from ...timer import due_in_ms, now_ms, wall_now_ms
+from ..settling.ownership import Ownership
+from ..settling.receipts import Receipts
+from ..settling.settlement import Settlement
+from . import handle as handles
+from .grant import BITS, Keeper, lost
+
+
+class Inherited:
+    """A lease of another life of the process; as `Grant`, but without its message."""
+
+    __slots__ = (
+        "acked",
+        "attempt",
+        "due_ms",
+        "durable",
+        "handle",
+        "keeper",
+        "key",
+        "length_ms",
+        "message_id",
+        "over",
+        "source",
+    )
+
+    def __init__(
+        self,
+        handle: str,
+        attempt: int,
+        message_id: MessageId,
+        source: SourceState,
+        durable: Durable,
+        key: MessageKey,
+    ) -> None:
+        self.handle: str = handle
+        self.attempt: int = attempt
+        self.message_id: MessageId = message_id
+        self.source: SourceState = source
+        self.durable: Durable = durable
+        self.key: MessageKey = key
+        self.due_ms: int = 0
+        self.length_ms: int = 0
+        self.over: str | None = None
+        self.acked: bool = False
+        self.keeper: Keeper | None = None
+
+    @property
+    def message(self) -> Message:
+        """
+        Raises:
+            MessageNotHeldError: Always.
+        """
+        raise MessageNotHeldError(
+            f"{self.message_id!r} was leased before a restart, and is not here until it comes "
+            "again: ack, nack or extend its lease, and keep what else is needed with the handle"
+        )
+
+
+class Inheritance:
+    """What the consumers of before left to this one.
+
+    Args:
+        ownership: Finds whose a message is.
+        settlement: Acks.
+        verdicts: The delays of nacks that name none.
+        receipts: What acks wait for; None when they do not.
+        precision: Of nacks, in bits; None for what fits the delay.
+        loop: The consumer's event loop.
+    """
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        settlement: Settlement,
+        verdicts: Verdicts,
+        receipts: Receipts | None,
+        precision: int | None,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._ownership = ownership
+        self._settlement = settlement
+        self._verdicts = verdicts
+        self._receipts = receipts
+        self._precision = precision
+        self._loop = loop
+        self._place = Place("lease")
+
+    def find(self, named: handles.Handle, text: str) -> Inherited:
+        """The lease that a handle names.
+
+        Raises:
+            ConfigurationError: It is no handle.
+            LeaseLostError: It is over, or of a consumer with another state.
+        """
+        message_id = handles.message_id_of(named)
+        try:
+            state, entry_key, _, message_id = self._ownership.named(message_id)
+        except MessageNotHeldError as error:
+            raise LeaseLostError(
+                f"the lease on a message of {named.topic} is of another consumer, as this one does "
+                "not read that topic: use it there"
+            ) from error
+        index = message_id.batch_index() if message_id.batch_size > 1 else -1
+        if state.durable is None or not state.shared:
+            raise _over(named)
+        key = (*entry_key, index)
+        found = Inherited(text, named.attempt, message_id, state, state.durable, key)
+        due_ms = self._until(found)
+        if due_ms is None:
+            raise _over(named)
+        found.due_ms = due_ms
+        found.length_ms = max(due_ms - now_ms(self._loop), 1)
+        return found
+
+    def _until(self, lease: Inherited) -> int | None:
+        if lease.source.durable is not lease.durable:  # the consumer was closed
+            return None
+        return lease.durable.leased_until(lease.key, lease.attempt)
+
+    def handle(self, lease: Inherited) -> str:
+        """The text that names a lease."""
+        return lease.handle
+
+    def check(self, lease: Inherited) -> None:
+        """
+        Raises:
+            LeaseLostError: The lease is over.
+            WrongLoopError: On another event loop than the consumer's.
+        """
+        self._place.check()
+        if lease.over is None and self._until(lease) is None:
+            lease.over = "it ended, or was settled elsewhere"
+            if lease.keeper is not None:
+                lease.keeper.lost()
+        if lease.over is not None:
+            raise lost(lease)
+
+    def extend(self, lease: Inherited, length_ms: int) -> None:
+        """A lease ends so long from now.
+
+        Raises:
+            LeaseLostError: It is over.
+        """
+        self.check(lease)
+        due_ms = due_in_ms(self._loop, length_ms)
+        lease.durable.waits_anywhere(lease.key, due_ms, BITS, _size(lease), leased=True)
+        lease.due_ms = due_ms
+        if lease.keeper is not None:
+            lease.keeper.moved()
+
+    def ack(self, lease: Inherited) -> Sequence[asyncio.Future[None]]:
+        """The message is done; returns what there is to wait for until that is confirmed.
+
+        Raises:
+            LeaseLostError: The lease is over, but by its own ack.
+            MessageNotHeldError: Of a batch that has not come yet, on a transport that cannot ack
+                a part of it before; the lease is out still.
+        """
+        if lease.acked:
+            self._place.check()
+            return ()
+        self.check(lease)
+        acked = self._settlement.ack(lease.message_id)
+        lease.acked = True
+        lease.over = "it was acked"
+        return () if self._receipts is None else self._receipts.of((acked,))
+
+    def nack(
+        self,
+        lease: Inherited,
+        delay: float | timedelta | None,
+        error: BaseException | str | None = None,
+    ) -> None:
+        """The message failed. Should that have been its last attempt, it is dead-lettered when it
+        comes.
+
+        Raises:
+            ConfigurationError: A bad delay; nothing was done.
+            LeaseLostError: The lease is over.
+        """
+        delay_ms = None if delay is None else to_ms(delay, "delay")
+        self.check(lease)
+        if delay_ms is None:
+            delay_ms = self._verdicts.delay_of(lease.attempt - 1)
+        bits, due_ms = precision_bits(delay_ms, self._precision), due_in_ms(self._loop, delay_ms)
+        lease.durable.waits_anywhere(lease.key, due_ms, bits, _size(lease), leased=False)
+        if error is not None:
+            said = evidence_of(error, "nack")
+            lease.source.attempts.remember(lease.key, wall_now_ms(self._loop), said)
+        lease.over = "it was nacked"
+
+
+def _size(lease: Inherited) -> int:
+    return max(lease.message_id.batch_size, 1)
+
+
+def _over(named: handles.Handle) -> LeaseLostError:
+    return LeaseLostError(
+        f"the lease on a message of {named.topic} was granted before a restart, by another "
+        "consumer or without a state, and is over, or not known here: the message comes again"
+    )

@@ -1,0 +1,82 @@
+"""Leases on disk: one whose handle somebody has outlives the process.
+
+Owns `LeaseWriter`. A lease is written when its handle is asked for, before it is told; nobody can
+settle one without after a restart, so its message comes again at once then. An end that is moved is
+written within a second, with others: a process that is killed before has its lease end when it was
+to end before that. Refuses to know what the disk refuses: what is in memory only is written again
+by `Durability`, and said in the statistics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractContextManager
+from itertools import islice
+from typing import Final
+
+from ..durability import Durability
+from .grant import BITS, Grant
+
+_LOOK_S: Final = 1.0
+_BURST: Final = 250  # leases written in one turn of the loop: 2 ms or so
+
+
+class LeaseWriter:
+    """The leases of one consumer, in its state.
+
+    Args:
+        durability: The state.
+        loop: The consumer's event loop.
+    """
+
+    def __init__(self, durability: Durability, loop: asyncio.AbstractEventLoop) -> None:
+        self._durability = durability
+        self._loop = loop
+        self._extended: dict[int, Grant] = {}  # written, with another end
+        self._timer: asyncio.Handle | None = None
+
+    def one_write(self) -> AbstractContextManager[object]:
+        """What ends inside is one write."""
+        return self._durability.one_write()
+
+    def named(self, grant: Grant) -> None:
+        """Somebody is about to have the handle of a lease."""
+        _write(grant)
+
+    def extended(self, grant: Grant) -> None:
+        """The end of one was moved."""
+        if grant.handle is not None:
+            self._extended[grant.number] = grant
+            if self._timer is None:
+                self._timer = self._loop.call_later(_LOOK_S, self._look)
+
+    def ended(self, grant: Grant) -> None:
+        """It is over: what is on disk of it is the matter of what ended it."""
+        if self._extended:
+            self._extended.pop(grant.number, None)
+
+    def close(self) -> None:
+        """The consumer ends; the leases that are out go on."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._extended:
+            with self.one_write():
+                for grant in self._extended.values():
+                    _write(grant)
+            self._extended.clear()
+
+    def _look(self) -> None:
+        self._timer = None
+        burst = list(islice(self._extended.values(), _BURST))
+        with self.one_write():
+            for grant in burst:
+                del self._extended[grant.number]
+                _write(grant)
+        if self._extended:
+            self._timer = self._loop.call_soon(self._look)
+
+
+def _write(grant: Grant) -> None:
+    if grant.over is None and grant.holds:
+        entry, index, failed, _ = grant.held
+        entry.source.lease(entry, index, grant.due_ms, BITS, failed + 1)

@@ -1,0 +1,59 @@
+"""A host on which processes come and go, for tests of what outlives them."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from consumer_kit import TOPIC, settle
+
+from pulsar_encore import Client, Consumer, ConsumerType, InitialPosition, RocksState
+from pulsar_encore.testing import MemoryTransport
+
+
+class Host:
+    """A machine with a disk, on which one process after the other runs a consumer."""
+
+    def __init__(self, transport: MemoryTransport, path: Path) -> None:
+        self.transport = transport
+        self.path = path
+        self._numbers = count()
+        self._running: list[Client] = []
+
+    async def start(self, topic: str = TOPIC, **options: Any) -> Consumer:
+        """A process starts and subscribes."""
+        state = options.pop("state", {})
+        options.setdefault("consumer_type", ConsumerType.Shared)
+        client = Client("pulsar://nowhere:6650", transport=self.transport)
+        self._running.append(client)
+        return await client.subscribe(
+            topic,
+            "s",
+            initial_position=InitialPosition.Earliest,
+            state=RocksState(self.path, **state),
+            **options,
+        )
+
+    async def kill(self) -> None:
+        """Everything of it ends at once; what was written so far is what is there."""
+        left = self.path.with_name(f"disk-{next(self._numbers)}")
+        while True:
+            try:
+                shutil.copytree(self.path, left)
+                break
+            except shutil.Error:  # RocksDB tidied up meanwhile
+                shutil.rmtree(left)
+        self.path = left
+        for client in self._running:
+            client.shutdown()
+        self._running.clear()
+        await settle()
+
+    async def stop(self) -> None:
+        """It ends in order."""
+        for client in self._running:
+            await client.close()
+        self._running.clear()
+        await settle()

@@ -1,0 +1,355 @@
+"""Leases with a state: what is leased when the process ends waits until its lease ends, and can be
+settled by its handle until then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from consumer_kit import TOPIC, now_s, put_numbers, receive_all
+from durable_kit import Host
+
+from pulsar_encore import (
+    ConfigurationError,
+    Consumer,
+    ConsumerType,
+    DeadLetterPolicy,
+    Lease,
+    LeaseLostError,
+    MessageNotHeldError,
+)
+from pulsar_encore.testing import MemoryTransport
+
+BATCHES = pytest.mark.parametrize("batch", [1, 5])
+WRITES = pytest.mark.parametrize("count", ["before", "lazy"])
+ENDS = pytest.mark.parametrize("end", ["kill", "stop"])
+LEASE = 600.0
+
+
+@pytest.fixture
+async def host(transport: MemoryTransport, tmp_path: Path) -> AsyncIterator[Host]:
+    host = Host(transport, tmp_path / "disk")
+    yield host
+    await host.kill()
+
+
+@asynccontextmanager
+async def ticking() -> AsyncIterator[None]:
+    """While a thread opens or closes a state the clock runs on to whatever is next: to a tick."""
+
+    async def tick() -> None:
+        while True:
+            await asyncio.sleep(0.01)
+
+    task = asyncio.ensure_future(tick())
+    yield
+    task.cancel()
+
+
+async def ended(host: Host, how: str) -> None:
+    await (host.kill() if how == "kill" else host.stop())
+
+
+async def leased(consumer: Consumer, most: int, lease: float = LEASE) -> list[Lease]:
+    """Leases whose handles somebody has."""
+    leases = await consumer.pop(most, lease=lease, wait=2 * LEASE)
+    assert len({each.handle for each in leases}) == len(leases)
+    return leases
+
+
+async def popped(consumer: Consumer, wait: float = 100_000) -> tuple[bytes, int, float]:
+    (lease,) = await consumer.pop(1, wait=wait)
+    await lease.ack()
+    return lease.message.data(), lease.attempt, now_s()
+
+
+async def start(host: Host, count: str = "before", **options: Any) -> Consumer:
+    return await host.start(state={"count_attempts": count, "stay_buffer": 10}, **options)
+
+
+@BATCHES
+@WRITES
+@ENDS
+async def test_what_was_leased_comes_when_its_lease_ends(
+    host: Host, batch: int, count: str, end: str
+) -> None:
+    put_numbers(host.transport, 5, batch=batch)
+    consumer = await start(host, count)
+    begun = now_s()
+    leases = await leased(consumer, 5)
+    await leases[3].ack()
+    await leases[4].nack(delay=50)
+
+    await asyncio.sleep(30)  # longer than hand-overs stay in memory
+    await leases[0].extend(LEASE)
+    await asyncio.sleep(3)
+    await ended(host, end)
+    consumer = await start(host, count)
+    came = [await popped(consumer) for _ in range(4)]
+    assert [(data, attempt) for data, attempt, _ in came] == [
+        (b"4", 2),
+        (b"1", 2),
+        (b"2", 2),
+        (b"0", 2),
+    ]
+    for (_, _, at), due in zip(came, [50, LEASE, LEASE, 30 + LEASE], strict=True):
+        assert begun + due <= at < begun + due + 2
+    assert await consumer.pop(1, wait=2 * LEASE) == []
+
+
+@ENDS
+async def test_without_a_handle_it_comes_at_once(host: Host, end: str) -> None:
+    """Nobody could settle it."""
+    put_numbers(host.transport, 1)
+    consumer = await start(host)
+    begun = now_s()
+    (lease,) = await consumer.pop(1, lease=LEASE)
+    await lease.extend(2 * LEASE)
+    await asyncio.sleep(5)
+    await ended(host, end)
+    consumer = await start(host)
+    _, attempt, at = await popped(consumer)
+    assert at < begun + 7
+    assert attempt == 2
+
+
+@BATCHES
+@ENDS
+async def test_a_handle_acks_after_a_restart(host: Host, batch: int, end: str) -> None:
+    put_numbers(host.transport, 5, batch=batch)
+    consumer = await start(host)
+    leases = await leased(consumer, 5)
+    for lease in leases[1:]:
+        await lease.ack()
+    await asyncio.sleep(2)  # acks are sent
+    await ended(host, end)
+    consumer = await start(host)
+    assert await receive_all(consumer) == []
+    lease = await consumer.lease(leases[0].handle)
+    assert lease.message_id == leases[0].message_id and lease.attempt == 1
+    assert lease.handle == leases[0].handle
+    with pytest.raises(MessageNotHeldError, match="not here until it comes again"):
+        _ = lease.message
+    await lease.ack()
+    await lease.ack()
+    with pytest.raises(LeaseLostError):
+        await lease.nack()
+    assert await consumer.pop(1, wait=3 * LEASE) == []
+    assert host.transport.backlog(TOPIC, "s") == 0
+    with pytest.raises(LeaseLostError):
+        await consumer.lease(leases[0].handle)
+
+
+@BATCHES
+@ENDS
+async def test_a_handle_nacks_after_a_restart(host: Host, batch: int, end: str) -> None:
+    put_numbers(host.transport, 5, batch=batch)
+    consumer = await start(host)
+    leases = await leased(consumer, 5)
+    for lease in leases[1:]:
+        await lease.ack()
+    await ended(host, end)
+    consumer = await start(host, negative_ack_redelivery_delay_ms=7_000)
+    await receive_all(consumer)
+    begun = now_s()
+    await (await consumer.lease(leases[0].handle)).nack()
+    data, attempt, at = await popped(consumer)
+    assert (data, attempt) == (b"0", 2)
+    assert begun + 7 <= at < begun + 9
+    with pytest.raises(LeaseLostError):
+        await consumer.lease(leases[0].handle)
+
+
+@BATCHES
+async def test_what_a_handle_says_survives_the_next_kill(host: Host, batch: int) -> None:
+    put_numbers(host.transport, 5, batch=batch)
+    consumer = await start(host)
+    leases = await leased(consumer, 5)
+    begun = now_s()
+    await host.kill()
+    consumer = await start(host)
+    await (await consumer.lease(leases[0].handle)).extend(2 * LEASE)
+    await (await consumer.lease(leases[1].handle)).nack(delay=10)
+    await (await consumer.lease(leases[2].handle)).extend(30)
+    await host.kill()
+    consumer = await start(host)
+    await (await consumer.lease(leases[2].handle)).extend(60)
+    came = [await popped(consumer) for _ in range(5)]
+    expected = [(b"1", 10), (b"2", 60), (b"3", LEASE), (b"4", LEASE), (b"0", 2 * LEASE)]
+    assert [(data, attempt) for data, attempt, _ in came] == [(data, 2) for data, _ in expected]
+    for (_, _, at), (_, due) in zip(came, expected, strict=True):
+        assert begun + due <= at < begun + due + 5
+
+
+async def test_another_consumer_of_the_process_settles_it(host: Host) -> None:
+    """It waits with one of them, nobody knows which."""
+    put_numbers(host.transport, 20)
+    consumer = await start(host)
+    await asyncio.sleep(1)  # all of it is here
+    leases = await leased(consumer, 20, 1_000_000)
+    await host.kill()
+    async with ticking():
+        first, second = await start(host), await start(host)
+    assert await receive_all(first) == [] == await receive_all(second)
+    for lease in leases[:10]:
+        await (await first.lease(lease.handle)).ack()
+    begun = now_s()
+    for lease in leases[10:]:
+        await (await second.lease(lease.handle)).nack(delay=5)
+    got = [await first.pop(20, wait=20), await second.pop(20, wait=20)]
+    came = sorted(each.message.data() for some in got for each in some)
+    assert came == sorted(b"%d" % each for each in range(10, 20))
+    assert now_s() < begun + 30
+    for some in got:
+        for each in some:
+            await each.ack()
+    assert await first.pop(1, wait=2 * LEASE) == []
+    assert await second.pop(1, wait=2 * LEASE) == []
+    assert host.transport.backlog(TOPIC, "s") == 0
+
+
+async def test_a_handle_of_a_live_consumer_is_used_there(host: Host) -> None:
+    put_numbers(host.transport, 2)
+    first = await start(host)
+    leases = await leased(first, 2, 1_000_000)
+    async with ticking():
+        second = await start(host)
+    for lease in leases:
+        with pytest.raises(LeaseLostError, match="another consumer"):
+            await second.lease(lease.handle)
+    async with ticking():
+        await first.close()
+    assert await receive_all(second) == []
+    await (await second.lease(leases[0].handle)).ack()
+
+
+async def test_a_handle_is_over_when_its_lease_has_ended(host: Host) -> None:
+    put_numbers(host.transport, 1)
+    consumer = await start(host)
+    (old,) = await leased(consumer, 1)
+    await host.kill()
+    consumer = await start(host)
+    (new,) = await leased(consumer, 1)
+    with pytest.raises(LeaseLostError):
+        await consumer.lease(old.handle)
+    await host.kill()
+    consumer = await start(host)
+    with pytest.raises(LeaseLostError):
+        await consumer.lease(old.handle)
+    await (await consumer.lease(new.handle)).ack()
+
+
+async def test_a_lease_that_is_used_late_is_lost(host: Host) -> None:
+
+    put_numbers(host.transport, 1)
+    consumer = await start(host)
+    (old,) = await leased(consumer, 1)
+    await host.kill()
+    consumer = await start(host)
+    lease = await consumer.lease(old.handle)
+    await asyncio.sleep(2 * LEASE)
+    for call in (lease.ack, lease.nack, lambda: lease.extend(5)):
+        with pytest.raises(LeaseLostError):
+            await call()
+    assert (await popped(consumer))[:2] == (b"0", 2)
+
+
+async def test_it_is_kept_while_a_block_runs(host: Host) -> None:
+
+    put_numbers(host.transport, 1)
+    consumer = await start(host)
+    (old,) = await leased(consumer, 1, 60)
+    await host.kill()
+    consumer = await start(host)
+    lease: Lease = await consumer.lease(old.handle)
+    async with lease.kept(limit=LEASE):
+        assert await consumer.pop(1, wait=500) == []
+        await lease.ack()
+    lease = await start_again(host, consumer)
+    with pytest.raises(LeaseLostError):
+        async with lease.kept(limit=LEASE):
+            await asyncio.sleep(2 * LEASE)
+
+
+async def start_again(host: Host, consumer: Consumer) -> Lease:
+    put_numbers(host.transport, 1)
+    (old,) = await leased(consumer, 1, 60)
+    await host.kill()
+    consumer = await start(host)
+    return await consumer.lease(old.handle)
+
+
+async def test_in_order_the_key_waits_for_it(host: Host) -> None:
+    for number in range(3):
+        host.transport.put(TOPIC, b"%d" % number, key="k")
+    options: dict[str, Any] = {"consumer_type": ConsumerType.KeyShared, "ordered_leases": True}
+    consumer = await start(host, **options)
+    (old,) = await leased(consumer, 3)
+    await host.kill()
+    consumer = await start(host, **options)
+    assert await consumer.pop(3, wait=LEASE / 2) == []
+    begun = now_s()
+    await (await consumer.lease(old.handle)).nack(delay=20)
+    assert (await popped(consumer))[:2] == (b"0", 2)
+    assert begun + 20 <= now_s() < begun + 23
+    assert [(await popped(consumer))[:2] for _ in range(2)] == [(b"1", 1), (b"2", 1)]
+
+
+@BATCHES
+async def test_poison_that_is_leased_and_kills_is_buried(host: Host, batch: int) -> None:
+    put_numbers(host.transport, 5, batch=batch)
+    policy = DeadLetterPolicy(2)
+    attempts = []
+    for _ in range(3):
+        consumer = await start(host, dead_letter_policy=policy)
+        while True:
+            (lease,) = await leased(consumer, 1, 60)
+            if lease.message.data() == b"2":
+                break
+            await lease.ack()
+        attempts.append(lease.attempt)
+        await host.kill()
+    consumer = await start(host, dead_letter_policy=policy)
+    assert await consumer.pop(5, wait=LEASE) == []
+    assert attempts == [1, 2, 3]
+    assert host.transport.backlog(TOPIC, "s") == 0
+
+
+async def test_what_is_given_back_waits_for_nothing(host: Host) -> None:
+    put_numbers(host.transport, 3)
+    consumer = await start(host)
+    await leased(consumer, 3)
+    begun = now_s()
+    consumer.redeliver_unacknowledged_messages()
+    again = await consumer.pop(3)
+    assert len(again) == 3 and now_s() < begun + 2
+    await host.kill()
+    consumer = await start(host)
+    assert len(await consumer.pop(3, wait=2 * LEASE)) == 3
+
+
+async def test_odd_handles(host: Host) -> None:
+    put_numbers(host.transport, 2)
+    consumer = await start(host)
+    old, _ = await leased(consumer, 2)
+    await host.kill()
+    consumer = await start(host)
+    topic, place, granter, number, attempt = old.handle.split(".")
+    for handle in (
+        f"{topic}.{place}.{granter}.{number}",
+        f"{topic}..{granter}.{number}.{attempt}",
+        f"{topic}.AAAA.{granter}.{number}.{attempt}",
+        f"{topic}.{place}.{granter}.{number}.-",
+    ):
+        with pytest.raises(ConfigurationError, match="handle"):
+            await consumer.lease(handle)
+    with pytest.raises(LeaseLostError):
+        await consumer.lease(f"{topic}.{place}.{granter}.{number}.9")
+    other = topic[:-4] + "AAAA"
+    with pytest.raises((LeaseLostError, ConfigurationError)):
+        await consumer.lease(f"{other}.{place}.{granter}.{number}.{attempt}")
+    await (await consumer.lease(old.handle)).ack()
