@@ -161,7 +161,7 @@ async def publish(url: str, topic: str, kind: str, messages: int, batch: int) ->
             batching_enabled=batch > 1,
             batching_max_messages=max(batch, 2),
             batching_max_publish_delay_ms=1000,
-            max_pending_messages=messages,
+            block_if_queue_full=True,
         )
         await asyncio.gather(*(producer.send(b"%d" % each) for each in range(messages)))
         await consumer.close()

@@ -1,7 +1,8 @@
 """Leases: what extending one takes, and how long until all come again that end at once.
 
 Real consumers and the development broker back to back, without a network, in virtual time: what is
-measured is CPU time, of the client and of that broker together.
+measured is CPU time, of the client and of that broker together; with a state in RocksDB that of
+its threads too, and somebody has the handle of each lease that is extended.
 
     python -m integration.benchmarks.leases [--leases 1000000] [--extends 1000000]
 """
@@ -13,6 +14,7 @@ import asyncio
 import gc
 import random
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Final
@@ -25,7 +27,9 @@ BATCH: Final = 1000
 HELD: Final = 10_000
 
 
-async def filled(transport: MemoryTransport, messages: int, most: int) -> encore.Consumer:
+async def filled(
+    transport: MemoryTransport, messages: int, most: int, state: encore.RocksState | None = None
+) -> encore.Consumer:
     """A consumer that has room for so many leases, and their messages."""
     for _ in range(0, messages, BATCH):
         transport.put(TOPIC, *(b"x" * 100 for _ in range(BATCH)))
@@ -39,6 +43,7 @@ async def filled(transport: MemoryTransport, messages: int, most: int) -> encore
         negative_ack_redelivery_delay_ms=0,
         max_unacked_messages=4 * messages,
         max_leases=most,
+        state=state,
     )
 
 
@@ -52,17 +57,26 @@ async def pop_all(
     return leases, time.process_time() - begun
 
 
-async def extends(count: int) -> float:
-    """Extends a second, of leases at random."""
-    consumer = await filled(MemoryTransport(_settings()), HELD, HELD)
-    leases, _ = await pop_all(consumer, HELD, 100_000)
-    chosen = random.Random(1).choices(leases, k=count)
+async def extends(count: int, state: encore.RocksState | None = None) -> tuple[float, float]:
+    """Extends a second, of leases at random, and handles a second before that."""
+    consumer = await filled(MemoryTransport(_settings()), HELD, HELD, state)
+    leases, _ = await pop_all(consumer, HELD, 1_000_000)
     begun = time.process_time()
+    assert len({each.handle for each in leases}) == HELD
+    handles = HELD / (time.process_time() - begun)
+    chosen = random.Random(1).choices(leases, k=count)
+    begun, turn = time.process_time(), time.monotonic()
     for each in chosen:
-        await each.extend(100_000)
+        await each.extend(1_000_000)
+        if (
+            time.monotonic() >= turn
+        ):  # virtual time goes as the other does, and what waits is written
+            turn += 0.1
+            await asyncio.sleep(0.1)
+    await asyncio.sleep(2)
     took = time.process_time() - begun
     await consumer.close()
-    return count / took
+    return count / took, handles
 
 
 async def expiring(count: int) -> tuple[float, float, float, float]:
@@ -122,8 +136,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--leases", type=int, default=1_000_000)
     parser.add_argument("--extends", type=int, default=1_000_000)
     given = parser.parse_args(arguments)
-    rate = run(extends(given.extends))
+    rate, _ = run(extends(given.extends))
     print(f"extend: {rate:,.0f} a second of CPU, of {HELD:,} leases at random")
+    with tempfile.TemporaryDirectory() as path:
+        rate, handles = run(extends(given.extends, encore.RocksState(path)))
+    print(f"with a state: {rate:,.0f}, and {handles:,.0f} handles a second")
     popped, given_back, took, longest = run(expiring(given.leases), patience_s=60)
     print(
         f"{given.leases:,} leases that end at once: popped in {popped:.1f} s of CPU, nacked and "
