@@ -18,7 +18,7 @@ from contextlib import nullcontext
 from datetime import timedelta
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
 from ...core.due import bucket_edge
@@ -36,6 +36,8 @@ from .grant import BITS, Grant, lost
 from .writing import LeaseWriter
 
 logger: logging.Logger = logging.getLogger(__name__)
+
+_Bucket: TypeAlias = dict[int, Grant | None]
 
 _STEP: Final = 250  # leases that expire in one turn of the loop: a ms or two
 _AGAIN_MS: Final = 1_000  # when one that could not be nacked is tried again
@@ -77,7 +79,7 @@ class Leases:
         _all[self._granter] = self
         self._granted = 0
         self._out: dict[int, Grant] = {}
-        self._buckets: dict[int, dict[int, Grant] | None] = {}  # by edge; None for an emptied one
+        self._buckets: dict[int, _Bucket | None] = {}  # by edge; None for an emptied one
         self._edges: list[int] = []  # the same edges, a heap
         self._emptied = 0  # of them
         self._ending: Iterator[Grant] = iter(())  # of the bucket that is due, those not looked at
@@ -331,7 +333,7 @@ class Leases:
             if bucket is None:
                 self._emptied -= 1
             else:
-                self._ending = iter(bucket.values())  # nobody changes it any more
+                self._ending = _drained(bucket)  # nobody changes it any more
         if expired:
             with nullcontext() if self._writer is None else self._writer.one_write():
                 for state, grants in expired.items():
@@ -368,6 +370,14 @@ class Leases:
 
 #: Every one that is not garbage, by what its handles say.
 _all: Final[WeakValueDictionary[str, Leases]] = WeakValueDictionary()
+
+
+def _drained(bucket: _Bucket) -> Iterator[Grant]:
+    """Each grant of a bucket, which lets go of it: freeing a million at once takes 0.1 s."""
+    for number in bucket:
+        grant, bucket[number] = bucket[number], None
+        if grant is not None:
+            yield grant
 
 
 def _nobody(grant: Grant) -> None:
