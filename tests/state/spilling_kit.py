@@ -76,6 +76,51 @@ class FaultyBlobs(MemoryBlobs):
                 super().delete_journal(journal)
 
 
+class UnsyncedBlobs(MemoryBlobs):
+    """Knows what of it would survive a loss of power: no more than was synced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: dict[int, int] = {}
+        self.safe = MemoryBlobs()
+
+    def without_power(self) -> MemoryBlobs:
+        """What is on disk after a loss of power."""
+        other = MemoryBlobs()
+        other._blobs = dict(self.safe._blobs)
+        for number, data in self._journals.items():
+            other._journals[number] = data[: self.synced.get(number, 0)]
+        other._manifest = self.safe._manifest
+        return other
+
+    def create(self, generation: int) -> BlobWriter:  # type: ignore[override]
+        return _SyncedWriter(self, generation, super().create(generation))
+
+    def write_manifest(self, data: bytes, *, sync: bool) -> None:
+        super().write_manifest(data, sync=sync)
+        if sync:
+            self.safe.write_manifest(data, sync=sync)
+
+    def append(self, journal: int, data: bytes, *, sync: bool) -> None:
+        super().append(journal, data, sync=sync)
+        if sync and journal in self._journals:
+            self.synced[journal] = len(self._journals[journal])
+
+
+class _SyncedWriter:
+    def __init__(self, store: UnsyncedBlobs, generation: int, inner: BlobWriter) -> None:
+        self._store = store
+        self._generation = generation
+        self._inner = inner
+        self.append = inner.append
+        self.abort = inner.abort
+
+    def commit(self, meta: bytes, *, sync: bool) -> None:
+        self._inner.commit(meta, sync=sync)
+        if sync:
+            self._store.safe._blobs[self._generation] = self._store._blobs[self._generation]
+
+
 class _Writer:
     def __init__(self, store: FaultyBlobs, inner: BlobWriter) -> None:
         self._store = store

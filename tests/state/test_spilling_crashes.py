@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Collection
 
 import pytest
-from spilling_kit import Crash, FaultyBlobs, drained
+from spilling_kit import Crash, FaultyBlobs, UnsyncedBlobs, drained
 
 from pulsar_encore.core.due_index import DueBatch, MessageKey
 from pulsar_encore.state import MemoryBlobs, SpillingIndex
@@ -172,3 +172,31 @@ def test_no_id_is_lost_or_comes_twice_between_two_calls(seed: int) -> None:
             except AssertionError as error:
                 error.add_note(f"seed {seed}, after step {step}")
                 raise
+
+
+@pytest.mark.parametrize("seed", range(20, 26))
+def test_what_was_flushed_survives_a_loss_of_power(seed: int) -> None:
+    """Also what is in a journal that a head, sealed and not committed yet, has left."""
+    blobs = UnsyncedBlobs()
+    world = World(blobs, seed)
+    for step in range(400):
+        world.step()
+        if (step + seed) % 5 == 0:
+            world.index.flush()
+            try:
+                world.check_after_crash(blobs.without_power())
+            except AssertionError as error:
+                error.add_note(f"seed {seed}, after step {step}")
+                raise
+
+
+@pytest.mark.parametrize("seed", range(30, 33))
+def test_after_the_interval_it_survives_a_loss_of_power_without_a_flush(seed: int) -> None:
+    blobs = UnsyncedBlobs()
+    index = SpillingIndex(blobs, **{**SMALL, "fsync_interval_s": 0.0})  # type: ignore[arg-type]
+    rng = random.Random(seed)
+    for entry in range(300):
+        index.add((1, entry, -1), rng.randrange(1, 300), 0)
+        last = entry - 8  # of the calls: a sync takes a step or two of one
+        there = drained(SpillingIndex(blobs.without_power()))
+        assert {key[1] for key in there} >= set(range(last)), f"seed {seed}, entry {entry}"

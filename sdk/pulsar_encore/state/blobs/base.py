@@ -118,7 +118,8 @@ class BlobStore(Protocol):
 
         Args:
             journal: Its number.
-            data: May be empty, to `sync` what was appended before.
+            data: May be empty, to `sync` what was appended before; then a journal that is not
+                there, or not any more, is nothing.
             sync: Return when all of the journal would survive a loss of power.
 
         Raises:

@@ -339,10 +339,11 @@ class DirectoryBlobs:
             raise self._failed("write", error) from error
 
     def _sync_journal(self, journal: int) -> None:
-        with self._opening:
-            if self._journal is None or self._journal[0] != journal:
-                return
-            file = os.dup(self._journal[1])
+        self._mine()
+        try:
+            file = os.open(self._path / f"journal-{journal}", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # what it had is in a snapshot by now
+            return
         try:
             os.fsync(file)
         finally:

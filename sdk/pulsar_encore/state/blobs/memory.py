@@ -78,7 +78,8 @@ class MemoryBlobs:
 
     def append(self, journal: int, data: bytes, *, sync: bool) -> None:
         """Add bytes to the end of a journal."""
-        self._journals.setdefault(journal, bytearray()).extend(data)
+        if data:
+            self._journals.setdefault(journal, bytearray()).extend(data)
 
     def read_journal(self, journal: int) -> bytes:
         """All bytes of a journal.

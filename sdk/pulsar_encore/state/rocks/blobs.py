@@ -176,7 +176,7 @@ class RocksBlobs:
         number = self._pieces.get(journal)
         if number is None:
             number = self._last_piece(journal) + 1
-        if data or not number:
+        if data:
             self._put(_PIECE.pack(b"j", journal, number), data)
             number += 1
         self._pieces[journal] = number

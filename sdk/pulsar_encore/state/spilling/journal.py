@@ -58,6 +58,7 @@ class Journal:
         self._retry_at = 0.0
         self._synced_at = clock()
         self._unsynced = False
+        self._behind: set[int] = set()  # journals that are being synced, or are to be
         self.size: int = 0  # bytes since `rotate`
         self.lost: bool = False  # the backlog grew too long: only a snapshot of the head helps
 
@@ -107,7 +108,9 @@ class Journal:
         )
 
     def rotate(self) -> int:
-        """Go on in another journal; returns its number."""
+        """Go on in another journal; returns its number. Those before count until `forget`."""
+        if self._unsynced:
+            self._behind.add(self.number)
         self.number += 1
         self.size = 0
         self._fresh = True
@@ -122,21 +125,33 @@ class Journal:
             and self._clock() - self._synced_at >= self._interval_s
         )
 
-    def syncing(self) -> Generator[None, None, None]:
-        """Make what was written survive a loss of power; for any thread.
+    def forget(self, first: int) -> None:
+        """Journals before this one count no more."""
+        self._behind.difference_update([number for number in sorted(self._behind) if number < first])
+
+    def syncing(self, first: int = 0) -> Generator[None, None, None]:
+        """Make what was written by now, to journals from `first` on, survive a loss of power; the
+        steps are for any thread.
 
         Raises:
-            StoreError: It failed.
+            StoreError: It failed; of the steps.
         """
         self._synced_at = self._clock()
         self._unsynced = False
+        if not self._fresh:
+            self._behind.add(self.number)
+        wanted = self._fsync != "none"
+        return self._sync([number for number in sorted(self._behind) if wanted and number >= first])
+
+    def _sync(self, numbers: list[int]) -> Generator[None, None, None]:
         yield
-        if self._fsync != "none" and not self._fresh:
-            try:
-                self._store.append(self.number, b"", sync=True)
-            except StoreError:
-                self._unsynced = True
-                raise
+        try:
+            for number in numbers:
+                self._store.append(number, b"", sync=True)
+        except StoreError:
+            self._unsynced = True
+            raise
+        self._behind.difference_update(numbers)
 
     def flush(self) -> None:
         """Write what waits.

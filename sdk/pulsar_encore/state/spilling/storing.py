@@ -413,12 +413,14 @@ class Storing:
                 for key, edge in self._heads.remembered():
                     self._journal.write(put(key, min(edge, MAX_DUE_MS), 0))
                 self._journal.flush()
-                yield Away(self._journal.syncing())
+                yield Away(self._journal.syncing(first))
             self._committed_at = self._membership.departed
             now = self._manifest(add, drop or [], first, sealed=sealed)
             yield Away(self._manifest_written(now))
             over = range(self._first_journal, first)
             self._first_journal = first
+            if self._journal is not None:
+                self._journal.forget(first)
             if sealed:
                 self._sealed()
         except BaseException:
