@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from pulsar_encore import (
     LeaseLostError,
     MessageNotHeldError,
 )
+from pulsar_encore.state.rocks import Records
 from pulsar_encore.testing import MemoryTransport
 
 BATCHES = pytest.mark.parametrize("batch", [1, 5])
@@ -353,3 +355,128 @@ async def test_odd_handles(host: Host) -> None:
     with pytest.raises((LeaseLostError, ConfigurationError)):
         await consumer.lease(f"{other}.{place}.{granter}.{number}.{attempt}")
     await (await consumer.lease(old.handle)).ack()
+
+
+@WRITES
+async def test_a_handle_outlives_what_is_done_with_the_rest_of_its_batch(
+    host: Host, count: str
+) -> None:
+    put_numbers(host.transport, 5, batch=5)
+    consumer = await start(host, count)
+    handle = (await consumer.pop(5, lease=LEASE, wait=10))[0].handle
+    await host.kill()
+    consumer = await start(host, count)
+    rest = await consumer.pop(5, lease=60, wait=10)
+    assert sorted(each.message.data() for each in rest) == [b"1", b"2", b"3", b"4"]
+    assert {each.handle for each in rest}
+    await asyncio.sleep(30)  # longer than hand-overs stay in memory
+    await (await consumer.lease(handle)).extend(LEASE)
+    await rest[0].ack()
+    await asyncio.sleep(2)  # the ack is sent
+    await host.kill()
+    consumer = await start(host, count)
+    await (await consumer.lease(handle)).ack()
+    again = await consumer.pop(5, wait=2 * LEASE)
+    assert sorted((each.message.data(), each.attempt) for each in again) == [
+        (each.message.data(), each.attempt + 1) for each in rest[1:]
+    ]
+
+
+@BATCHES
+@WRITES
+async def test_each_life_counts_and_has_handles_of_its_own(
+    host: Host, batch: int, count: str
+) -> None:
+    put_numbers(host.transport, batch, batch=batch)
+    handles: list[str] = []
+    for attempt in range(1, 6):
+        consumer = await start(host, count)
+        leases = await consumer.pop(5, lease=60, wait=100)
+        assert [each.attempt for each in leases] == [attempt] * batch
+        old, handles = handles, [each.handle for each in leases]
+        await host.kill()
+        consumer = await start(host, count)
+        for each in old:
+            with pytest.raises(LeaseLostError):
+                await consumer.lease(each)
+        for each in handles:
+            assert (await consumer.lease(each)).attempt == attempt
+        await host.kill()
+    consumer = await start(host, count)
+    for each in handles:
+        await (await consumer.lease(each)).ack()
+    assert await consumer.pop(5, wait=2 * LEASE) == []
+
+
+@WRITES
+async def test_what_is_given_back_and_leased_again_has_a_new_handle(host: Host, count: str) -> None:
+    put_numbers(host.transport, 1)
+    consumer = await start(host, count)
+    (old,) = await leased(consumer, 1)
+    consumer.redeliver_unacknowledged_messages()
+    (new,) = await leased(consumer, 1)
+    assert new.attempt == 2
+    await host.kill()
+    consumer = await start(host, count)
+    with pytest.raises(LeaseLostError):
+        await consumer.lease(old.handle)
+    await (await consumer.lease(new.handle)).ack()
+
+
+async def test_a_copy_that_waits_at_another_consumer_waits_for_the_extended_end(host: Host) -> None:
+    put_numbers(host.transport, 1)
+    first = await start(host)
+    (lease,) = await leased(first, 1, 60)
+    async with ticking():
+        second = await start(host)
+    for _ in range(8):  # until the broker gives it to the other one
+        host.transport.disconnect()
+        await asyncio.sleep(0.1)
+        host.transport.reconnect()
+        await asyncio.sleep(0.1)
+        if second.statistics().nacked:
+            break
+    assert second.statistics().nacked == 1
+    await lease.extend(LEASE)
+    assert await second.pop(1, wait=100) == []
+    await host.kill()
+    consumer = await start(host)
+    await (await consumer.lease(lease.handle)).ack()
+    assert await consumer.pop(1, wait=2 * LEASE) == []
+
+
+async def test_closing_with_many_extended_leases_writes_few_in_a_turn(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_numbers(host.transport, 2_000)
+    consumer = await start(host, receiver_queue_size=2_000)
+    leases: list[Lease] = []
+    while len(leases) < 2_000:
+        leases += await leased(consumer, 2_000)
+    await asyncio.sleep(5)
+    for lease in leases:
+        await lease.extend(2 * LEASE)
+    written, most = 0, 0
+    write = Records.leased
+
+    def counted(*args: Any, **options: Any) -> None:
+        nonlocal written, most
+        written += 1
+        most = max(most, written)
+        write(*args, **options)
+
+    async def turns() -> None:
+        nonlocal written
+        while True:
+            written = 0
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(Records, "leased", counted)
+    counting = asyncio.ensure_future(turns())
+    await consumer.close()
+    counting.cancel()
+    assert 0 < most <= 200
+    consumer = await start(host)
+    for lease in leases[::100]:
+        again = await consumer.lease(lease.handle)
+        assert abs(again.expires_at - lease.expires_at) < timedelta(seconds=1)

@@ -510,6 +510,7 @@ class Consumer:
         await self._link.unsubscribe()
         self._cut_off = True
         try:
+            self._leases.forget()
             if self._parts.durability is not None:
                 self._parts.durability.forget()
         finally:  # there is nothing left to go on with
@@ -590,6 +591,7 @@ class Consumer:
                 self._parts.arrivals.close()
             if self._parts.forwarder is not None:
                 await self._parts.forwarder.close()
+            await self._leases.flush()
         finally:  # whatever failed there, the subscription is given back
             try:
                 self._end_receiving(_closed())
@@ -639,6 +641,7 @@ class Consumer:
         shut_down = ClosedError("the client was shut down")
         self._end_receiving(shut_down)
         self._acks.close(shut_down)
+        self._leases.finish()
         if self._parts.durability is not None:
             self._parts.durability.abandon()
         self._forget()

@@ -24,7 +24,7 @@ from ..core.source_state import SourceState
 from ..errors import EncoreError, StoreError
 from ..options import ConsumerOptions
 from ..options.durable_state import RocksState
-from ..state.rocks import HandedOver, RocksStore, Source
+from ..state.rocks import HandedOver, RocksStore, Sharer, Source
 from ..timer import now_ms, wall_now_ms
 from ..topic_names import base_name, full_name
 
@@ -237,6 +237,8 @@ class Durability:
         def ours(topic: str) -> bool:
             return topic in self._sources or topic in read or base_name(topic) in read
 
+        for state in self._states:
+            state.durable = None  # or what is under way would be written again
         self._store.forget(options.subscription_name, ours)
 
     async def close(self) -> None:
@@ -292,6 +294,7 @@ class DurableSource:
     ) -> None:
         self._changed = changed
         self._home = home
+        self._state: SourceState | None = None  # whose it is
         source.sharers.add(self)
         self._source = source
         self._records = source.records
@@ -348,6 +351,8 @@ class DurableSource:
         self._changed()
 
     def leased(self, key: MessageKey, due_ms: int, bits: int, attempt: int, size: int) -> None:
+        for each in self._sharers():
+            each.moved(key, due_ms, bits)  # or it would come to an end at the time of before
         wall = wall_now_ms(self._loop)
         self._records.leased(key, self._on_the_wall(due_ms), attempt, wall, bits=bits, size=size)
         self._changed()
@@ -362,7 +367,8 @@ class DurableSource:
     def waits_anywhere(
         self, key: MessageKey, due_ms: int, bits: int, size: int, *, leased: bool
     ) -> None:
-        for each in list(self._source.sharers):
+        self.moved(key, due_ms, bits)
+        for each in self._sharers():
             each.moved(key, due_ms, bits)
         wall, until = wall_now_ms(self._loop), self._on_the_wall(due_ms)
         if leased:
@@ -371,17 +377,27 @@ class DurableSource:
             self._records.waits(key, until, 0, wall, bits=bits, size=size)
         self._changed()
 
+    def _sharers(self) -> list[Sharer]:
+        """The other consumers of the process that have the source."""
+        sharers = self._source.sharers
+        return [each for each in sharers if each is not self] if len(sharers) > 1 else []
+
     def moved(self, key: MessageKey, due_ms: int, bits: int) -> None:
         """What waits here, if it does, waits until `due_ms`."""
-        state = self._home.state_of(self)
+        state = self._whose()
         if state is not None:
             state.moved(key, due_ms, bits)
             self._home.rearm(state)
 
     def in_hands(self, key: MessageKey) -> bool:
         """Whether the application has a message, from this consumer."""
-        state = self._home.state_of(self)
+        state = self._whose()
         return state is not None and state.in_hands(key)
+
+    def _whose(self) -> SourceState | None:
+        if self._state is None:
+            self._state = self._home.state_of(self)
+        return self._state
 
     def _on_the_wall(self, due_ms: int) -> int:
         # Up, as each of the two clocks was read downwards.

@@ -581,7 +581,8 @@ class SourceState:
     def in_hands(self, key: MessageKey) -> bool:
         """Whether the application has a message, or a copy of it is under way."""
         entry = self._entries.get(key[:2])
-        return entry is not None and entry.state[max(key[2], 0)] in (HELD, LEAVING)
+        at = max(key[2], 0)
+        return entry is not None and at < entry.size and entry.state[at] in (HELD, LEAVING)
 
     def moved(self, key: MessageKey, due_ms: int, bits: int) -> None:
         """What waits here, if it does, waits until `due_ms`."""

@@ -40,6 +40,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 _Bucket: TypeAlias = dict[int, Grant | None]
 
 _STEP: Final = 250  # leases that expire in one turn of the loop: a ms or two
+_WRITTEN: Final = 75  # of those that are on disk
 _AGAIN_MS: Final = 1_000  # when one that could not be nacked is tried again
 _SPARE: Final = 64  # buckets that were emptied and are kept, whatever is out
 _BESIDE: Final = "its message was settled beside it, or given back to the broker"
@@ -132,11 +133,11 @@ class Leases:
     def handle(self, grant: Grant) -> str:
         """The text that names a lease."""
         if grant.handle is None:
+            if self._writer is not None:
+                self._writer.named(grant)
             grant.handle = handles.write(
                 grant.message_id, self._granter, grant.number, grant.attempt
             )
-            if self._writer is not None:
-                self._writer.named(grant)
         return grant.handle
 
     def granted_elsewhere(self, named: handles.Handle) -> bool:
@@ -237,6 +238,21 @@ class Leases:
             if not grant.holds:
                 self._lose(grant, "its message was given back to the broker")
 
+    async def flush(self) -> None:
+        """Write the ends that leases have, or had when they were closed."""
+        if self._writer is not None:
+            await self._writer.flush()
+
+    def finish(self) -> None:
+        """The same without an event loop."""
+        if self._writer is not None:
+            self._writer.finish()
+
+    def forget(self) -> None:
+        """The subscription was deleted: nothing more is written of them."""
+        if self._writer is not None:
+            self._writer.forget()
+
     def close(self, why: Exception) -> None:
         """Everything is given back; from now on a pop gets `why`."""
         self._refusal = self._refusal or why
@@ -316,7 +332,7 @@ class Leases:
         self._emptied = 0
 
     def _ring(self, now: int) -> int | None:
-        left = _STEP
+        left = _STEP if self._writer is None else _WRITTEN
         expired: dict[SourceState, list[Grant]] = {}
         next_ms: int | None = 0  # at once, but not in this turn
         while left > 0:

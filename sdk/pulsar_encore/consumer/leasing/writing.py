@@ -18,7 +18,7 @@ from ..durability import Durability
 from .grant import BITS, Grant
 
 _LOOK_S: Final = 1.0
-_BURST: Final = 250  # leases written in one turn of the loop: 2 ms or so
+_BURST: Final = 100  # leases written in one turn of the loop: 2 ms or so
 
 
 class LeaseWriter:
@@ -34,6 +34,7 @@ class LeaseWriter:
         self._loop = loop
         self._extended: dict[int, Grant] = {}  # written, with another end
         self._timer: asyncio.Handle | None = None
+        self._closed = False
 
     def one_write(self) -> AbstractContextManager[object]:
         """What ends inside is one write."""
@@ -41,42 +42,61 @@ class LeaseWriter:
 
     def named(self, grant: Grant) -> None:
         """Somebody is about to have the handle of a lease."""
-        _write(grant)
+        if grant.over is None and grant.holds:
+            _write(grant)
 
     def extended(self, grant: Grant) -> None:
         """The end of one was moved."""
-        if grant.handle is not None:
+        if grant.handle is not None and not self._closed:
             self._extended[grant.number] = grant
             if self._timer is None:
                 self._timer = self._loop.call_later(_LOOK_S, self._look)
 
     def ended(self, grant: Grant) -> None:
         """It is over: what is on disk of it is the matter of what ended it."""
-        if self._extended:
+        if self._extended and not self._closed:
             self._extended.pop(grant.number, None)
 
+    # Endings
+
     def close(self) -> None:
-        """The consumer ends; the leases that are out go on."""
+        """The consumer ends, and with it every lease here; on disk they go on, to the ends that
+        they have now, once `flush` or `finish` has written those."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._extended:
-            with self.one_write():
-                for grant in self._extended.values():
-                    _write(grant)
-            self._extended.clear()
+
+    async def flush(self) -> None:
+        """Write what was moved by now, a burst a turn of the loop."""
+        while self._extended:
+            self._write_burst()
+            await asyncio.sleep(0)
+
+    def finish(self) -> None:
+        """The same without an event loop."""
+        while self._extended:
+            self._write_burst()
+
+    def forget(self) -> None:
+        """The subscription was deleted: nothing more is written."""
+        self.close()
+        self._extended.clear()
 
     def _look(self) -> None:
-        self._timer = None
-        burst = list(islice(self._extended.values(), _BURST))
-        with self.one_write():
-            for grant in burst:
-                del self._extended[grant.number]
-                _write(grant)
+        try:
+            self._write_burst()
+        finally:
+            self._timer = self._loop.call_soon(self._look) if self._extended else None
+
+    def _write_burst(self) -> None:
         if self._extended:
-            self._timer = self._loop.call_soon(self._look)
+            with self.one_write():
+                for grant in list(islice(self._extended.values(), _BURST)):
+                    del self._extended[grant.number]
+                    if grant.holds:
+                        _write(grant)
 
 
 def _write(grant: Grant) -> None:
-    if grant.over is None and grant.holds:
-        entry, index, failed, _ = grant.held
-        entry.source.lease(entry, index, grant.due_ms, BITS, failed + 1)
+    entry, index, failed, _ = grant.held
+    entry.source.lease(entry, index, grant.due_ms, BITS, failed + 1)

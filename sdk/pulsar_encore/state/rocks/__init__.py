@@ -10,7 +10,7 @@ from .blobs import RocksBlobs
 from .index import RocksIndex
 from .offline import FoundRecord, FoundSource, StateReader
 from .records import HandedOver, Recalled, Records
-from .store import RocksStore, Source, StoreStatistics
+from .store import RocksStore, Sharer, Source, StoreStatistics
 
 __all__ = [
     "FoundRecord",
@@ -21,6 +21,7 @@ __all__ = [
     "RocksBlobs",
     "RocksIndex",
     "RocksStore",
+    "Sharer",
     "Source",
     "StateReader",
     "StoreStatistics",

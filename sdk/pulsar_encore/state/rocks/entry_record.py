@@ -29,7 +29,7 @@ class EntryRecord(NamedTuple):
         held: Mask of what is handed over and not settled, or given back, since.
         settled: Mask of what is settled.
         first_ms: When the first of them was handed over for the first time, ms since the epoch.
-        epoch: Of the owner that handed over what is `held`.
+        epoch: Of the owner that handed over what is `held`, or the last of it.
     """
 
     size: int
@@ -61,8 +61,8 @@ def fresh(size: int, first_ms: int, epoch: int) -> EntryRecord:
 def handed_over(record: EntryRecord, mask: int, attempt: int, epoch: int) -> EntryRecord:
     """These messages are handed over for the `attempt`th time; a count that is higher stays."""
     groups = _raised(record.groups, mask, attempt)
-    # What an owner before held, and this one has not handed over again, stays of no owner.
-    held = mask | record.held if record.epoch == epoch else mask
+    # What an owner before held, and this one has not handed over again, may be leased still.
+    held = mask | record.held
     # What was settled comes again when its ack was lost with a process, or the cursor set back.
     settled = record.settled & ~mask
     return EntryRecord(record.size, groups, held, settled, record.first_ms, epoch)
@@ -119,13 +119,10 @@ def merged(record: EntryRecord, newer: EntryRecord) -> EntryRecord:
     for attempts, mask in newer.groups:
         groups = _raised(groups, mask, attempts)
         told |= mask
-    held = newer.held
-    if record.epoch == newer.epoch:
-        held |= record.held & ~told
     both = record._replace(
         size=max(record.size, newer.size),
         groups=groups,
-        held=held,
+        held=newer.held | record.held & ~told,
         settled=record.settled & ~told,
         first_ms=min(record.first_ms, newer.first_ms),
         epoch=newer.epoch,

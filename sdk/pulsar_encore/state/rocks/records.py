@@ -249,11 +249,14 @@ class Records:
             self._live.move(key, min(due_wall_ms, _LAST_MS), bits)
             mask = 1 << max(key[2], 0)
             record = self._of(entry)
+            before = record
             if record is None:
                 record = entry_record.fresh(size, wall_now_ms, self._epoch)
-            elif record.held & mask and entry not in self._buffer:
-                return  # it says so on disk
-            self._write(entry, entry_record.handed_over(record, mask, attempt, self._epoch))
+            elif record.size < size:
+                record = record._replace(size=size)
+            record = entry_record.handed_over(record, mask, attempt, self._epoch)
+            if record != before or entry in self._buffer:  # the disk says something else
+                self._write(entry, record)
 
     def leased_until(self, key: MessageKey, attempt: int) -> int | None:
         """When a lease ends that was granted with that attempt, in ms since the epoch; None when it

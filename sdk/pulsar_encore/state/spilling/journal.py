@@ -127,7 +127,8 @@ class Journal:
 
     def forget(self, first: int) -> None:
         """Journals before this one count no more."""
-        self._behind.difference_update([number for number in sorted(self._behind) if number < first])
+        over = [number for number in sorted(self._behind) if number < first]
+        self._behind.difference_update(over)
 
     def syncing(self, first: int = 0) -> Generator[None, None, None]:
         """Make what was written by now, to journals from `first` on, survive a loss of power; the
