@@ -23,7 +23,7 @@ from pulsar_encore import (
     LeaseLostError,
     MessageNotHeldError,
 )
-from pulsar_encore.state.rocks import Records
+from pulsar_encore.state.rocks import Records, StateReader
 from pulsar_encore.testing import MemoryTransport
 
 BATCHES = pytest.mark.parametrize("batch", [1, 5])
@@ -480,3 +480,22 @@ async def test_closing_with_many_extended_leases_writes_few_in_a_turn(
     for lease in leases[::100]:
         again = await consumer.lease(lease.handle)
         assert abs(again.expires_at - lease.expires_at) < timedelta(seconds=1)
+
+
+@BATCHES
+@WRITES
+async def test_unsubscribing_leaves_nothing_of_a_lease(host: Host, batch: int, count: str) -> None:
+    put_numbers(host.transport, 10, batch=batch)
+    consumer = await start(host, count)
+    await leased(consumer, 5)
+    await host.kill()
+    consumer = await start(host, count)
+    leases = await leased(consumer, 5)
+    await asyncio.sleep(30)  # longer than hand-overs stay in memory
+    for lease in leases[:3]:
+        await lease.extend(2 * LEASE)
+    await leases[0].ack()
+    await leases[1].nack(delay=LEASE)
+    await consumer.unsubscribe()
+    with StateReader(host.path) as reader:
+        assert list(reader.waiting()) == [] == list(reader.records())
