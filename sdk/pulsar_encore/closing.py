@@ -11,8 +11,10 @@ import os
 import warnings
 from collections.abc import Callable, Coroutine
 from inspect import ismethod
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakMethod, finalize
+
+T = TypeVar("T")
 
 
 class CloseOnce:
@@ -63,7 +65,7 @@ def _warn(name: str, pid: int) -> None:
     )
 
 
-async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     """Await work that a cancel must not leave half done; the cancel takes effect afterwards."""
     task = asyncio.get_running_loop().create_task(work)
     cancelled: asyncio.CancelledError | None = None
@@ -74,4 +76,4 @@ async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
             cancelled = error
     if cancelled is not None:
         raise cancelled
-    task.result()
+    return task.result()

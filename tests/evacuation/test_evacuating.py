@@ -30,7 +30,7 @@ from pulsar_encore import (
     StateFormatError,
     StateInUseError,
 )
-from pulsar_encore.evacuation import evacuate, evacuation_plan
+from pulsar_encore.evacuation import EvacuationReport, evacuate, evacuation_plan
 from pulsar_encore.state.rocks import RocksStore, Source, StateReader
 from pulsar_encore.testing import MemoryTransport
 
@@ -152,6 +152,36 @@ async def test_of_a_topic_that_was_deleted_everything_is_let_go_of(
     assert (report.waiting, report.gone) == (1, 1)
     assert report.missing[0].reason == "its topic is there no more"
     assert waiting_in(host.path) == 0
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+async def test_much_that_is_gone_is_let_go_of_few_in_a_turn(
+    transport: MemoryTransport, client: Client, host: OldHost, deleted: bool
+) -> None:
+    topic = "persistent://public/default/gone"
+    if not deleted:
+        put_numbers(transport, 1, topic=topic)
+    with opened(host.path, topic=topic) as source:
+        for entry in range(3_000):
+            source.records.waits((7, entry, -1), 10**15, 3, 0)
+    seen, most = 0, 0
+
+    def counted(report: EvacuationReport) -> None:
+        nonlocal seen, most
+        seen += 1
+        most = max(most, seen)
+
+    async def turns() -> None:
+        nonlocal seen
+        while True:
+            seen = 0
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(turns())
+    report = await evacuate(client, host.path, on_progress=counted)
+    counting.cancel()
+    assert (report.waiting, report.gone, waiting_in(host.path)) == (3_000, 3_000, 0)
+    assert 0 < most <= 200
 
 
 async def test_a_message_far_behind_is_read_without_what_lies_between(

@@ -9,6 +9,7 @@ itself, as the last chunk of a message.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from ..client import Client
@@ -44,13 +45,14 @@ class Entries:
         self._ahead: list[Message] = []  # read, and not asked for so far
         self._ended = False
 
-    async def of(self, key: EntryKey, run: int) -> list[Message] | None:
+    async def of(self, key: EntryKey, run: Callable[[], int]) -> list[Message] | None:
         """The messages of an entry, all of them; [] when it is in the topic no more, None when it
         is and cannot be read by itself.
 
         Args:
             key: Which.
-            run: How many entries from here on are of interest, about: no more are fetched ahead.
+            run: Tells how many entries from here on are of interest, about: no more are fetched
+                ahead. Asked where a reading begins.
 
         Raises:
             TransportError: It cannot be read.
@@ -61,7 +63,7 @@ class Entries:
             if self._ended:
                 return []
             if self._reader is None or not _near(self._at, key):
-                await self._open(key, run)
+                await self._open(key, run())
         found: list[Message] = []
         while True:
             part, self._ahead = self._ahead or await self._next(), []

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from ..client import Client, transport_of
@@ -53,6 +54,7 @@ from .report import EvacuationReport
 
 #: Messages under way at once: copies sent, or acks that are not confirmed.
 UNDER_WAY: Final = 500
+_BURST: Final = 100  # entries in a turn of the loop
 _ACK_GROUP_MS: Final = 10
 _ACK_S: Final = 60.0
 _LOOK_AHEAD: Final = 1000  # entries
@@ -243,9 +245,9 @@ class _Moving:
             plan.topic, plan.subscription, plan.consumer, count_attempts="lazy"
         )
         try:
-            parts = _parts(source)
+            parts = await to_its_end(asyncio.to_thread(_parts, source))
             if not await self._topic_is_there():
-                for part in parts:
+                async for _, part in _in_bursts(parts):
                     self._let_go(source, part, "its topic is there no more")
                 return
             await self._move(source, parts)
@@ -262,8 +264,8 @@ class _Moving:
                 entries = Entries(self._client, self._plan.topic, self._crypto_key_reader)
                 open_.push_async_callback(entries.close)
                 open_.push_async_callback(self._settle)
-                for at, part in enumerate(parts):
-                    messages = await entries.of(part.key, _run(parts, at))
+                async for at, part in _in_bursts(parts):
+                    messages = await entries.of(part.key, partial(_run, parts, at))
                     if messages is None or (messages and messages[0].message_id().first_chunk):
                         done = at + 1
                         self._stay([part], _CHUNKED)
@@ -512,6 +514,14 @@ def _parts(source: Source) -> list[_Part]:
     for due_ms, (ledger, entry, index) in source.index.waiting():
         found.setdefault((ledger, entry), {})[index] = due_ms
     return [_Part(key, found[key]) for key in sorted(found)]
+
+
+async def _in_bursts(parts: Sequence[_Part]) -> AsyncIterator[tuple[int, _Part]]:
+    """Each with its number; of what is gone from its topic nothing else suspends."""
+    for at, part in enumerate(parts):
+        if at % _BURST == 0:
+            await asyncio.sleep(0)
+        yield at, part
 
 
 def _run(parts: Sequence[_Part], at: int) -> int:
