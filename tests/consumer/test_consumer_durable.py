@@ -32,6 +32,7 @@ from pulsar_encore import (
     StateFormatError,
     StateInUseError,
     StoreError,
+    letters,
 )
 from pulsar_encore.consumer.durability import Durability
 from pulsar_encore.evacuation import evacuate
@@ -39,6 +40,7 @@ from pulsar_encore.options import ConsumerOptions
 from pulsar_encore.state.rocks import RocksStore, StateReader
 from pulsar_encore.state.rocks.database import Database
 from pulsar_encore.testing import MemoryTransport
+from pulsar_encore.timer import wall_now_ms
 
 TYPES = pytest.mark.parametrize(
     "kind", [ConsumerType.Shared, ConsumerType.KeyShared, ConsumerType.Exclusive]
@@ -303,6 +305,35 @@ async def test_a_message_that_kills_its_process_reaches_the_dead_letter_topic(
         await host.kill()
     assert seen == [0, 1, 2, 3]
     assert host.transport.backlog("dead", "look") == 1
+
+
+@pytest.mark.parametrize("end", ["kill", "nack"])
+@BATCHES
+async def test_a_dead_letter_tells_when_the_first_attempt_was_also_before_a_kill(
+    host: Host, batch: int, end: str
+) -> None:
+    put_numbers(host.transport, batch, batch=batch)
+    policy = DeadLetterPolicy(2, dead_letter_topic="dead", initial_subscription_name="look")
+    begun = now_s()
+    for _ in range(3):
+        consumer = await host.start(dead_letter_policy=policy)
+        for message in await receive_n(consumer, batch):
+            if message.data() != b"0":
+                await consumer.acknowledge(message)
+            elif end == "nack":
+                await consumer.negative_acknowledge(message, delay=10)
+        batch = 1
+        await asyncio.sleep(20)
+        await host.kill()
+    consumer = await host.start(dead_letter_policy=policy)
+    await asyncio.sleep(20)
+    reader = await host.start("dead", state={}, consumer_type=ConsumerType.Exclusive)
+    given = (await reader.receive(timeout=100)).properties()
+    assert given[letters.ATTEMPTS] == "3"
+    last, first = int(given[letters.LAST_TIME]), int(given[letters.FIRST_TIME])
+    assert last - first >= 40_000
+    wall = wall_now_ms(asyncio.get_running_loop())
+    assert wall - first <= 1000 * (now_s() - begun) + 10
 
 
 @TYPES

@@ -323,6 +323,10 @@ class DurableSource:
                     dues[max(index, 0)] = due_ms - wall + now + 1
         return Recall(attempts, dues)
 
+    def first_ms(self, key: EntryKey) -> int | None:
+        record = self._records.recall_entry(*key)
+        return None if record is None else record.first_ms
+
     def started(self, entry: Entry, state: SourceState, indexes: Sequence[int]) -> None:
         """Messages of an entry are handed over, or were."""
         masks: dict[int, int] = {}

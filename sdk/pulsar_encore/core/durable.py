@@ -1,7 +1,7 @@
 """What of a source outlives the process, as its state asks for it: `Durable`.
 
-A protocol, because what keeps it is above this room. Times are ms on the clock of the caller; what
-keeps them translates. Rules: what waits, and how often it was attempted, is told before anything
+A protocol, because what keeps it is above this room. Times are ms on the clock of the caller, but
+where it says otherwise; what keeps them translates. Rules: what waits, and how often it was attempted, is told before anything
 can come of it; what is settled may be told late, because the broker does not send that again.
 """
 
@@ -39,6 +39,11 @@ class Durable(Protocol):
 
     def recall(self, key: EntryKey) -> Recall:
         """What is known of an entry."""
+        ...
+
+    def first_ms(self, key: EntryKey) -> int | None:
+        """When a message of an entry was handed over first, in ms since the epoch; None where that
+        is not known."""
         ...
 
     def waits(self, key: MessageKey, due_ms: int, bits: int, attempts: int, size: int) -> None:

@@ -222,7 +222,7 @@ class Forwarder:
                 reason=reason,
                 wall_now=self._wall_now(),
                 evidence=evidence or (known and known.evidence),
-                first_failed=known and known.first_ms,
+                first_failed=_first_failed(held, known),
                 from_retry_topic=self._from_retry_topic(message),
             )
 
@@ -252,7 +252,7 @@ class Forwarder:
                 delay_ms=delay_ms,
                 deliver_at=due,
                 evidence=evidence,
-                first_failed=known and known.first_ms,
+                first_failed=_first_failed(held, known),
                 from_retry_topic=self._from_retry_topic(message),
             )
 
@@ -343,3 +343,10 @@ def _failures(held: Held) -> Failures | None:
     """What is remembered here of earlier attempts at a message."""
     state: SourceState = held.entry.source
     return state.attempts.of(held.entry.due_key(held.batch_index))
+
+
+def _first_failed(held: Held, known: Failures | None) -> int | None:
+    """When the first attempt was, in ms since the epoch: in this process, or in one before."""
+    durable = held.entry.source.durable
+    first = None if durable is None else durable.first_ms(held.entry.key)
+    return known.first_ms if first is None and known is not None else first
