@@ -27,15 +27,19 @@ async def publish(
     payloads: Sequence[Any],
     *,
     batch: int = 0,
+    by_key: bool = False,
     keys: Sequence[str] | None = None,
     schema: Any = None,
     **send: Any,
 ) -> list[encore.MessageId]:
-    """Publish in order; in entries of `batch` messages, or 0 for plain ones."""
+    """Publish in order; in entries of `batch` messages, or 0 for plain ones; `by_key`, each has
+    those of one key."""
     options: dict[str, Any] = {"batching_enabled": batch > 0, "schema": schema}
     options["max_pending_messages"] = max(1000, len(payloads))
     if batch:
         options |= {"batching_max_messages": batch, "batching_max_publish_delay_ms": 60_000}
+    if by_key:
+        options["batching_type"] = encore.BatchingType.KeyBased
     async with await client.create_producer(topic, **options) as producer:
         sends = [
             asyncio.ensure_future(

@@ -72,13 +72,14 @@ async def test_shared_consumers_split_the_messages(client: encore.Client, topic:
     assert min(len(share) for share in shares) >= 10
 
 
+@pytest.mark.parametrize("batch", [0, 64])
 async def test_key_shared_keeps_a_key_together_and_in_order(
-    client: encore.Client, topic: str
+    client: encore.Client, topic: str, batch: int
 ) -> None:
     pair = [await subscribe(client, topic, KeyShared) for _ in range(2)]
     sent = bodies(80)
     keys = [f"key-{number % 16}" for number in range(80)]
-    await publish(client, topic, sent, keys=keys)
+    await publish(client, topic, sent, keys=keys, batch=batch, by_key=batch > 0)
     owners: dict[str, set[int]] = defaultdict(set)
     by_key: dict[str, list[bytes]] = defaultdict(list)
 

@@ -162,7 +162,8 @@ def test_a_batch(codec: int, by_key: bool) -> None:
     contents = [b"payload %d " % each * 3 for each in range(100)]
     parts = [p for at, each in enumerate(contents) for p in (heads.head(len(each), 200 + at), each)]
     first, last = (299, None) if by_key else (200, 299)
-    frame = encoder(codec=codec, schema_version=b"\x00" * 8).batch(parts, 100, first, last, NOW_MS)
+    made = encoder(codec=codec, schema_version=b"\x00" * 8)
+    frame = made.batch(Outgoing(payload=contents[0]), parts, 100, first, last, NOW_MS)
     send, metadata, payload = opened(frame)
     assert (send.sequence_id, send.num_messages) == (first, 100)
     assert send.HasField("highest_sequence_id") == metadata.HasField("highest_sequence_id")
@@ -180,9 +181,22 @@ def test_what_compression_makes_larger_is_sent_as_it_is() -> None:
     assert payload == message.payload
 
 
+@pytest.mark.parametrize("key", ["text", b"\xff bytes", None])
+@pytest.mark.parametrize("ordering_key", ["order", None])
+def test_a_batch_has_the_key_of_its_first_message(
+    key: str | bytes | None, ordering_key: str | None
+) -> None:
+    message = Outgoing(payload=b"x", partition_key=key, ordering_key=ordering_key)
+    _, alone, _ = opened(encoder().single(message, 0, NOW_MS))
+    _, metadata, _ = opened(encoder().batch(message, [b"x"], 2, 0, 1, NOW_MS))
+    for name in ("partition_key", "partition_key_b64_encoded", "ordering_key"):
+        assert metadata.HasField(name) == alone.HasField(name)
+        assert getattr(metadata, name) == getattr(alone, name)
+
+
 def test_a_plain_batch_says_how_many_it_has_right_after_its_time() -> None:
     """Where consumers that read fast look for it first (wire-protocol notes 9)."""
-    frame = encoder().batch([b"x"], 2, 0, 1, NOW_MS)
+    frame = encoder().batch(Outgoing(payload=b"x"), [b"x"], 2, 0, 1, NOW_MS)
     assert b"\x18" + varint(NOW_MS) + b"\x58\x02" in frame
 
 
@@ -271,6 +285,6 @@ def test_the_cost_of_a_plain_message() -> None:
         start = time.perf_counter()
         for sequence_id in range(1000):
             parts += (heads.head(100, sequence_id), payload)
-        encoder().batch(parts, 1000, 0, 999, NOW_MS)
+        encoder().batch(Outgoing(payload=b"x"), parts, 1000, 0, 999, NOW_MS)
         best = min(best, time.perf_counter() - start)
     assert best / 1000 < 20e-6

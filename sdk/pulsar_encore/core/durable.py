@@ -1,8 +1,9 @@
 """What of a source outlives the process, as its state asks for it: `Durable`.
 
 A protocol, because what keeps it is above this room. Times are ms on the clock of the caller, but
-where it says otherwise; what keeps them translates. Rules: what waits, and how often it was attempted, is told before anything
-can come of it; what is settled may be told late, because the broker does not send that again.
+where it says otherwise; what keeps them translates. Rules: what waits, and how often it was
+attempted, is told before anything can come of it; what is settled may be told late, because the
+broker does not send that again.
 """
 
 from __future__ import annotations

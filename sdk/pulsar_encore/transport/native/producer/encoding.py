@@ -129,6 +129,14 @@ def _set_fields(metadata: pb.MessageMetadata | pb.SingleMessageMetadata, message
     if message.properties:
         for key, value in message.properties.items():
             metadata.properties.add(key=key, value=value)
+    _set_key(metadata, message)
+    if message.event_timestamp is not None:
+        metadata.event_time = message.event_timestamp
+    if message.payload is None:
+        metadata.null_value = True
+
+
+def _set_key(metadata: pb.MessageMetadata | pb.SingleMessageMetadata, message: Outgoing) -> None:
     chosen = message.partition_key
     if chosen is not None:
         metadata.partition_key = key_text(chosen)
@@ -136,10 +144,6 @@ def _set_fields(metadata: pb.MessageMetadata | pb.SingleMessageMetadata, message
             metadata.partition_key_b64_encoded = True
     if message.ordering_key is not None:
         metadata.ordering_key = key_bytes(message.ordering_key)
-    if message.event_timestamp is not None:
-        metadata.event_time = message.event_timestamp
-    if message.payload is None:
-        metadata.null_value = True
 
 
 class Encrypt(Protocol):
@@ -199,11 +203,21 @@ class Encoder:
         return self._max_message_size - FRAME_OVERHEAD
 
     def batch(
-        self, parts: Sequence[Data], count: int, first: int, last: int | None, now_ms: int
+        self,
+        message: Outgoing,
+        parts: Sequence[Data],
+        count: int,
+        first: int,
+        last: int | None,
+        now_ms: int,
     ) -> bytes:
         """The frame of a batch.
 
+        Its key is that of its first message, as Java has it: by that a broker chooses who of
+        Key_Shared gets the entry, and looks at none of the messages in it.
+
         Args:
+            message: The first one.
             parts: What the batch consists of: heads and payloads.
             count: Its messages.
             first: Its sequence id, the first message's; the last message's of a batch by key.
@@ -215,6 +229,7 @@ class Encoder:
             EncoreError: It could not be compressed or encrypted.
         """
         rest = pb.MessageMetadata(num_messages_in_batch=count)
+        _set_key(rest, message)
         if last is not None:
             rest.highest_sequence_id = last
         payload = self._seal(b"".join(parts), rest)

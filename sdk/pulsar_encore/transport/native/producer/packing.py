@@ -188,7 +188,7 @@ class Packer:
         # Ids of a batch by key have gaps that other batches fill, so it goes by its last one alone.
         first = batch.last if self._by_key else batch.first
         last = None if self._by_key else batch.last
-        frame = encoder.batch(batch.parts, count, first, last, wall_ms)
+        frame = encoder.batch(batch.message, batch.parts, count, first, last, wall_ms)
         return Sending(
             frame, first, batch.waiters, since=now, last=batch.last, room=count, batched=True
         )
