@@ -24,6 +24,7 @@ from pulsar_encore import (
     MessageNotHeldError,
 )
 from pulsar_encore.state.rocks import Records, StateReader
+from pulsar_encore.state.rocks.database import Database
 from pulsar_encore.testing import MemoryTransport
 
 BATCHES = pytest.mark.parametrize("batch", [1, 5])
@@ -340,20 +341,20 @@ async def test_odd_handles(host: Host) -> None:
     old, _ = await leased(consumer, 2)
     await host.kill()
     consumer = await start(host)
-    topic, place, granter, number, attempt = old.handle.split(".")
+    topic, place, granter, number, attempt, first = old.handle.split(".")
     for handle in (
-        f"{topic}.{place}.{granter}.{number}",
-        f"{topic}..{granter}.{number}.{attempt}",
-        f"{topic}.AAAA.{granter}.{number}.{attempt}",
-        f"{topic}.{place}.{granter}.{number}.-",
+        f"{topic}.{place}.{granter}.{number}.{attempt}",
+        f"{topic}..{granter}.{number}.{attempt}.{first}",
+        f"{topic}.AAAA.{granter}.{number}.{attempt}.{first}",
+        f"{topic}.{place}.{granter}.{number}.-.{first}",
     ):
         with pytest.raises(ConfigurationError, match="handle"):
             await consumer.lease(handle)
     with pytest.raises(LeaseLostError):
-        await consumer.lease(f"{topic}.{place}.{granter}.{number}.9")
+        await consumer.lease(f"{topic}.{place}.{granter}.{number}.9.{first}")
     other = topic[:-4] + "AAAA"
     with pytest.raises((LeaseLostError, ConfigurationError)):
-        await consumer.lease(f"{other}.{place}.{granter}.{number}.{attempt}")
+        await consumer.lease(f"{other}.{place}.{granter}.{number}.{attempt}.{first}")
     await (await consumer.lease(old.handle)).ack()
 
 
@@ -499,3 +500,109 @@ async def test_unsubscribing_leaves_nothing_of_a_lease(host: Host, batch: int, c
     await consumer.unsubscribe()
     with StateReader(host.path) as reader:
         assert list(reader.waiting()) == [] == list(reader.records())
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("settled", ["at once", "later"])
+async def test_what_a_handle_acks_is_done_with_whichever_consumer_it_waits(
+    host: Host, ordered: bool, settled: str
+) -> None:
+    for number in range(20):
+        host.transport.put(TOPIC, b"%d" % number, key=f"key-{number}")
+    options: dict[str, Any] = {"consumer_type": ConsumerType.KeyShared, "ordered_leases": ordered}
+    consumer = await start(host, **options)
+    await asyncio.sleep(1)  # all of it is here
+    leases = await leased(consumer, 20)
+    await host.kill()
+    async with ticking():
+        first, second = await start(host, **options), await start(host, **options)
+    if settled == "later":
+        await asyncio.sleep(3)
+    for lease in leases:
+        await (await second.lease(lease.handle)).ack()
+    for number in range(20):
+        host.transport.put(TOPIC, b"next %d" % number, key=f"key-{number}")
+    begun, came = now_s(), []
+    while len(came) < 20:
+        for each in [*await first.pop(20, wait=1), *await second.pop(20, wait=1)]:
+            came.append(each.message.data())
+            await each.ack()
+    assert sorted(came) == sorted(b"next %d" % number for number in range(20))
+    assert now_s() < begun + 5
+    assert await first.pop(1, wait=2 * LEASE) == [] == await second.pop(1, wait=2 * LEASE)
+    assert host.transport.backlog(TOPIC, "s") == 0
+    assert first.statistics().nacked == 0 == second.statistics().nacked
+    await host.stop()
+    with StateReader(host.path) as reader:
+        assert list(reader.waiting()) == []
+
+
+@pytest.mark.parametrize("again", ["seek", "lost ack"])
+async def test_a_handle_of_what_came_again_anew_is_over(host: Host, again: str) -> None:
+    put_numbers(host.transport, 1)
+    consumer = await start(host)
+    (old,) = await leased(consumer, 1)
+    if again == "seek":
+        await consumer.seek(0)
+        await asyncio.sleep(1)
+    else:
+        host.transport.disconnect()
+        await old.ack()
+        await asyncio.sleep(3)  # longer than what is on disk of it stays there
+        await host.kill()
+        host.transport.reconnect()
+        consumer = await start(host)
+    (new,) = await leased(consumer, 1)
+    assert new.attempt == 1
+    await host.kill()
+    consumer = await start(host)
+    with pytest.raises(LeaseLostError):
+        await consumer.lease(old.handle)
+    await (await consumer.lease(new.handle)).ack()
+
+
+async def test_a_nack_that_is_the_last_ends_the_lease_also_if_the_process_is_killed_next(
+    host: Host,
+) -> None:
+    put_numbers(host.transport, 1)
+    policy = DeadLetterPolicy(1, dead_letter_topic="dead", initial_subscription_name="look")
+    consumer = await start(host, dead_letter_policy=policy)
+    (lease,) = await leased(consumer, 1)
+    await lease.nack(0)
+    (lease,) = await leased(consumer, 1)
+    host.transport.disconnect()
+    await lease.nack(0)  # no letter can be stored
+    await host.kill()
+    host.transport.reconnect()
+    consumer = await start(host, dead_letter_policy=policy)
+    with pytest.raises(LeaseLostError):
+        await consumer.lease(lease.handle)
+    assert await consumer.pop(1, wait=20) == []
+    # The letter that was under way may be stored with the next connection.
+    assert host.transport.backlog("dead", "look") in (1, 2)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_giving_back_many_leases_is_few_writes(
+    host: Host, ordered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_numbers(host.transport, 1_000)
+    options: dict[str, Any] = {"receiver_queue_size": 1_000}
+    if ordered:
+        options |= {"consumer_type": ConsumerType.KeyShared, "ordered_leases": True}
+    consumer = await start(host, **options)
+    leases: list[Lease] = []
+    while len(leases) < 1_000:
+        leases += await leased(consumer, 1_000)
+    writes = 0
+    write = Database.write
+
+    def counted(database: Database, what: Any) -> None:
+        nonlocal writes
+        writes += 1
+        write(database, what)
+
+    monkeypatch.setattr(Database, "write", counted)
+    consumer.redeliver_unacknowledged_messages()
+    assert 0 < writes <= 5
+    assert {each.attempt for each in await consumer.pop(1_000, wait=10)} == {2}

@@ -285,13 +285,14 @@ def test_a_child_process_is_refused(path: Path) -> None:
         for call, error in (
             (store.statistics, ForkedError),
             (lambda: opened(path), StateInUseError),
+            (lambda: opened(path.with_name("another")), ForkedError),
         ):
             try:
                 call()
-            except error:
-                outcome += 1
+            except Exception as raised:
+                outcome += isinstance(raised, error)
         os._exit(outcome)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
     store.close()
 
 

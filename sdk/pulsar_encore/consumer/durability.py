@@ -12,7 +12,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from typing import Final
 
@@ -21,7 +21,8 @@ from ..core.due import MessageKey
 from ..core.durable import Recall
 from ..core.entry import HELD, Entry, EntryKey, set_bits
 from ..core.source_state import SourceState
-from ..errors import EncoreError, StoreError
+from ..errors import EncoreError, MessageNotHeldError, StoreError
+from ..ids import MessageId
 from ..options import ConsumerOptions
 from ..options.durable_state import RocksState
 from ..state.rocks import HandedOver, RocksStore, Sharer, Source
@@ -75,6 +76,8 @@ class Durability:
         self._failed_looks = 0
         #: Called with a source of which something is due at another time than before.
         self.rearm: Callable[[SourceState], None] = _nobody
+        #: Acks a message of this consumer, or one that is on its way here, by its id.
+        self.ack: Callable[[MessageId], object] = _nobody
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -407,6 +410,20 @@ class DurableSource:
         # Up, as each of the two clocks was read downwards.
         return max(due_ms - now_ms(self._loop) + wall_now_ms(self._loop) + 1, 0)
 
+    def acked_anywhere(self, message_id: MessageId) -> None:
+        for each in self._sharers():
+            each.acked(message_id)
+
+    def acked(self, message_id: MessageId) -> None:
+        """A message was acked at another consumer: what there is of it here, or comes, is done."""
+        # One of a batch that is not here cannot be acked on each transport, and need not be: the
+        # broker has that from where it was acked.
+        with suppress(MessageNotHeldError):
+            self._home.ack(message_id)
+
+    def one_write(self) -> AbstractContextManager[object]:
+        return self._home.one_write()
+
     def returned(self, key: EntryKey, attempts: Mapping[int, int]) -> None:
         self._records.returned(*key, attempts, wall_now_ms(self._loop))
         self._changed()
@@ -520,5 +537,5 @@ class _HeldForLong:
                 yield state, entry, mask & before.get(at, 0)
 
 
-def _nobody(state: SourceState) -> None:
-    """No clock runs yet."""
+def _nobody(concerned: object) -> None:
+    """The rest of the consumer is not made yet."""

@@ -202,6 +202,7 @@ def assemble(
     writer = inheritance = None
     if durability is not None:
         durability.rearm = redelivery.waits
+        durability.ack = settlement.ack
         writer = LeaseWriter(durability, loop)
         inheritance = Inheritance(
             ownership, settlement, verdicts, receipts, options.negative_ack_precision_bit_cnt, loop

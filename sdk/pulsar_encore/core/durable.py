@@ -9,8 +9,10 @@ broker does not send that again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
+from ..ids import MessageId
 from .due import MessageKey
 from .entry import EntryKey
 
@@ -92,6 +94,10 @@ class Durable(Protocol):
         """
         ...
 
+    def acked_anywhere(self, message_id: MessageId) -> None:
+        """A message was acked by its id: with whichever consumer it waits, it is done."""
+        ...
+
     def returned(self, key: EntryKey, attempts: Mapping[int, int]) -> None:
         """Messages went back to the broker with others, and nobody failed at them.
 
@@ -123,6 +129,10 @@ class Durable(Protocol):
             mask: Which of its messages.
             whole: With them all of the entry is acked.
         """
+        ...
+
+    def one_write(self) -> AbstractContextManager[object]:
+        """What is told inside is one write."""
         ...
 
     def settled_through(self, key: EntryKey) -> None:

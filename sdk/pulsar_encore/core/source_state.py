@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -564,6 +565,8 @@ class SourceState:
             return False
         if len(self.timeouts):
             self.timeouts.discard(entry.due_key(index))
+        if self.durable is not None and self.special:
+            self.durable.ends_waiting((entry.due_key(index),))  # its lease
         return True
 
     def untime(self, entry: Entry, index: int) -> None:
@@ -621,10 +624,11 @@ class SourceState:
 
     def stay_all(self) -> None:
         """All that is held failed, and it and what waits here may be handed over at once."""
-        for entry in list(self.held()):
-            for index, what in enumerate(entry.state):
-                if what == HELD:
-                    self.stays(entry, index, 0, 0)
+        with nullcontext() if self.durable is None else self.durable.one_write():
+            for entry in list(self.held()):
+                for index, what in enumerate(entry.state):
+                    if what == HELD:
+                        self.stays(entry, index, 0, 0)
         if self.durable and self._not_before:
             self.durable.ends_waiting(list(self._not_before))
         self._not_before.clear()
@@ -754,20 +758,23 @@ class SourceState:
         if self.durable and self._not_before:
             self.durable.ends_waiting(list(self._not_before))
         self._not_before.clear()
+        leased: list[MessageKey] = []  # perhaps
         for entry in list(self._entries.values()):
             if entry.state[0] == QUEUED:
                 self.overlook(entry.key, entry.size)
             if self.durable and not self.shared:
                 self._return_held(self.durable, entry)
-            elif self.durable and HELD in entry.state:  # leased, perhaps
+            elif self.durable and HELD in entry.state:
                 held = (each for each, what in enumerate(entry.state) if what == HELD)
-                self.durable.ends_waiting(map(entry.due_key, held))
+                leased += map(entry.due_key, held)
             released = entry.release_all()
             if self.shared:
                 self.attempts.failed(entry, released)
             entry.again |= REWOUND
             if entry.active == 0:
                 self._remember_away(entry)
+        if self.durable and leased:
+            self.durable.ends_waiting(leased)
         if self.durable and len(self.nacks):
             self.durable.ends_waiting(self.nacks.pop_due(_LAST))
         self.nacks.clear()

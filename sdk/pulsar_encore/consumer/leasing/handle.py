@@ -21,6 +21,8 @@ class Handle(NamedTuple):
         granter: Names the consumer that granted the lease.
         number: Of the lease, there: of two leases of one message each has its own.
         attempt: Times the message was handed out then, that one included.
+        first_ms: When a message of its entry was handed over first, as far as is known on disk, in
+            ms since the epoch; 0 without a state. What counts attempts anew has another one.
     """
 
     topic: str
@@ -28,12 +30,13 @@ class Handle(NamedTuple):
     granter: str
     number: int
     attempt: int
+    first_ms: int
 
 
-def write(message_id: MessageId, granter: str, number: int, attempt: int) -> str:
-    """A handle: letters, digits, `-`, `_` and four dots."""
+def write(message_id: MessageId, granter: str, number: int, attempt: int, first_ms: int) -> str:
+    """A handle: letters, digits, `-`, `_` and five dots."""
     topic, place = _pack(message_id.topic.encode()), _pack(message_id.serialize())
-    return f"{topic}.{place}.{granter}.{number:x}.{attempt:x}"
+    return f"{topic}.{place}.{granter}.{number:x}.{attempt:x}.{first_ms:x}"
 
 
 def read(text: str) -> Handle:
@@ -47,9 +50,10 @@ def read(text: str) -> Handle:
             f"a lease's handle is text, got {type(text).__name__}: pass lease.handle as it was"
         )
     try:
-        topic, message_id, granter, number, attempt = text.split(".")
+        topic, message_id, granter, *numbers = text.split(".")
+        number, attempt, first_ms = (int(each, 16) for each in numbers)
         place = _unpack(message_id)
-        return Handle(_unpack(topic).decode(), place, granter, int(number, 16), int(attempt, 16))
+        return Handle(_unpack(topic).decode(), place, granter, number, attempt, first_ms)
     except ValueError as error:
         raise _no_handle(text) from error
 

@@ -38,6 +38,7 @@ class Inherited:
         "attempt",
         "due_ms",
         "durable",
+        "first_ms",
         "handle",
         "keeper",
         "key",
@@ -55,6 +56,7 @@ class Inherited:
         source: SourceState,
         durable: Durable,
         key: MessageKey,
+        first_ms: int,
     ) -> None:
         self.handle: str = handle
         self.attempt: int = attempt
@@ -62,6 +64,7 @@ class Inherited:
         self.source: SourceState = source
         self.durable: Durable = durable
         self.key: MessageKey = key
+        self.first_ms: int = first_ms
         self.due_ms: int = 0
         self.length_ms: int = 0
         self.over: str | None = None
@@ -128,7 +131,9 @@ class Inheritance:
         if state.durable is None or not state.shared:
             raise _over(named)
         key = (*entry_key, index)
-        found = Inherited(text, named.attempt, message_id, state, state.durable, key)
+        found = Inherited(
+            text, named.attempt, message_id, state, state.durable, key, named.first_ms
+        )
         due_ms = self._until(found)
         if due_ms is None:
             raise _over(named)
@@ -139,6 +144,8 @@ class Inheritance:
     def _until(self, lease: Inherited) -> int | None:
         if lease.source.durable is not lease.durable:  # the consumer was closed
             return None
+        if lease.durable.first_ms(lease.key[:2]) != lease.first_ms:
+            return None  # that was acked, or sought over, and counts from 1 again
         return lease.durable.leased_until(lease.key, lease.attempt)
 
     def handle(self, lease: Inherited) -> str:
@@ -185,6 +192,7 @@ class Inheritance:
             return ()
         self.check(lease)
         acked = self._settlement.ack(lease.message_id)
+        lease.durable.acked_anywhere(lease.message_id)
         lease.acked = True
         lease.over = "it was acked"
         return () if self._receipts is None else self._receipts.of((acked,))

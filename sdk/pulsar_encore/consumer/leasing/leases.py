@@ -133,10 +133,9 @@ class Leases:
     def handle(self, grant: Grant) -> str:
         """The text that names a lease."""
         if grant.handle is None:
-            if self._writer is not None:
-                self._writer.named(grant)
+            first_ms = 0 if self._writer is None else self._writer.named(grant)
             grant.handle = handles.write(
-                grant.message_id, self._granter, grant.number, grant.attempt
+                grant.message_id, self._granter, grant.number, grant.attempt, first_ms
             )
         return grant.handle
 

@@ -40,10 +40,17 @@ class LeaseWriter:
         """What ends inside is one write."""
         return self._durability.one_write()
 
-    def named(self, grant: Grant) -> None:
-        """Somebody is about to have the handle of a lease."""
+    def named(self, grant: Grant) -> int:
+        """Somebody is about to have the handle of a lease.
+
+        Returns:
+            `Handle.first_ms`.
+        """
         if grant.over is None and grant.holds:
             _write(grant)
+        entry = grant.held.entry
+        durable = entry.source.durable
+        return (durable and durable.first_ms(entry.key)) or 0
 
     def extended(self, grant: Grant) -> None:
         """The end of one was moved."""

@@ -12,6 +12,7 @@ Of rocksdict 0.3.29: `write` keeps the interpreter's lock for as long as it take
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from importlib import import_module
@@ -20,6 +21,7 @@ from typing import Any, Final
 
 from pulsar_encore.errors import (
     ConfigurationError,
+    ForkedError,
     StateDamagedError,
     StateFormatError,
     StateInUseError,
@@ -42,18 +44,33 @@ _SLOW_AT: Final = 40
 _STOP_AT: Final = 80
 
 
+#: The process whose database was the first: RocksDB's threads are there, and none in its children,
+#: where a flush would wait for them for ever.
+_users: Final[list[int]] = []
+
+
 def library() -> Any:
-    """The package `rocksdict`.
+    """The package `rocksdict`, about to be used.
 
     Raises:
         ConfigurationError: It is not installed.
+        ForkedError: A parent of this process has used it.
     """
     try:
-        return import_module("rocksdict")
+        found = import_module("rocksdict")
     except ImportError as error:
         raise ConfigurationError(
             "state on disk needs the package rocksdict: pip install 'pulsar-encore[state]'"
         ) from error
+    if not _users:
+        _users.append(os.getpid())
+    elif _users[0] != os.getpid():
+        raise ForkedError(
+            f"the process that this one was forked from ({_users[0]}) has used a state on disk, "
+            "and RocksDB's threads stayed there: start processes that use one with "
+            'multiprocessing.get_context("spawn") or "forkserver", or before the first is used'
+        )
+    return found
 
 
 class UnknownContentError(StateFormatError):
@@ -86,6 +103,7 @@ class Database:
 
     Raises:
         StateInUseError: Another process, or this one, has it open.
+        ForkedError: A parent of this process has used one.
         StateDamagedError: Files are lost or damaged.
         UnknownContentError: It is no such directory.
         StoreError: The system does not let it be opened.

@@ -32,6 +32,7 @@ from pulsar_encore.errors import (
     StateInUseError,
     StoreError,
 )
+from pulsar_encore.ids import MessageId
 from pulsar_encore.process import check_process
 
 from .database import Database, UnknownContentError
@@ -314,6 +315,9 @@ class Sharer(Protocol):
 
     def in_hands(self, key: MessageKey) -> bool:
         """Whether its application has a message."""
+
+    def acked(self, message_id: MessageId) -> None:
+        """A message was acked at another one."""
 
 
 class Source:
