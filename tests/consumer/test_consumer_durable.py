@@ -555,6 +555,41 @@ async def test_a_full_disk_stops_nothing_and_is_said(
     assert (await comes_at(consumer))[1] > begun + HOUR - 60
 
 
+async def nacked_while_the_disk_was_full(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    async with full_disk(monkeypatch):
+        for message in await receive_n(consumer, count):
+            await consumer.negative_acknowledge(message, delay=HOUR)
+
+
+async def test_what_failed_is_written_at_the_first_look_that_finds_room(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_numbers(host.transport, 3_000, batch=100)
+    consumer = await host.start(receiver_queue_size=3_000)
+    await nacked_while_the_disk_was_full(consumer, monkeypatch, 3_000)
+    assert consumer.statistics().state_trouble is not None
+    await asyncio.sleep(1.1)
+    assert consumer.statistics().state_trouble is None
+    with StateReader(host.path) as reader:
+        assert len(list(reader.waiting())) == 3_000
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_closed_when_the_disk_has_room_again_all_that_failed_is_written(
+    host: Host, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    put_numbers(host.transport, 3_000, batch=100)
+    if shared:  # another consumer of the process, that has nothing to look at
+        await host.start("persistent://public/default/quiet")
+    consumer = await host.start(receiver_queue_size=3_000)
+    await nacked_while_the_disk_was_full(consumer, monkeypatch, 3_000)
+    await consumer.close()
+    with StateReader(host.path) as reader:
+        assert len(list(reader.waiting())) == 3_000
+
+
 async def test_an_fsync_that_fails_is_said(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = threading.Event()
 

@@ -34,6 +34,8 @@ from pulsar_encore.state.rocks.database import Database
 from pulsar_encore.state.rocks.keys import FORMAT_KEY, due_key, entry_key, number
 from pulsar_encore.state.rocks.writes import DUE, META, STATE, Writes
 
+ALL = 2**62
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -681,6 +683,58 @@ def test_what_is_lost_with_the_end_is_told(path: Path) -> None:
         with pytest.raises(StoreError, match=r"1 changes .* are lost"):
             store.close()
     opened(path).close()
+
+
+def test_what_failed_is_all_written_with_the_end_when_there_is_room_again(path: Path) -> None:
+    store = opened(path)
+    source = source_of(store)
+    with full_disk(store):
+        for entry in range(2_500):
+            source.index.add((1, entry, -1), 100, 0)
+    store.close()
+    store = opened(path)
+    assert len(source_of(store).index) == 2_500
+    store.close()
+
+
+def test_a_disk_that_has_room_again_is_not_opened_anew(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(path)
+    source = source_of(store)
+    with full_disk(store):
+        for entry in range(2_500):
+            source.index.add((1, entry, -1), 100, 0)
+        assert not store.flush() and store.refuses
+    assert not store.flush() and not store.refuses  # so much at once and no more
+    with monkeypatch.context() as patch:
+        patch.setattr("pulsar_encore.state.rocks.database.library", None)
+        assert store.mend()
+    assert store.trouble is None
+    with after_kill(path) as found:
+        assert len(found.index) == 2_500
+    store.close()
+
+
+def test_a_write_that_fails_costs_no_more_when_much_has_failed(path: Path) -> None:
+    store = opened(path)
+    index = source_of(store).index
+    with full_disk(store):
+        with store.one_batch():
+            for entry in range(100_000):
+                index.add((1, entry, -1), 100 + entry % 10_000, 0)
+        begun = time.process_time()
+        for entry in range(200):
+            index.add((2, entry, -1), 100, 0)
+        assert time.process_time() - begun < 0.2  # 2.7 ms each when all of it was looked through
+        begun = time.process_time()
+        index.clear()
+        assert time.process_time() - begun < 2  # 10,000 ranges: a minute or so, likewise
+        index.add((3, 1, -1), 100, 0)
+    assert store.mend()
+    with after_kill(path) as found:
+        assert list(found.index.pop_due(ALL)) == [(3, 1, -1)]
+    store.close()
 
 
 FULL = """

@@ -73,6 +73,7 @@ class Durability:
         self._sweeping = False
         self._swept_at = loop.time()
         self._failed_looks = 0
+        self._catching_up = False
         #: Called with a source of which something is due at another time than before.
         self.rearm: Callable[[SourceState], None] = _nobody
         self._timer: asyncio.TimerHandle | None = None
@@ -216,12 +217,25 @@ class Durability:
         if store.trouble is None or store.flush():
             self._failed_looks = 0
             return
+        if not store.refuses:
+            self._failed_looks = 0
+            if not self._catching_up:
+                self._catching_up = True
+                self._loop.call_soon(self._catch_up)
+            return
         self._failed_looks += 1
         if self._failed_looks % _MEND_LOOKS == 0:
             try:
                 store.mend()
             except StoreError as error:
                 logger.warning("state is kept in memory still: %s", error)
+
+    def _catch_up(self) -> None:
+        """The disk takes writes again: so much of what failed now, the rest in the next turns."""
+        store = self._store
+        self._catching_up = store is not None and not store.flush() and not store.refuses
+        if self._catching_up:
+            self._loop.call_soon(self._catch_up)
 
     # Endings
 
@@ -246,9 +260,10 @@ class Durability:
         store = self._ended(acked=True)
         if store is not None:
             try:
-                await store.aclose()
-            except StoreError as error:
-                logger.error("%s", error)
+                while not (store.alone or store.flush() or store.refuses):  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+            finally:
+                await _closed(store)  # where it is alone, the thread that closes writes the rest
 
     def abandon(self) -> None:
         """The same without an event loop, so that acks may not have been sent."""
@@ -514,6 +529,13 @@ class _HeldForLong:
                 at = (state.number, entry.key)
                 self._seen[at] = mask
                 yield state, entry, mask & before.get(at, 0)
+
+
+async def _closed(store: RocksStore) -> None:
+    try:
+        await store.aclose()
+    except StoreError as error:
+        logger.error("%s", error)
 
 
 def _nobody(state: SourceState) -> None:

@@ -22,7 +22,7 @@ from pulsar_encore.errors import ConfigurationError
 
 from .journal import Journal
 from .keys import bucket_range, due_key, due_packed, read_due_key
-from .writes import DUE
+from .writes import DUE, Span
 
 # A range costs readers more than a few keys do.
 _FEW: Final = 8
@@ -171,8 +171,7 @@ class RocksIndex:
         for at, taken in enumerate(self._taken):
             if taken.batch is batch:
                 del self._taken[at]
-                for edge, part in taken.left():
-                    self._remove_part(edge, part)
+                self._remove_parts(taken.left())
                 break
         else:
             for key in batch:
@@ -208,8 +207,8 @@ class RocksIndex:
             edges.update(edge for edge, _ in taken.parts)
         self._live.clear()
         self._taken.clear()
-        for edge in edges:
-            self._journal.delete_range(DUE, *bucket_range(edge, self._source))
+        spans = [bucket_range(edge, self._source) for edge in edges]
+        self._journal.delete_ranges(DUE, spans)
         self._journal.commit()
 
     def reclaim(self) -> None:
@@ -246,21 +245,26 @@ class RocksIndex:
         by_edge: dict[int, list[MessageKey]] = {}
         for edge, key in gone:
             by_edge.setdefault(edge, []).append(key)
+        spans: list[Span] = []
         for edge, keys in by_edge.items():
             if self._alone(edge, len(keys)):
-                self._journal.delete_range_later(DUE, *bucket_range(edge, self._source))
+                spans.append(bucket_range(edge, self._source))
             else:
                 for key in keys:
                     self._remove(edge, key)
+        self._journal.delete_ranges_later(DUE, spans)
         self._taken = [taken for taken in self._taken if len(taken)]
         self._journal.commit()
 
-    def _remove_part(self, edge: int, keys: DueBatch | list[MessageKey]) -> None:
-        if self._alone(edge, len(keys)):
-            self._journal.delete_range(DUE, *bucket_range(edge, self._source))
-        else:
-            for key in keys:
-                self._journal.delete(DUE, due_key(edge, self._source, key))
+    def _remove_parts(self, parts: Iterable[Part]) -> None:
+        spans: list[Span] = []
+        for edge, keys in parts:
+            if self._alone(edge, len(keys)):
+                spans.append(bucket_range(edge, self._source))
+            else:
+                for key in keys:
+                    self._journal.delete(DUE, due_key(edge, self._source, key))
+        self._journal.delete_ranges(DUE, spans)
 
     def _alone(self, edge: int, count: int) -> bool:
         """Whether so many keys are better removed as their whole bucket: nothing else is in it."""
