@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -794,6 +795,18 @@ def test_a_mend_that_fails_can_be_tried_again(path: Path, monkeypatch: pytest.Mo
     store.close()
 
 
+def test_a_store_that_could_not_be_mended_says_so_to_who_reads(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(path)
+    database = store.one_batch().database
+    database.close()
+    with pytest.raises(StoreError, match=re.escape(str(path))):
+        next(database.scan(DUE))
+    with pytest.raises(StoreError, match="closed"):
+        store.close()
+
+
 def test_what_was_not_mended_is_told_at_the_end(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -997,6 +1010,40 @@ async def test_an_fsync_that_fails_is_told(
     await asyncio.wait_for(store.synced(), 10)
     assert store.trouble is None and "survives the loss of power again" in caplog.text
     await store.aclose()
+
+
+@pytest.mark.parametrize("good", [True, False])
+async def test_who_waits_for_an_fsync_is_told_at_the_end(
+    path: Path, monkeypatch: pytest.MonkeyPatch, good: bool
+) -> None:
+    """Also whose write came while the one was under way that failed."""
+    monkeypatch.setattr("pulsar_encore.state.rocks.syncing._PAUSE_S", 3600)
+    began, goes_on = threading.Event(), threading.Event()
+
+    def fails(database: Database) -> None:
+        began.set()
+        goes_on.wait(10)
+        raise StoreError("Input/output error")
+
+    store = opened(path, durability="power")
+    index = source_of(store).index
+    await store.synced()
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "sync", fails)
+        index.add((1, 1, -1), 100, 0)
+        first = asyncio.ensure_future(store.synced())
+        assert await asyncio.to_thread(began.wait, 10)
+        index.add((1, 2, -1), 100, 0)
+        second = asyncio.ensure_future(store.synced())
+        await asyncio.sleep(0)
+        goes_on.set()
+        with pytest.raises(StoreError, match="Input"):
+            await asyncio.wait_for(first, 10)
+        if not good:
+            await store.aclose()
+    await store.aclose()
+    with nullcontext() if good else pytest.raises(StoreError, match="Input"):
+        await asyncio.wait_for(second, 10)
 
 
 async def test_what_cannot_be_mended_is_not_said_to_be_synced(
