@@ -101,6 +101,22 @@ def test_a_batch_that_is_done_leaves_what_was_added_again(index: RocksIndex, pat
     index._check()
 
 
+@pytest.mark.parametrize("again", ["added", "cleared", "acked"])
+def test_a_batch_that_is_done_late_leaves_what_was_taken_again(
+    index: RocksIndex, path: Path, again: str
+) -> None:
+    index.add(KEY, 100, 0)
+    first = index.pop_due(100)
+    if again == "cleared":
+        index.clear()
+    elif again == "acked":
+        index.discard_entry(*KEY[:2])
+    index.add(KEY, 200, 0)
+    assert list(index.pop_due(200)) == [KEY]
+    index.done(first)
+    assert left(path) == [(200, KEY)]
+
+
 def test_an_ack_of_what_was_taken_counts(index: RocksIndex, store: RocksStore, path: Path) -> None:
     for entry in range(6):
         index.add((1, entry, -1), 100, 0)
