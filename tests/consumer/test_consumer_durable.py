@@ -305,6 +305,34 @@ async def test_a_message_that_kills_its_process_reaches_the_dead_letter_topic(
     assert host.transport.backlog("dead", "look") == 1
 
 
+@pytest.mark.parametrize("connected", [True, False])
+async def test_closed_after_a_letter_only_what_comes_again_keeps_its_count(
+    host: Host, connected: bool
+) -> None:
+    put_numbers(host.transport, 2)
+    options: dict[str, Any] = {
+        "dead_letter_policy": DeadLetterPolicy(
+            1, dead_letter_topic="dead", initial_subscription_name="look"
+        )
+    }
+    consumer = await host.start(ack_group_time_ms=60_000, **options)
+    await consumer.acknowledge(await consumer.receive())
+    for _ in range(2):
+        await consumer.negative_acknowledge(await consumer.receive(timeout=10), delay=1)
+    await asyncio.sleep(8)
+    assert host.transport.backlog("dead", "look") == 1
+    if not connected:
+        host.transport.disconnect()
+    await consumer.close()
+    with StateReader(host.path) as reader:
+        assert len(list(reader.records())) == (0 if connected else 1)
+    host.transport.reconnect()
+    consumer = await host.start(**options)
+    # To be acked was not to be counted; the other is a letter a second time.
+    assert payloads(await receive_all(consumer)) == ([] if connected else [b"0"])
+    assert host.transport.backlog("dead", "look") == (1 if connected else 2)
+
+
 @TYPES
 @BATCHES
 async def test_attempts_add_up_over_nacks_and_kills(

@@ -278,11 +278,12 @@ class Durability:
         if self._timer is not None:
             self._timer.cancel()
         store, self._store = self._store, None
+        if acked:
+            for durable in self._sources.values():
+                durable.forget_buried(math.inf)
         for state in self._states:
             state.durable = None
         for durable in self._sources.values():
-            if acked:
-                durable.forget_buried(math.inf)
             durable.close()
         self._sources.clear()
         if store is not None:
@@ -316,7 +317,7 @@ class DurableSource:
         self._waiting = source.index
         self._loop = loop
         self._buried: set[EntryKey] = set()  # letters of some of it; the rest is not acked yet
-        self._arriving: dict[EntryKey, int] = {}  # all of it is: when that has surely arrived, ms
+        self._arriving: dict[EntryKey, float] = {}  # all of it is: when that has arrived, ms
 
     def __bool__(self) -> bool:
         return bool(self._records)
@@ -487,11 +488,16 @@ class DurableSource:
 
     def forget_buried(self, now: float, most: int | None = None) -> None:
         """Of what letters were written and whose acks have arrived by now (ms), nothing is kept."""
+        state = self._whose()
+        acks = None if state is None or not (len(state.acks) or state.acks.lost) else state.acks
         for key, at in list(islice(self._arriving.items(), most)):  # in the order of their times
             if at > now:
                 break
             del self._arriving[key]
-            self._records.settled(*key)
+            if acks is not None and acks.covers(key):  # not even sent, or with a connection lost
+                self._arriving[key] = now + _ARRIVED_MS
+            else:
+                self._records.settled(*key)
 
     @property
     def unwritten(self) -> bool:
