@@ -328,7 +328,7 @@ async def test_closed_after_a_letter_only_what_comes_again_keeps_its_count(
         assert len(list(reader.records())) == (0 if connected else 1)
     host.transport.reconnect()
     consumer = await host.start(**options)
-    # To be acked was not to be counted; the other is a letter a second time.
+    # An ack that was lost brings its message again; what had its letter is one once more.
     assert payloads(await receive_all(consumer)) == ([] if connected else [b"0"])
     assert host.transport.backlog("dead", "look") == (1 if connected else 2)
 

@@ -156,9 +156,9 @@ class Database:
 
     def _batch(self, writes: Writes) -> Any:
         batch = self._rocks.WriteBatch(raw_mode=True)
-        for handle, ranges in zip(self._handles, writes.ranges, strict=True):
+        for family, ranges in enumerate(writes.ranges):
             for start, stop in ranges.items():
-                batch.delete_range(start, stop, handle)
+                batch.delete_range(start, stop, self._handles[family])
         for handle, points in zip(self._handles, writes.points, strict=True):
             for key, value in points.items():
                 if value is None:

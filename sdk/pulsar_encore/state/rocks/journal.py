@@ -125,7 +125,7 @@ class Journal:
         """
         if self._depth:
             return True
-        if len(self._now):
+        if self._now:
             return self.flush()
         if len(self._late) >= _MOST_LATE:
             return self.flush()
@@ -134,7 +134,7 @@ class Journal:
     def flush(self) -> bool:
         """Write everything, and some of what failed before. Returns as `commit` does."""
         writes = self._late
-        if len(writes):
+        if writes:
             writes.merge(self._now)
             self._late = Writes()
         else:
@@ -144,7 +144,7 @@ class Journal:
             self._again.merge(writes)
             self._bound()
             return self._try_again()
-        if not len(writes) or self._write(writes):
+        if not writes or self._write(writes):
             return True
         self._again = writes
         self._bound()
@@ -163,7 +163,7 @@ class Journal:
             if not self._write(part):
                 return False
             self._again.forget(part)
-            if not len(self._again):
+            if not self._again:
                 logger.warning("the state in %s is written again", self.database.path)
                 self.trouble = None
                 return True

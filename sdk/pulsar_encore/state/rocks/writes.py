@@ -40,6 +40,11 @@ class Writes:
         dues, states, metas = self.ranges
         return len(due) + len(state) + len(meta) + len(dues) + len(states) + len(metas)
 
+    def __bool__(self) -> bool:
+        due, state, meta = self.points
+        dues, states, metas = self.ranges
+        return bool(due or state or meta or dues or states or metas)
+
     def put(self, family: int, key: bytes, value: bytes) -> None:
         """Write a key."""
         self.points[family][key] = value
