@@ -336,6 +336,34 @@ async def test_a_dead_letter_tells_when_the_first_attempt_was_also_before_a_kill
     assert wall - first <= 1000 * (now_s() - begun) + 10
 
 
+@pytest.mark.parametrize("connected", [True, False])
+async def test_closed_after_a_letter_only_what_comes_again_keeps_its_count(
+    host: Host, connected: bool
+) -> None:
+    put_numbers(host.transport, 2)
+    options: dict[str, Any] = {
+        "dead_letter_policy": DeadLetterPolicy(
+            1, dead_letter_topic="dead", initial_subscription_name="look"
+        )
+    }
+    consumer = await host.start(ack_group_time_ms=60_000, **options)
+    await consumer.acknowledge(await consumer.receive())
+    for _ in range(2):
+        await consumer.negative_acknowledge(await consumer.receive(timeout=10), delay=1)
+    await asyncio.sleep(8)
+    assert host.transport.backlog("dead", "look") == 1
+    if not connected:
+        host.transport.disconnect()
+    await consumer.close()
+    with StateReader(host.path) as reader:
+        assert len(list(reader.records())) == (0 if connected else 1)
+    host.transport.reconnect()
+    consumer = await host.start(**options)
+    # An ack that was lost brings its message again; what had its letter is one once more.
+    assert payloads(await receive_all(consumer)) == ([] if connected else [b"0"])
+    assert host.transport.backlog("dead", "look") == (1 if connected else 2)
+
+
 @TYPES
 @BATCHES
 async def test_attempts_add_up_over_nacks_and_kills(
@@ -584,6 +612,41 @@ async def test_a_full_disk_stops_nothing_and_is_said(
     await host.kill()
     consumer = await host.start()
     assert (await comes_at(consumer))[1] > begun + HOUR - 60
+
+
+async def nacked_while_the_disk_was_full(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    async with full_disk(monkeypatch):
+        for message in await receive_n(consumer, count):
+            await consumer.negative_acknowledge(message, delay=HOUR)
+
+
+async def test_what_failed_is_written_at_the_first_look_that_finds_room(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_numbers(host.transport, 3_000, batch=100)
+    consumer = await host.start(receiver_queue_size=3_000)
+    await nacked_while_the_disk_was_full(consumer, monkeypatch, 3_000)
+    assert consumer.statistics().state_trouble is not None
+    await asyncio.sleep(1.1)
+    assert consumer.statistics().state_trouble is None
+    with StateReader(host.path) as reader:
+        assert len(list(reader.waiting())) == 3_000
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_closed_when_the_disk_has_room_again_all_that_failed_is_written(
+    host: Host, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    put_numbers(host.transport, 3_000, batch=100)
+    if shared:  # another consumer of the process, that has nothing to look at
+        await host.start("persistent://public/default/quiet")
+    consumer = await host.start(receiver_queue_size=3_000)
+    await nacked_while_the_disk_was_full(consumer, monkeypatch, 3_000)
+    await consumer.close()
+    with StateReader(host.path) as reader:
+        assert len(list(reader.waiting())) == 3_000
 
 
 async def test_an_fsync_that_fails_is_said(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -416,7 +416,7 @@ async def test_a_handle_finds_its_lease_and_no_other(
     with pytest.raises(ConfigurationError, match="handle"):
         await consumer.lease(forged)
     with pytest.raises(LeaseLostError, match="is over"):
-        await consumer.lease(".".join([*parts[:3], "ffff", parts[4]]))
+        await consumer.lease(".".join([*parts[:3], "ffff", *parts[4:]]))
     other = await subscribe()
     with pytest.raises(LeaseLostError, match="another consumer"):
         await other.lease(again.handle)

@@ -26,8 +26,12 @@ def source_of(store: RocksStore, topic: str = TOPIC, **options: Any) -> Source:
 def killed(path: Path) -> Path:
     """A copy of the directory as it is now: what a process that is killed now leaves behind."""
     copy = path.with_name(f"{path.name}.{next(copies)}")
-    shutil.copytree(path, copy)
-    return copy
+    while True:
+        try:
+            shutil.copytree(path, copy)
+            return copy
+        except shutil.Error:  # RocksDB tidied up meanwhile
+            shutil.rmtree(copy)
 
 
 @contextmanager

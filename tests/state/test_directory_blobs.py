@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -119,7 +122,6 @@ def test_a_byte_that_changed_anywhere_is_found_out(store: DirectoryBlobs, tmp_pa
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x40]) + whole[at + 1 :])
         store.close()
         store.open()
-        store._tables.clear()
         with pytest.raises((StateDamagedError, StateFormatError), match="blob"):
             for number in range(2):
                 store.segment(1, number)
@@ -227,4 +229,131 @@ def test_a_write_that_has_no_room_is_named_and_leaves_no_half(
     assert not [name for name in os.listdir(tmp_path) if "unfinished" in name]
     store.append(1, b", more", sync=False)
     assert store.read_journal(1) == b"whole, more"
+    store.close()
+
+
+def test_a_full_disk_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = DirectoryBlobs(tmp_path)
+    store.open()
+    write(store, 1, b"segment")
+    store.close()
+
+    def full(file: int, data: bytes, offset: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        store.open()
+        assert store.segment(1, 0) == b"segment"
+        with pytest.raises(StateInUseError):
+            DirectoryBlobs(tmp_path).open()
+        store.close()
+    other = DirectoryBlobs(tmp_path)
+    other.open()
+    other.close()
+
+
+def test_an_opening_that_fails_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(file: int) -> os.stat_result:
+        raise OSError(5, "Input/output error")
+
+    store = DirectoryBlobs(tmp_path)
+    os.close(free := os.dup(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", fails)
+        with pytest.raises(StoreError, match="Input/output error"):
+            store.open()
+    os.close(still := os.dup(0))
+    assert still == free
+    store.open()
+    store.close()
+
+
+def test_nothing_is_appended_to_half_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectoryBlobs(tmp_path)
+    store.open()
+    store.append(1, b"whole", sync=False)
+
+    def not_synced(file: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    def not_cut(file: int, size: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", not_cut)
+        with monkeypatch.context() as first:
+            first.setattr(os, "fsync", not_synced)
+            with pytest.raises(StoreError):
+                store.append(1, b", lost", sync=True)
+        with pytest.raises(StoreError):
+            store.append(1, b", behind it", sync=True)
+    store.append(1, b", more", sync=True)
+    assert store.read_journal(1) == b"whole, more"
+    store.close()
+
+
+def test_the_name_of_a_journal_is_synced_until_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectoryBlobs(tmp_path)
+    store.open()
+    synced: list[bool] = []
+    fsync = os.fsync
+
+    def once(file: int) -> None:
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            synced.append(len(synced) > 0)
+            if not synced[-1]:
+                raise OSError(5, "Input/output error")
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", once)
+    with pytest.raises(StoreError):
+        store.append(1, b"one", sync=True)
+    store.append(1, b"one", sync=True)
+    assert synced == [False, True] and store.read_journal(1) == b"one"
+    store.close()
+
+
+def test_opened_again_it_reads_what_another_owner_wrote(store: DirectoryBlobs) -> None:
+    assert store.segment(1, 0) == b"segment 0"
+    store.close()
+    other = DirectoryBlobs(store._path)
+    other.open()
+    write(other, 1, b"something", b"else")
+    other.close()
+    store.open()
+    assert store.segment(1, 1) == b"else"
+    store.close()
+
+
+def test_a_slow_read_of_a_blob_holds_up_no_write(
+    store: DirectoryBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pread = os.pread
+    reads, goes_on = threading.Event(), threading.Event()
+
+    def slow(file: int, size: int, offset: int) -> bytes:
+        reads.set()
+        assert goes_on.wait(10)
+        return pread(file, size, offset)
+
+    monkeypatch.setattr(os, "pread", slow)
+    with ThreadPoolExecutor(1) as pool:
+        segment = pool.submit(store.segment, 1, 0)
+        assert reads.wait(10)
+        try:
+            with ThreadPoolExecutor(1) as writing:
+                for journal in (1, 2):
+                    writing.submit(store.append, journal, b"x", sync=True).result(5)
+                writing.submit(store.delete_journal, 1).result(5)
+                assert not segment.done()
+        finally:
+            goes_on.set()
+        assert segment.result(10) == b"segment 0"
     store.close()

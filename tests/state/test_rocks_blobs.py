@@ -6,13 +6,93 @@ import os
 import random
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from pulsar_encore.errors import ClosedError, StateFormatError, StateInUseError
+from pulsar_encore.errors import ClosedError, StateFormatError, StateInUseError, StoreError
 from pulsar_encore.state import SpillingIndex
 from pulsar_encore.state.rocks import RocksBlobs, RocksStore
+from pulsar_encore.state.rocks.database import Database
+from pulsar_encore.state.rocks.writes import Writes
+
+
+@contextmanager
+def failing(what: str) -> Iterator[None]:
+    """No fsync, no write, or writes that say that they failed and did not."""
+    write = Database.write
+
+    def sync_fails(database: Database) -> None:
+        raise StoreError("Input/output error")
+
+    def write_fails(database: Database, writes: Writes) -> None:
+        if what == "told so":
+            write(database, writes)
+        raise StoreError("Input/output error")
+
+    with pytest.MonkeyPatch.context() as patch:
+        if what == "sync":
+            patch.setattr(Database, "sync", sync_fails)
+        else:
+            patch.setattr(Database, "write", write_fails)
+        yield
+
+
+FAILURES = pytest.mark.parametrize("what", ["sync", "write", "told so"])
+
+
+@FAILURES
+@pytest.mark.parametrize("fresh", [True, False])
+def test_what_is_appended_again_after_a_failure_is_there_once(
+    tmp_path: Path, what: str, fresh: bool
+) -> None:
+    blobs = RocksBlobs(tmp_path / "b")
+    blobs.open()
+    if not fresh:
+        blobs.append(1, b"first ", sync=True)
+    with failing(what):
+        for _ in range(2):
+            with pytest.raises(StoreError):
+                blobs.append(1, b"second ", sync=True)
+    blobs.append(1, b"second third", sync=True)
+    blobs.append(1, b" fourth", sync=True)
+    assert blobs.read_journal(1) == (b"" if fresh else b"first ") + b"second third fourth"
+    blobs.close()
+
+
+@FAILURES
+def test_a_commit_that_fails_leaves_the_old_blob_or_the_new_one(tmp_path: Path, what: str) -> None:
+    blobs = RocksBlobs(tmp_path / "b")
+    blobs.open()
+    for text in (b"old", b"new"):
+        writer = blobs.create(7)
+        writer.append(text)
+        if text == b"new":
+            with failing(what), pytest.raises(StoreError):
+                writer.commit(text, sync=True)
+            writer.abort()
+        else:
+            writer.commit(text, sync=True)
+    assert blobs.generations() == [7]
+    assert blobs.meta(7) == blobs.segment(7, 0) == (b"old" if what == "write" else b"new")
+    blobs.close()
+
+
+def test_an_index_whose_journal_was_not_synced_at_first_is_there_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    now = 0.0
+    index = SpillingIndex(RocksBlobs(tmp_path / "b"), fsync="always", retry_s=1, clock=lambda: now)
+    with failing("sync"):
+        index.add((1, 1, -1), 1000, 0)
+    now = 2.0
+    index.add((1, 2, -1), 1000, 0)
+    index.close()
+    index = SpillingIndex(RocksBlobs(tmp_path / "b"))
+    assert list(index.pop_due(1000)) == [(1, 1, -1), (1, 2, -1)]
+    index.close()
 
 
 @pytest.mark.parametrize("journal", [True, False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -19,7 +20,10 @@ from hypothesis.stateful import (
 from rocks_kit import after_kill, killed, opened, source_of
 
 from pulsar_encore.core.due import DueBatch, MessageKey, bucket_edge
+from pulsar_encore.errors import StoreError
 from pulsar_encore.state.rocks import RocksIndex, RocksStore
+from pulsar_encore.state.rocks.database import Database
+from pulsar_encore.state.rocks.writes import Writes
 
 KEY = (1, 1, -1)
 ALL = 2**62
@@ -97,6 +101,22 @@ def test_a_batch_that_is_done_leaves_what_was_added_again(index: RocksIndex, pat
     index._check()
 
 
+@pytest.mark.parametrize("again", ["added", "cleared", "acked"])
+def test_a_batch_that_is_done_late_leaves_what_was_taken_again(
+    index: RocksIndex, path: Path, again: str
+) -> None:
+    index.add(KEY, 100, 0)
+    first = index.pop_due(100)
+    if again == "cleared":
+        index.clear()
+    elif again == "acked":
+        index.discard_entry(*KEY[:2])
+    index.add(KEY, 200, 0)
+    assert list(index.pop_due(200)) == [KEY]
+    index.done(first)
+    assert left(path) == [(200, KEY)]
+
+
 def test_an_ack_of_what_was_taken_counts(index: RocksIndex, store: RocksStore, path: Path) -> None:
     for entry in range(6):
         index.add((1, entry, -1), 100, 0)
@@ -160,6 +180,51 @@ def test_many_that_are_done_together_are_one_small_write(
     assert after.writes - before.writes == 1
     assert after.operations - before.operations <= 6  # its buckets
     index._check()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_disk_that_refuses_now_and_then_loses_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Writes fail before they took effect or after it; what failed goes in small pieces."""
+    monkeypatch.setattr("pulsar_encore.state.rocks.journal._AGAIN", 7)
+    monkeypatch.setattr("pulsar_encore.state.rocks.journal._PROBE", 3)
+    store = opened(path)
+    index = source_of(store).index
+    rng, write = random.Random(seed), Database.write
+    failing = 0.0
+
+    def unsure(database: Database, writes: Writes) -> None:
+        if rng.random() >= failing:
+            write(database, writes)
+            if rng.random() >= failing / 2:
+                return
+        raise StoreError("perhaps it is written")
+
+    waiting: dict[MessageKey, int] = {}
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "write", unsure)
+        for step in range(400):
+            if step % 40 == 0:
+                failing = rng.choice([0, 0.5, 0.95])
+            key, due_ms = (rng.randrange(2), rng.randrange(40), -1), rng.randrange(20)
+            kind = rng.random()
+            if kind < 0.8:
+                index.move(key, due_ms, 0)
+                waiting[key] = due_ms
+            elif kind < 0.9:
+                index.done(index.pop_due(due_ms // 2))
+                waiting = {k: due for k, due in waiting.items() if due > due_ms // 2}
+            elif kind < 0.98:
+                index.discard_through(*key[:2])
+                waiting = {k: due for k, due in waiting.items() if k[:2] > key[:2]}
+            else:
+                index.clear()
+                waiting.clear()
+    store.close()
+    store = opened(path)
+    assert {key: due for due, key in source_of(store).index.waiting()} == waiting
+    store.close()
 
 
 class WithKills(RuleBasedStateMachine):

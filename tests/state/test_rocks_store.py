@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,8 @@ from pulsar_encore.state.rocks import HandedOver, RocksStore, Source, StateReade
 from pulsar_encore.state.rocks.database import Database
 from pulsar_encore.state.rocks.keys import FORMAT_KEY, due_key, entry_key, number
 from pulsar_encore.state.rocks.writes import DUE, META, STATE, Writes
+
+ALL = 2**62
 
 
 @pytest.fixture
@@ -684,6 +687,58 @@ def test_what_is_lost_with_the_end_is_told(path: Path) -> None:
     opened(path).close()
 
 
+def test_what_failed_is_all_written_with_the_end_when_there_is_room_again(path: Path) -> None:
+    store = opened(path)
+    source = source_of(store)
+    with full_disk(store):
+        for entry in range(2_500):
+            source.index.add((1, entry, -1), 100, 0)
+    store.close()
+    store = opened(path)
+    assert len(source_of(store).index) == 2_500
+    store.close()
+
+
+def test_a_disk_that_has_room_again_is_not_opened_anew(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(path)
+    source = source_of(store)
+    with full_disk(store):
+        for entry in range(2_500):
+            source.index.add((1, entry, -1), 100, 0)
+        assert not store.flush() and store.refuses
+    assert not store.flush() and not store.refuses  # so much at once and no more
+    with monkeypatch.context() as patch:
+        patch.setattr("pulsar_encore.state.rocks.database.library", None)
+        assert store.mend()
+    assert store.trouble is None
+    with after_kill(path) as found:
+        assert len(found.index) == 2_500
+    store.close()
+
+
+def test_a_write_that_fails_costs_no_more_when_much_has_failed(path: Path) -> None:
+    store = opened(path)
+    index = source_of(store).index
+    with full_disk(store):
+        with store.one_batch():
+            for entry in range(100_000):
+                index.add((1, entry, -1), 100 + entry % 10_000, 0)
+        begun = time.process_time()
+        for entry in range(200):
+            index.add((2, entry, -1), 100, 0)
+        assert time.process_time() - begun < 0.2  # 2.7 ms each when all of it was looked through
+        begun = time.process_time()
+        index.clear()
+        assert time.process_time() - begun < 2  # 10,000 ranges: a minute or so, likewise
+        index.add((3, 1, -1), 100, 0)
+    assert store.mend()
+    with after_kill(path) as found:
+        assert list(found.index.pop_due(ALL)) == [(3, 1, -1)]
+    store.close()
+
+
 FULL = """
 import resource, sys
 from pulsar_encore.errors import StoreError
@@ -739,6 +794,18 @@ def test_a_mend_that_fails_can_be_tried_again(path: Path, monkeypatch: pytest.Mo
     with after_kill(path) as found:
         assert len(found.index) == 2
     store.close()
+
+
+def test_a_store_that_could_not_be_mended_says_so_to_who_reads(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(path)
+    database = store.one_batch().database
+    database.close()
+    with pytest.raises(StoreError, match=re.escape(str(path))):
+        next(database.scan(DUE))
+    with pytest.raises(StoreError, match="closed"):
+        store.close()
 
 
 def test_what_was_not_mended_is_told_at_the_end(
@@ -944,6 +1011,40 @@ async def test_an_fsync_that_fails_is_told(
     await asyncio.wait_for(store.synced(), 10)
     assert store.trouble is None and "survives the loss of power again" in caplog.text
     await store.aclose()
+
+
+@pytest.mark.parametrize("good", [True, False])
+async def test_who_waits_for_an_fsync_is_told_at_the_end(
+    path: Path, monkeypatch: pytest.MonkeyPatch, good: bool
+) -> None:
+    """Also whose write came while the one was under way that failed."""
+    monkeypatch.setattr("pulsar_encore.state.rocks.syncing._PAUSE_S", 3600)
+    began, goes_on = threading.Event(), threading.Event()
+
+    def fails(database: Database) -> None:
+        began.set()
+        goes_on.wait(10)
+        raise StoreError("Input/output error")
+
+    store = opened(path, durability="power")
+    index = source_of(store).index
+    await store.synced()
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "sync", fails)
+        index.add((1, 1, -1), 100, 0)
+        first = asyncio.ensure_future(store.synced())
+        assert await asyncio.to_thread(began.wait, 10)
+        index.add((1, 2, -1), 100, 0)
+        second = asyncio.ensure_future(store.synced())
+        await asyncio.sleep(0)
+        goes_on.set()
+        with pytest.raises(StoreError, match="Input"):
+            await asyncio.wait_for(first, 10)
+        if not good:
+            await store.aclose()
+    await store.aclose()
+    with nullcontext() if good else pytest.raises(StoreError, match="Input"):
+        await asyncio.wait_for(second, 10)
 
 
 async def test_what_cannot_be_mended_is_not_said_to_be_synced(

@@ -74,6 +74,7 @@ class Durability:
         self._sweeping = False
         self._swept_at = loop.time()
         self._failed_looks = 0
+        self._catching_up = False
         #: Called with a source of which something is due at another time than before.
         self.rearm: Callable[[SourceState], None] = _nobody
         #: Acks a message of this consumer, or one that is on its way here, by its id.
@@ -219,12 +220,25 @@ class Durability:
         if store.trouble is None or store.flush():
             self._failed_looks = 0
             return
+        if not store.refuses:
+            self._failed_looks = 0
+            if not self._catching_up:
+                self._catching_up = True
+                self._loop.call_soon(self._catch_up)
+            return
         self._failed_looks += 1
         if self._failed_looks % _MEND_LOOKS == 0:
             try:
                 store.mend()
             except StoreError as error:
                 logger.warning("state is kept in memory still: %s", error)
+
+    def _catch_up(self) -> None:
+        """The disk takes writes again: so much of what failed now, the rest in the next turns."""
+        store = self._store
+        self._catching_up = store is not None and not store.flush() and not store.refuses
+        if self._catching_up:
+            self._loop.call_soon(self._catch_up)
 
     # Endings
 
@@ -249,9 +263,10 @@ class Durability:
         store = self._ended(acked=True)
         if store is not None:
             try:
-                await store.aclose()
-            except StoreError as error:
-                logger.error("%s", error)
+                while not (store.alone or store.flush() or store.refuses):  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+            finally:
+                await _closed(store)  # where it is alone, the thread that closes writes the rest
 
     def abandon(self) -> None:
         """The same without an event loop, so that acks may not have been sent."""
@@ -266,11 +281,12 @@ class Durability:
         if self._timer is not None:
             self._timer.cancel()
         store, self._store = self._store, None
+        if acked:
+            for durable in self._sources.values():
+                durable.forget_buried(math.inf)
         for state in self._states:
             state.durable = None
         for durable in self._sources.values():
-            if acked:
-                durable.forget_buried(math.inf)
             durable.close()
         self._sources.clear()
         if store is not None:
@@ -304,7 +320,7 @@ class DurableSource:
         self._waiting = source.index
         self._loop = loop
         self._buried: set[EntryKey] = set()  # letters of some of it; the rest is not acked yet
-        self._arriving: dict[EntryKey, int] = {}  # all of it is: when that has surely arrived, ms
+        self._arriving: dict[EntryKey, float] = {}  # all of it is: when that has arrived, ms
 
     def __bool__(self) -> bool:
         return bool(self._records)
@@ -493,11 +509,16 @@ class DurableSource:
 
     def forget_buried(self, now: float, most: int | None = None) -> None:
         """Of what letters were written and whose acks have arrived by now (ms), nothing is kept."""
+        state = self._whose()
+        acks = None if state is None or not (len(state.acks) or state.acks.lost) else state.acks
         for key, at in list(islice(self._arriving.items(), most)):  # in the order of their times
             if at > now:
                 break
             del self._arriving[key]
-            self._records.settled(*key)
+            if acks is not None and acks.covers(key):  # not even sent, or with a connection lost
+                self._arriving[key] = now + _ARRIVED_MS
+            else:
+                self._records.settled(*key)
 
     @property
     def unwritten(self) -> bool:
@@ -535,6 +556,13 @@ class _HeldForLong:
                 at = (state.number, entry.key)
                 self._seen[at] = mask
                 yield state, entry, mask & before.get(at, 0)
+
+
+async def _closed(store: RocksStore) -> None:
+    try:
+        await store.aclose()
+    except StoreError as error:
+        logger.error("%s", error)
 
 
 def _nobody(concerned: object) -> None:

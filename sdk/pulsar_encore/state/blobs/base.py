@@ -30,7 +30,8 @@ class BlobWriter(Protocol):
             sync: Return when it would survive a loss of power.
 
         Raises:
-            StoreError: It could not be written, and is not visible.
+            StoreError: It could not be written, and is not visible; or not be synced, and then it
+                may be. Visible it is whole, also after `abort`.
         """
         ...
 
@@ -109,7 +110,8 @@ class BlobStore(Protocol):
         """Replace the manifest: afterwards it is the old one or the new one, never a mixture.
 
         Raises:
-            StoreError: It could not be written; the old one is in place.
+            StoreError: It could not be written, and the old one is in place; or not be synced, and
+                then it may be the new one.
         """
         ...
 

@@ -71,7 +71,11 @@ class DirectoryBlobs:
         self._tables: dict[int, _Table] = {}
         self._files: OrderedDict[int, int] = OrderedDict()  # blobs that are open, oldest first
         self._journal: tuple[int, int, int] | None = None  # number, file, bytes that are whole
-        self._opening = Lock()  # files are closed under it, and used elsewhere than on one thread
+        self._torn: dict[int, int] = {}  # journals that end in half a record: where that begins
+        self._opening = Lock()  # blobs are closed under it, and used elsewhere than on one thread
+        self._journaling = (
+            Lock()
+        )  # the same of the journal: no write waits for the reading of blobs
         self._lock = -1
 
     def __repr__(self) -> str:
@@ -107,19 +111,24 @@ class DirectoryBlobs:
                     f"{self._path} is in use by this process, {self._pid}; close that store first"
                 )
         file = os.open(self._path / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._name = self._identity(os.fstat(file))
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            owner = os.pread(file, 400, 0).decode("utf-8", "replace").strip()
+            name = self._identity(os.fstat(file))
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                owner = os.pread(file, 400, 0).decode("utf-8", "replace").strip()
+                raise StateInUseError(
+                    f"{self._path} is in use by {owner or 'another process'}; end that, or use "
+                    "another directory"
+                ) from error
+        except BaseException:
             os.close(file)
-            raise StateInUseError(
-                f"{self._path} is in use by {owner or 'another process'}; end that, or use "
-                "another directory"
-            ) from error
-        _held.add(self._name)
-        os.ftruncate(file, 0)
-        os.pwrite(file, f"process {self._pid} on {socket.gethostname()}\n".encode(), 0)
+            raise
+        self._name = name
+        _held.add(name)
+        with suppress(OSError):  # who is refused is not told by whom: a full disk can be read
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"process {self._pid} on {socket.gethostname()}\n".encode(), 0)
         return file
 
     def _identity(self, status: os.stat_result) -> tuple[int, int, int]:
@@ -135,11 +144,13 @@ class DirectoryBlobs:
         """Give the directory free for another owner. Again is nothing."""
         if self._lock < 0 or os.getpid() != self._pid:
             return
-        with self._opening:
+        with self._opening, self._journaling:
             for file in self._files.values():
                 os.close(file)
             self._files.clear()
+            self._tables.clear()  # another owner may write other blobs of the same names
             self._close_journal()
+            self._torn.clear()
             os.close(self._lock)
             self._lock = -1
             _held.discard(self._name)
@@ -297,7 +308,8 @@ class DirectoryBlobs:
         """Replace the manifest.
 
         Raises:
-            StoreError: It could not be written; the old one is in place.
+            StoreError: It could not be written, and the old one is in place; or not be synced, and
+                then it may be the new one.
         """
         self._mine()
         try:
@@ -328,14 +340,21 @@ class DirectoryBlobs:
             _, file, size = self._journal
             if os.getpid() != self._pid:
                 self._mine()
-            written = os.write(file, data)
-            if written != len(data):
-                written += _write_all(file, memoryview(data)[written:])
-            if sync:
-                os.fsync(file)
+            if self._torn:
+                self._cut_journal()
+            try:
+                written = os.write(file, data)
+                if written != len(data):
+                    written += _write_all(file, memoryview(data)[written:])
+                if sync:
+                    os.fsync(file)
+            except OSError:
+                self._torn[journal] = size
+                with suppress(OSError):
+                    self._cut_journal()
+                raise
             self._journal = (journal, file, size + written)
         except OSError as error:
-            self._shorten_journal()
             raise self._failed("write", error) from error
 
     def _sync_journal(self, journal: int) -> None:
@@ -352,23 +371,31 @@ class DirectoryBlobs:
     def _open_journal(self, journal: int) -> None:
         self._mine()
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        with self._opening:
+        with self._journaling:
             self._close_journal()
             file = os.open(self._path / f"journal-{journal}", flags, 0o644)
-            self._journal = (journal, file, os.fstat(file).st_size)
-        _sync_directory(self._path)
+            try:
+                size = self._torn.get(journal, os.fstat(file).st_size)
+                _sync_directory(self._path)
+            except BaseException:  # or the next try would not sync its name
+                os.close(file)
+                raise
+            self._journal = (journal, file, size)
 
     def _close_journal(self) -> None:
         if self._journal is not None:
+            if self._torn:
+                with suppress(OSError):
+                    self._cut_journal()
             os.close(self._journal[1])
             self._journal = None
 
-    def _shorten_journal(self) -> None:
+    def _cut_journal(self) -> None:
         """What was written by half goes; what comes later could not be read behind it."""
-        if self._journal is not None:
-            _, file, size = self._journal
-            with suppress(OSError):
-                os.ftruncate(file, size)
+        if self._journal is not None and self._journal[0] in self._torn:
+            number, file, size = self._journal
+            os.ftruncate(file, size)
+            del self._torn[number]
 
     def read_journal(self, journal: int) -> bytes:
         """All bytes of a journal.
@@ -389,9 +416,10 @@ class DirectoryBlobs:
             StoreError: It could not be removed.
         """
         self._mine()
-        with self._opening:
+        with self._journaling:
             if self._journal is not None and self._journal[0] == journal:
                 self._close_journal()
+            self._torn.pop(journal, None)
         self._unlink(f"journal-{journal}")
 
     def journals(self) -> list[int]:

@@ -172,15 +172,15 @@ class RocksBlobs:
         self._put(_MANIFEST, data, sync=sync)
 
     def append(self, journal: int, data: bytes, *, sync: bool) -> None:
-        """Add bytes to the end of a journal."""
-        number = self._pieces.get(journal)
-        if number is None:
-            number = self._last_piece(journal) + 1
+        """Add bytes to the end of a journal, all of them or none."""
         if data:
-            self._put(_PIECE.pack(b"j", journal, number), data)
-            number += 1
-        self._pieces[journal] = number
-        if sync:
+            number = self._pieces.get(journal)
+            if number is None:
+                number = self._pieces[journal] = self._last_piece(journal) + 1
+            # What failed may be there: the next piece is written over it.
+            self._put(_PIECE.pack(b"j", journal, number), data, sync=sync)
+            self._pieces[journal] = number + 1
+        elif sync:
             self._db.sync()
 
     def read_journal(self, journal: int) -> bytes:
@@ -268,8 +268,16 @@ class RocksBlobs:
             self._db.sync()
 
     def drop_attempt(self, generation: int, attempt: int) -> None:
-        """Nothing of an attempt is kept."""
+        """Nothing of an attempt is kept, unless it is the blob: what of a commit failed may have
+        been the fsync."""
         if self._database is None:
+            return
+        try:
+            if self._head(generation)[0] == attempt:
+                return
+        except StateDamagedError:
+            pass  # there is none
+        except StoreError:
             return
         writes = Writes()
         first = _SEGMENT.pack(b"s", generation, attempt, 0)

@@ -174,8 +174,9 @@ class Database:
 
     def _batch(self, writes: Writes) -> Any:
         batch = self._rocks.WriteBatch(raw_mode=True)
-        for family, start, stop in writes.ranges:
-            batch.delete_range(start, stop, self._handles[family])
+        for family, ranges in enumerate(writes.ranges):
+            for start, stop in ranges.items():
+                batch.delete_range(start, stop, self._handles[family])
         for handle, points in zip(self._handles, writes.points, strict=True):
             for key, value in points.items():
                 if value is None:
@@ -211,8 +212,9 @@ class Database:
         options.set_readahead_size(_READ_AHEAD)
         if stop:  # rocksdict 0.3.29 takes a lower bound for an upper one
             options.set_iterate_upper_bound(stop)
-        rows: Any = self._families[family].iter(options)
+        rows: Any = None
         try:
+            rows = self._families[family].iter(options)
             if backwards:
                 rows.seek_to_last()
             else:

@@ -13,6 +13,7 @@ survive either.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
@@ -22,10 +23,11 @@ from pulsar_encore.errors import ConfigurationError
 
 from .journal import Journal
 from .keys import bucket_range, due_key, due_packed, read_due_key
-from .writes import DUE
+from .writes import DUE, Span
 
 # A range costs readers more than a few keys do.
 _FEW: Final = 8
+_LATE: Final = 16  # batches of which nothing is left that are known when `done` comes after that
 _LAST: Final = (1 << MAX_ID_BITS) - 1
 
 Part: TypeAlias = tuple[int, DueBatch | list[MessageKey]]
@@ -49,6 +51,7 @@ class RocksIndex:
         self._source = source
         self._live = index
         self._taken: list[_Taken] = []
+        self._over: deque[DueBatch] = deque(maxlen=_LATE)
 
     def add(self, key: MessageKey, due_ms: int, bits: int) -> bool:
         """Track a key; True when it is new. One already tracked stays where it is.
@@ -166,13 +169,14 @@ class RocksIndex:
     def done(self, batch: DueBatch) -> None:
         """What was taken is seen to: after a crash it is not due again.
 
-        Keys of it that were added again meanwhile stay.
+        Keys of it that were added again meanwhile stay, also when they were taken again.
         """
+        if any(each is batch for each in self._over):
+            return
         for at, taken in enumerate(self._taken):
             if taken.batch is batch:
                 del self._taken[at]
-                for edge, part in taken.left():
-                    self._remove_part(edge, part)
+                self._remove_parts(taken.left())
                 break
         else:
             for key in batch:
@@ -207,9 +211,9 @@ class RocksIndex:
         for taken in self._taken:
             edges.update(edge for edge, _ in taken.parts)
         self._live.clear()
-        self._taken.clear()
-        for edge in edges:
-            self._journal.delete_range(DUE, *bucket_range(edge, self._source))
+        self._end_taken(self._taken)
+        spans = [bucket_range(edge, self._source) for edge in edges]
+        self._journal.delete_ranges(DUE, spans)
         self._journal.commit()
 
     def reclaim(self) -> None:
@@ -218,7 +222,7 @@ class RocksIndex:
             for edge, part in taken.left():
                 for key in part:
                     place(self._live, key, edge)
-        self._taken.clear()
+        self._end_taken(self._taken)
 
     def __contains__(self, key: MessageKey) -> bool:
         return key in self._live
@@ -246,21 +250,26 @@ class RocksIndex:
         by_edge: dict[int, list[MessageKey]] = {}
         for edge, key in gone:
             by_edge.setdefault(edge, []).append(key)
+        spans: list[Span] = []
         for edge, keys in by_edge.items():
             if self._alone(edge, len(keys)):
-                self._journal.delete_range_later(DUE, *bucket_range(edge, self._source))
+                spans.append(bucket_range(edge, self._source))
             else:
                 for key in keys:
                     self._remove(edge, key)
-        self._taken = [taken for taken in self._taken if len(taken)]
+        self._journal.delete_ranges_later(DUE, spans)
+        self._end_taken([taken for taken in self._taken if not len(taken)])
         self._journal.commit()
 
-    def _remove_part(self, edge: int, keys: DueBatch | list[MessageKey]) -> None:
-        if self._alone(edge, len(keys)):
-            self._journal.delete_range(DUE, *bucket_range(edge, self._source))
-        else:
-            for key in keys:
-                self._journal.delete(DUE, due_key(edge, self._source, key))
+    def _remove_parts(self, parts: Iterable[Part]) -> None:
+        spans: list[Span] = []
+        for edge, keys in parts:
+            if self._alone(edge, len(keys)):
+                spans.append(bucket_range(edge, self._source))
+            else:
+                for key in keys:
+                    self._journal.delete(DUE, due_key(edge, self._source, key))
+        self._journal.delete_ranges(DUE, spans)
 
     def _alone(self, edge: int, count: int) -> bool:
         """Whether so many keys are better removed as their whole bucket: nothing else is in it."""
@@ -272,14 +281,20 @@ class RocksIndex:
 
     def _untake(self, key: MessageKey) -> int | None:
         """The edge under which a key is on disk that was taken; from now on it is not."""
-        for at, taken in enumerate(self._taken):
+        for taken in self._taken:
             edge = taken.keys.due_of(key)
             if edge is not None:
                 taken.keys.discard(key)
                 if not len(taken.keys):
-                    del self._taken[at]
+                    self._end_taken([taken])
                 return edge
         return None
+
+    def _end_taken(self, ended: list[_Taken]) -> None:
+        """Nothing is left of them."""
+        if ended:
+            self._over.extend(taken.batch for taken in ended)
+            self._taken = [taken for taken in self._taken if taken not in ended]
 
     def _check(self) -> None:
         """Walk every invariant and raise AssertionError on the first broken one; for tests."""

@@ -2,22 +2,23 @@
 
 Owns `Journal`: what is to be written at once, what may be written later (its loss costs a
 redelivery of what is acked, which a broker ignores), and what could not be written. What fails
-stays in memory, is what readers see, and is tried again with the next write. Invariant: newest
-first, a key is looked for in what is to be written now, later, again, and then on the disk.
-Refuses to know what keys mean, and the time.
+stays in memory, is what readers see, and is tried again with the next write: a few of it, and more
+once the disk takes them, so that no write costs the more the more waits. Invariant: newest first, a
+key is looked for in what is to be written now, later, again, and then on the disk. Refuses to know
+what keys mean, and the time.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Final
 
 from pulsar_encore.errors import StoreError
 
 from .database import Database
-from .writes import Writes
+from .writes import Span, Writes
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ _MOST_LATE: Final = 1_000
 # What failed is kept up to here, 100 MB or so; what is beyond is counted.
 _MOST_UNWRITTEN: Final = 200_000
 _AGAIN: Final = 1_000  # of what failed with each write, so that none takes long
+_PROBE: Final = 16  # of it first, so that a disk that refuses costs a write little
 
 
 class Journal:
@@ -37,6 +39,7 @@ class Journal:
     Attributes:
         written: Called after each write, if anything is.
         trouble: Why something is not written, None when all is.
+        refused: The last write failed; else each `flush` writes more of what failed before.
         writes: Writes made so far.
         operations: Puts and deletes in them.
         failures: Writes that failed.
@@ -51,6 +54,7 @@ class Journal:
         self._late = Writes()
         self._again = Writes()
         self.trouble: StoreError | None = None
+        self.refused: bool = False
         self.writes: int = 0
         self.operations: int = 0
         self.failures: int = 0
@@ -73,15 +77,19 @@ class Journal:
         """Remove the keys from `start` up to `stop` with the next `commit`."""
         self._now.delete_range(family, start, stop)
 
+    def delete_ranges(self, family: int, spans: Collection[Span]) -> None:
+        """The same of several."""
+        self._now.delete_ranges(family, spans)
+
     def delete_later(self, family: int, key: bytes) -> None:
         """Remove a key with whatever is written next, or when there is much of it."""
         self._now.points[family].pop(key, None)
         self._late.points[family][key] = None
 
-    def delete_range_later(self, family: int, start: bytes, stop: bytes) -> None:
+    def delete_ranges_later(self, family: int, spans: Collection[Span]) -> None:
         """Remove keys with whatever is written next, or when there is much of it."""
-        self._now.drop(family, start, stop)
-        self._late.delete_range(family, start, stop)
+        self._now.drop(family, spans)
+        self._late.delete_ranges(family, spans)
 
     def get(self, family: int, key: bytes) -> bytes | None:
         """The value of a key, as if everything were written.
@@ -117,16 +125,16 @@ class Journal:
         """
         if self._depth:
             return True
-        if len(self._now):
+        if self._now:
             return self.flush()
         if len(self._late) >= _MOST_LATE:
             return self.flush()
         return self.trouble is None
 
     def flush(self) -> bool:
-        """Write everything, what failed before too. Returns as `commit` does."""
+        """Write everything, and some of what failed before. Returns as `commit` does."""
         writes = self._late
-        if len(writes):
+        if writes:
             writes.merge(self._now)
             self._late = Writes()
         else:
@@ -134,31 +142,52 @@ class Journal:
         self._now = Writes()
         if self.trouble is not None:
             self._again.merge(writes)
-            writes = self._again.take(_AGAIN)
-        if not len(writes):
-            return self.trouble is None
+            self._bound()
+            return self._try_again()
+        if not writes or self._write(writes):
+            return True
+        self._again = writes
+        self._bound()
+        return False
+
+    def flush_all(self) -> bool:
+        """Write everything, unless the disk refuses: in writes that each take little. Returns as
+        `commit` does."""
+        while not self.flush() and not self.refused:
+            pass
+        return self.trouble is None
+
+    def _try_again(self) -> bool:
+        for count in (_PROBE, _AGAIN):
+            part = self._again.first(count)
+            if not self._write(part):
+                return False
+            self._again.forget(part)
+            if not self._again:
+                logger.warning("the state in %s is written again", self.database.path)
+                self.trouble = None
+                return True
+        return False
+
+    def _write(self, writes: Writes) -> bool:
         try:
             self.database.write(writes)
         except StoreError as error:
-            self._failed(writes, error)
+            self.failures += 1
+            self.refused = True
+            if self.trouble is None:
+                logger.error("state is kept in memory, because it cannot be written: %s", error)
+            if self.trouble is None or self.database.writable:  # else why it is not says more
+                self.trouble = error
             return False
+        self.refused = False
         self.writes += 1
         self.operations += len(writes)
         if self.written is not None:
             self.written()
-        if self.trouble is not None and not len(self._again):
-            logger.warning("the state in %s is written again", self.database.path)
-            self.trouble = None
-        return self.trouble is None
+        return True
 
-    def _failed(self, writes: Writes, error: StoreError) -> None:
-        self.failures += 1
-        if self.trouble is None:
-            logger.error("state is kept in memory, because it cannot be written: %s", error)
-        if self.trouble is None or self.database.writable:  # else why it is not says more
-            self.trouble = error
-        writes.merge(self._again)
-        self._again = writes
+    def _bound(self) -> None:
         beyond = len(self._again) - _MOST_UNWRITTEN
         if beyond > 0:
             if not self.lost:

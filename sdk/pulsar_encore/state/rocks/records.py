@@ -388,7 +388,7 @@ class Records:
             self._read_again(key)
         if self._stored.take_through(ledger, entry):
             span = entries_through(self._source, ledger, entry)
-            self._journal.delete_range_later(STATE, *span)
+            self._journal.delete_ranges_later(STATE, (span,))
             self._journal.commit()
 
     def clear(self) -> None:

@@ -239,8 +239,14 @@ class RocksStore:
         return self._opened.journal.late
 
     def flush(self) -> bool:
-        """Write what may be written later, and what failed. False when `trouble` stays."""
+        """Write what may be written later, and of what failed so much that it takes 5 ms or so.
+        False when `trouble` stays, as it does until all is written."""
         return self._opened.journal.flush()
+
+    @property
+    def refuses(self) -> bool:
+        """The disk did not take the last write; else each `flush` writes more of what failed."""
+        return self._opened.journal.refused
 
     async def synced(self) -> None:
         """Everything written so far survives the loss of power, with `durability="power"`.
@@ -503,7 +509,7 @@ class _Core:
     def mend(self) -> bool:
         if self.journal.trouble is None:
             return True
-        if self.journal.flush():
+        if self.journal.flush_all():
             return True
         check_room(self.path / _DATABASE)  # what is closed in vain cannot be read meanwhile
         if self.syncer is not None:
@@ -518,10 +524,7 @@ class _Core:
             self._read_only()
             raise
         self._sync()
-        failures = self.journal.failures
-        while not self.journal.flush() and self.journal.failures == failures:
-            pass  # so many with each
-        return self.journal.trouble is None
+        return self.journal.flush_all()
 
     def _read_only(self) -> None:
         """It can be read while it cannot be written, and is nobody else's meanwhile."""
@@ -551,7 +554,7 @@ class _Core:
     def close(self) -> None:
         for source in list(self._used.values()):
             self.leave(source)
-        written = self.journal.flush()
+        written = self.journal.flush_all()
         if self.syncer is not None:
             self.syncer.stop()
         database = self.journal.database

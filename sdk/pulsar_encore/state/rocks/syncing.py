@@ -1,6 +1,7 @@
 """The thread of `durability="power"`: one fsync for all writes of a few milliseconds.
 
-Owns `Syncer`. Whoever waits is woken by the fsync that began after their write. Refuses to write
+Owns `Syncer`. Whoever waits is woken by the fsync that began after their write, and at the end by
+that, at the latest. Refuses to write
 anything, because a write that asks for its own fsync would hold the interpreter (see `database`).
 """
 
@@ -37,6 +38,7 @@ class Syncer:
         self._written = 0
         self._synced = 0
         self._ends = False
+        self._over = False
         self._waiters: list[tuple[int, Future[None]]] = []
         self._journal: Journal | None = None
         self._thread = threading.Thread(target=self._run, name="state-sync", daemon=True)
@@ -61,6 +63,8 @@ class Syncer:
         with self._changed:
             if self._synced >= self._written:
                 future.set_result(None)
+            elif self._over:
+                future.set_exception(self._closed())
             else:
                 self._waiters.append((self._written, future))
         return future
@@ -87,7 +91,19 @@ class Syncer:
             logger.warning("what is written survives the loss of power again")
         self.trouble = failure
 
+    def _closed(self) -> StoreError:
+        return self.trouble or StoreError("the state was closed before that was synced")
+
     def _run(self) -> None:
+        self._sync_until_the_end()
+        with self._changed:
+            self._over = True
+            left, self._waiters = self._waiters, []
+        for _, future in left:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(self._closed())
+
+    def _sync_until_the_end(self) -> None:
         assert self._journal is not None
         changed = self._changed
         while True:
@@ -97,8 +113,8 @@ class Syncer:
                     changed.wait_for(
                         lambda: self._ends or self._written - self._synced >= _ENOUGH, _GATHER_S
                     )
-                upto = self._written
-                if self._ends and upto == self._synced:
+                ends, upto = self._ends, self._written
+                if ends and upto == self._synced:
                     return
             failure: StoreError | None = None
             try:
@@ -120,6 +136,7 @@ class Syncer:
                 else:
                     future.set_exception(failure)
             if failure is not None:
+                if ends:
+                    return
                 with changed:
-                    if changed.wait_for(lambda: self._ends, _PAUSE_S):
-                        return
+                    changed.wait_for(lambda: self._ends, _PAUSE_S)

@@ -7,12 +7,18 @@ once, so what was perhaps written may be written again. Refuses to know a databa
 
 from __future__ import annotations
 
-from typing import Final
+from bisect import bisect_right
+from collections.abc import Collection
+from itertools import islice
+from typing import Final, TypeAlias
 
 DUE: Final = 0
 STATE: Final = 1
 META: Final = 2
 FAMILIES: Final = ("due", "state", "meta")
+
+Span: TypeAlias = tuple[bytes, bytes]
+"""From a key up to another."""
 
 
 class Writes:
@@ -20,18 +26,24 @@ class Writes:
 
     Attributes:
         points: For each family, by key: the value, or None for a delete.
-        ranges: (family, from, up to) of what is removed before that.
+        ranges: For each family, what is removed before that: by where it begins, up to where.
     """
 
     __slots__ = ("points", "ranges")
 
     def __init__(self) -> None:
         self.points: tuple[dict[bytes, bytes | None], ...] = ({}, {}, {})
-        self.ranges: list[tuple[int, bytes, bytes]] = []
+        self.ranges: tuple[dict[bytes, bytes], ...] = ({}, {}, {})
 
     def __len__(self) -> int:
         due, state, meta = self.points
-        return len(due) + len(state) + len(meta) + len(self.ranges)
+        dues, states, metas = self.ranges
+        return len(due) + len(state) + len(meta) + len(dues) + len(states) + len(metas)
+
+    def __bool__(self) -> bool:
+        due, state, meta = self.points
+        dues, states, metas = self.ranges
+        return bool(due or state or meta or dues or states or metas)
 
     def put(self, family: int, key: bytes, value: bytes) -> None:
         """Write a key."""
@@ -43,38 +55,65 @@ class Writes:
 
     def delete_range(self, family: int, start: bytes, stop: bytes) -> None:
         """Remove all keys from `start` up to `stop`, what was put before into this included."""
-        self.drop(family, start, stop)
-        self.ranges.append((family, start, stop))
+        self.delete_ranges(family, ((start, stop),))
 
-    def drop(self, family: int, start: bytes, stop: bytes) -> None:
-        """Say nothing of the keys from `start` up to `stop`."""
+    def delete_ranges(self, family: int, spans: Collection[Span]) -> None:
+        """The same of several; what was put before is looked through once for all of them."""
+        self.drop(family, spans)
+        ranges = self.ranges[family]
+        for start, stop in spans:
+            ranges[start] = max(stop, ranges.get(start, stop))
+
+    def drop(self, family: int, spans: Collection[Span]) -> None:
+        """Say nothing of the keys in any of the spans."""
         points = self.points[family]
-        if points:
-            for key in [key for key in points if start <= key < stop]:
-                del points[key]
+        if not points or not spans:
+            return
+        starts: list[bytes] = []
+        stops: list[bytes] = []
+        for start, stop in sorted(spans):
+            if starts and start <= stops[-1]:
+                stops[-1] = max(stops[-1], stop)
+            else:
+                starts.append(start)
+                stops.append(stop)
+        for key in [
+            key for key in points if (at := bisect_right(starts, key)) and key < stops[at - 1]
+        ]:
+            del points[key]
 
     def find(self, family: int, key: bytes) -> tuple[bool, bytes | None]:
         """Whether a key is written or removed here, and its value."""
         points = self.points[family]
         if key in points:
             return True, points[key]
-        return any(f == family and a <= key < b for f, a, b in self.ranges), None
+        return any(start <= key < stop for start, stop in self.ranges[family].items()), None
 
     def merge(self, newer: Writes) -> None:
         """Have what was written later here as well."""
-        for each in newer.ranges:
-            self.delete_range(*each)
+        for family, ranges in enumerate(newer.ranges):
+            if ranges:
+                self.delete_ranges(family, ranges.items())
         for mine, theirs in zip(self.points, newer.points, strict=True):
             mine.update(theirs)
 
-    def take(self, limit: int) -> Writes:
-        """The ranges and, up to `limit`, points; they are not here any more."""
-        taken = Writes()
-        taken.ranges, self.ranges = self.ranges, []
-        for mine, theirs in zip(self.points, taken.points, strict=True):
-            for key in list(mine)[: max(limit - len(taken), 0)]:
-                theirs[key] = mine.pop(key)
-        return taken
+    def first(self, limit: int) -> Writes:
+        """Up to `limit` of it, the longest there first; points only once no range is left."""
+        part = Writes()
+        for spans, some in zip(self.ranges, part.ranges, strict=True):
+            some.update(islice(spans.items(), limit - len(part)))
+        for points, few in zip(self.points, part.points, strict=True):
+            few.update(islice(points.items(), limit - len(part)))
+        return part
+
+    def forget(self, part: Writes) -> None:
+        """Say nothing any more of what `first` gave."""
+        for spans, some in zip(self.ranges, part.ranges, strict=True):
+            for start in some:
+                del spans[start]
+        for points, few in zip(self.points, part.points, strict=True):
+            for key in few:
+                del points[key]
 
     def drop_newest(self, count: int) -> int:
         """Say nothing of so many points, those put last; returns how many there were."""
