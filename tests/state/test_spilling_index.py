@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from spilling_kit import FaultyBlobs, Later, UnsyncedBlobs, drained, full_disk
 
-from pulsar_encore.core.due_index import MessageKey
+from pulsar_encore.core.due_index import DueBatch, MessageKey
 from pulsar_encore.errors import (
     ClosedError,
     ConfigurationError,
@@ -370,6 +370,32 @@ def test_what_a_killed_process_did_not_sync_is_synced_by_the_next(fsync: str) ->
         else:
             getattr(index, how)()
         assert len(SpillingIndex(blobs.without_power())) == 5, how
+
+
+def test_what_is_in_hand_is_written_again_a_bit_at_a_time() -> None:
+    """A journal that is over, when thousands of ids that it has were taken and are not done."""
+    blobs = UnsyncedBlobs()
+    filled(blobs, 5000, min_index_count_per_bucket=10**4)
+    index = filled(blobs, 0, min_index_count_per_bucket=10**4, max_journal_bytes=10_000)
+    assert len(index.pop_due(49_999)) == 5000
+
+    def written() -> int:
+        return sum(len(blobs.read_journal(number)) for number in blobs.journals())
+
+    turns, before = 0, written()
+    while index.maintain():
+        assert written() - before < 40_000
+        turns, before = turns + 1, written()
+        if turns == 3:  # while it is under way, of what it has written and of what it has not
+            for entry in (0, 2999):
+                index.move((1, entry, -1), 10**6, 0)
+            index.done(DueBatch([(1, range(3000, 5000))]))
+        assert turns < 50, "not again, though it is as long as before"
+    assert turns > 5
+    index._check()
+    again = SpillingIndex(blobs)
+    assert len(again.pop_due(99_999)) == 2998
+    assert list(again.pop_due(10**6)) == [(1, 0, -1), (1, 2999, -1)]
 
 
 @pytest.mark.parametrize("how", ["moved", "taken"])

@@ -23,7 +23,7 @@ from ...errors import StateDamagedError, StoreError
 from ..blobs.base import BlobStore
 from . import manifest, merging, snapshot
 from .blob import Blob
-from .heads import MAX_DUE_MS, Heads
+from .heads import Heads
 from .journal import Journal
 from .manifest import Manifest
 from .membership import Membership
@@ -110,6 +110,7 @@ class Storing:
         self._first_journal = start.first_journal
         self._following = following
         self._committing = False
+        self._carried = 0  # bytes of the journal that another one would have as well
         self._filling: Blob | None = None  # the head that is being sealed, or waits to be written
         self._meta = Meta()  # of that
         self._after = 0  # the first journal that counts once that is written
@@ -129,7 +130,9 @@ class Storing:
         if journal is not None and journal.sync_is_due() and self._may("sync"):
             self._start("sync", journal.syncing())
         departed = membership.departed
-        full = journal is not None and (journal.size > limits.journal_bytes or journal.lost)
+        full = journal is not None and (
+            journal.size - self._carried > limits.journal_bytes or journal.lost
+        )
         if (
             self._filling is not None
             or len(self._heads.head) >= limits.head
@@ -290,7 +293,9 @@ class Storing:
                     for data in blob.pending:
                         writer.append(data)
                         yield
-                    writer.commit(snapshot.encoded(meta), sync=self._sync)
+                    encoded = snapshot.encoded(meta)
+                    yield
+                    writer.commit(encoded, sync=self._sync)
                 finally:
                     writer.abort()
                 blob.size = self._store.size(blob.generation)
@@ -358,7 +363,10 @@ class Storing:
             work = merging.Merging(parts, self._membership.wanted, self._cut, writer.append)
             yield from work.steps()
             if work.meta.counts:
-                writer.commit(snapshot.encoded(work.meta), sync=self._sync)
+                yield
+                encoded = snapshot.encoded(work.meta)
+                yield
+                writer.commit(encoded, sync=self._sync)
                 blob.size = self._store.size(blob.generation)
             return work.meta
         finally:
@@ -408,7 +416,8 @@ class Storing:
         """
         found, copies = [], BitMap64()
         for blob, stale in zip(blobs, dead, strict=True):
-            ids = self._read_meta(blob.generation).ids
+            what = f"snapshot {blob.generation}"
+            ids = snapshot.ids_of(self._store.meta(blob.generation), what)
             wanted = self._membership.wanted(ids - stale if stale else ids)
             found.append(wanted.max() if wanted else -1)
             if wanted:
@@ -431,6 +440,7 @@ class Storing:
         return self._first_journal if len(self._heads) or self.sealing else self._rotate()
 
     def _rotate(self) -> int:
+        self._carried = 0
         return self._following if self._journal is None else self._journal.rotate()
 
     def _commit(
@@ -450,9 +460,14 @@ class Storing:
             first = max(first, self._first_journal)
             if self._journal is not None and first > self._first_journal:
                 # What was taken from a head and is not done is in no snapshot, and must not go
-                # with the journal that has it.
-                for key, edge in self._heads.remembered():
-                    self._journal.write(put(key, min(edge, MAX_DUE_MS), 0))
+                # with the journal that has it. What is taken from here on is in a later one.
+                for taken in self._heads.taken.walk():
+                    self._journal.flush()  # before: else it could be lost with a long backlog
+                    data = b"".join([put(key, edge, 0) for key, edge in taken])
+                    self._journal.write(data)
+                    self._journal.flush()
+                    self._carried += len(data)
+                    yield None
                 self._journal.flush()
                 yield from self._journal.syncing(first)
             self._committed_at = self._membership.departed
