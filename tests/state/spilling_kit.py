@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
+from typing import Any
 
 from pulsar_encore.core.due_index import MessageKey
 from pulsar_encore.errors import StoreError
@@ -77,12 +79,17 @@ class FaultyBlobs(MemoryBlobs):
 
 
 class UnsyncedBlobs(MemoryBlobs):
-    """Knows what of it would survive a loss of power: no more than was synced."""
+    """Knows what of it would survive a loss of power: no more than was synced.
+
+    Attributes:
+        meanwhile: Called when a sync of a journal has begun; what it writes is not synced.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.synced: dict[int, int] = {}
         self.safe = MemoryBlobs()
+        self.meanwhile: Callable[[], None] = lambda: None
 
     def without_power(self) -> MemoryBlobs:
         """What is on disk after a loss of power."""
@@ -104,7 +111,10 @@ class UnsyncedBlobs(MemoryBlobs):
     def append(self, journal: int, data: bytes, *, sync: bool) -> None:
         super().append(journal, data, sync=sync)
         if sync and journal in self._journals:
-            self.synced[journal] = len(self._journals[journal])
+            size = len(self._journals[journal])
+            if not data:
+                self.meanwhile()
+            self.synced[journal] = max(size, self.synced.get(journal, 0))
 
 
 class _SyncedWriter:
@@ -137,6 +147,33 @@ class _Writer:
 
     def abort(self) -> None:
         self._inner.abort()
+
+
+class Later(Executor):
+    """Does what it was asked to when it is told."""
+
+    def __init__(self) -> None:
+        self._asked: list[tuple[Future[Any], Callable[[], Any]]] = []
+        self._over = False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        if self._over:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        future: Future[Any] = Future()
+        self._asked.append((future, lambda: fn(*args, **options)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._over = True
+        if cancel_futures:
+            for future, _ in self._asked:
+                future.cancel()
+
+    def run(self) -> None:
+        """All that was asked for by now."""
+        asked, self._asked = self._asked, []
+        for future, call in asked:
+            future.set_result(call())
 
 
 def full_disk(after: int, until: int) -> Callable[[int], float | None]:

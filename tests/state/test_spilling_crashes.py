@@ -13,6 +13,7 @@ from spilling_kit import Crash, FaultyBlobs, UnsyncedBlobs, drained
 
 from pulsar_encore.core.due_index import DueBatch, MessageKey
 from pulsar_encore.state import MemoryBlobs, SpillingIndex
+from pulsar_encore.state.spilling import heads
 
 SEEDS = [1, 2, 3]
 SMALL = {
@@ -22,6 +23,12 @@ SMALL = {
     "max_journal_bytes": 1500,
     "retry_s": 0.0,
 }
+
+
+@pytest.fixture(autouse=True)
+def many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that calls come between the steps of what is done at once where it is small."""
+    monkeypatch.setattr(heads, "_AT_ONCE", 2)
 
 
 class World:

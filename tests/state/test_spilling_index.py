@@ -6,12 +6,13 @@ import logging
 import random
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 
 import pytest
-from spilling_kit import FaultyBlobs, drained, full_disk
+from spilling_kit import FaultyBlobs, Later, UnsyncedBlobs, drained, full_disk
 
-from pulsar_encore.core.due_index import MessageKey
+from pulsar_encore.core.due_index import DueBatch, MessageKey
 from pulsar_encore.errors import (
     ClosedError,
     ConfigurationError,
@@ -21,6 +22,7 @@ from pulsar_encore.errors import (
     StoreError,
 )
 from pulsar_encore.state import DirectoryBlobs, MemoryBlobs, SpillingIndex
+from pulsar_encore.state.spilling import journal as journals
 
 
 def filled(blobs: object, count: int = 1000, **options: object) -> SpillingIndex:
@@ -258,6 +260,205 @@ def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(
     assert drained(index) == expected
 
 
+ALWAYS_FULL = full_disk(0, 10**9)
+
+
+@pytest.mark.parametrize("wait_s", [0, 61])
+def test_where_a_trim_fails_what_left_does_not_come_again(wait_s: int) -> None:
+    blobs, clock = FaultyBlobs(), Clock()
+    index = settled(filled(blobs, 100, clock=clock))
+    for entry in range(100):
+        index.add((2, entry, -1), 9_000_000, 0)
+    settled(index)
+    assert index.discard_through(1, 99) == 100
+    blobs.judge = ALWAYS_FULL
+    settled(index)
+    assert blobs.generations() == [0, 1], "no manifest was written"
+    blobs.judge = lambda number: None
+    clock.now += wait_s
+    index.add((1, 5, -1), 8_000_000, 0)  # comes again, for longer
+    for entry in range(100, 199):
+        index.add((1, entry, -1), 9_500_000, 0)
+    settled(index)
+    index._check()
+    again = SpillingIndex(blobs.fork())
+    for each in (index, again):
+        assert len(each) == 200
+        assert not each.pop_due(7_999_999), "at the time it had before, or what was settled"
+        assert list(each.pop_due(8_000_000)) == [(1, 5, -1)]
+    clock.now += 61
+    settled(index)
+    assert 0 not in blobs.generations(), "tried again"
+
+
+@pytest.mark.parametrize("call", ["done", "discard"])
+@pytest.mark.parametrize("full", ["before", "after"])
+def test_flush_and_close_say_that_the_journal_could_not_be_written(call: str, full: str) -> None:
+    blobs = FaultyBlobs()
+    index = filled(blobs, 5)
+    index.flush()
+    if full == "before":
+        blobs.judge = ALWAYS_FULL
+    if call == "done":
+        index.done(index.pop_due(1000))
+    else:
+        for entry in range(5):
+            index.discard((1, entry, -1))
+    blobs.judge = ALWAYS_FULL
+    for _ in range(2):
+        with pytest.raises(StoreError, match="No space left"):
+            index.flush()
+    assert full == "after" or len(drained(SpillingIndex(blobs.fork()))) == 5
+    if full == "before":
+        with pytest.raises(StoreError, match="No space left"):
+            index.close()
+    else:
+        blobs.judge = lambda number: None
+        index.close()
+        assert not drained(SpillingIndex(blobs))
+
+
+def test_what_the_journal_had_no_room_for_is_not_flushed_before_it_is_in_a_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journals, "_MOST_BACKLOG", 2000)
+    blobs, clock = FaultyBlobs(), Clock()
+    index = filled(blobs, 50, min_index_count_per_bucket=1000, clock=clock)
+    blobs.judge = ALWAYS_FULL
+    for entry in range(50, 150):
+        index.add((1, entry, -1), entry * 10, 0)
+    settled(index)
+    assert len(SpillingIndex(blobs.fork())) == 50
+    with pytest.raises(StoreError, match="No space left"):
+        index.flush()
+    blobs.judge = lambda number: None
+    index.flush()
+    assert drained(SpillingIndex(blobs.fork())) == [(1, entry, -1) for entry in range(150)]
+
+
+def test_a_sync_is_of_what_was_written_before_it_began() -> None:
+    """Not of what is written while it is under way, also where the head is sealed meanwhile."""
+    blobs, clock, executor = UnsyncedBlobs(), Clock(), Later()
+    index = filled(blobs, 10, clock=clock, executor=executor)
+    clock.now += 2
+    index.maintain()
+    index.maintain()
+
+    def meanwhile() -> None:
+        blobs.meanwhile = lambda: None
+        for entry in range(10, 100):
+            index.add((1, entry, -1), entry * 10, 0)
+        index.maintain()
+
+    blobs.meanwhile = meanwhile
+    executor.run()
+    assert len(index) == 100
+    index.maintain()
+    index.flush()
+    assert len(SpillingIndex(blobs.without_power())) == 100
+
+
+@pytest.mark.parametrize("fsync", ["interval", "always"])
+def test_what_a_killed_process_did_not_sync_is_synced_by_the_next(fsync: str) -> None:
+    for how in ("flush", "close", "wait"):
+        blobs, clock = UnsyncedBlobs(), Clock()
+        filled(blobs, 5, fsync_interval_s=3600)
+        index = filled(blobs, 0, fsync=fsync, clock=clock)
+        if how == "wait":
+            clock.now += 2
+            settled(index)
+        else:
+            getattr(index, how)()
+        assert len(SpillingIndex(blobs.without_power())) == 5, how
+
+
+def test_what_is_in_hand_is_written_again_a_bit_at_a_time() -> None:
+    """A journal that is over, when thousands of ids that it has were taken and are not done."""
+    blobs = UnsyncedBlobs()
+    filled(blobs, 5000, min_index_count_per_bucket=10**4)
+    index = filled(blobs, 0, min_index_count_per_bucket=10**4, max_journal_bytes=10_000)
+    assert len(index.pop_due(49_999)) == 5000
+
+    def written() -> int:
+        return sum(len(blobs.read_journal(number)) for number in blobs.journals())
+
+    turns, before = 0, written()
+    while index.maintain():
+        assert written() - before < 40_000
+        turns, before = turns + 1, written()
+        if turns == 3:  # while it is under way, of what it has written and of what it has not
+            for entry in (0, 2999):
+                index.move((1, entry, -1), 10**6, 0)
+            index.done(DueBatch([(1, range(3000, 5000))]))
+        assert turns < 50, "not again, though it is as long as before"
+    assert turns > 5
+    index._check()
+    again = SpillingIndex(blobs)
+    assert len(again.pop_due(99_999)) == 2998
+    assert list(again.pop_due(10**6)) == [(1, 0, -1), (1, 2999, -1)]
+
+
+@pytest.mark.parametrize("how", ["moved", "taken"])
+def test_one_id_that_a_spent_snapshot_has_to_keep_is_no_work_again_and_again(how: str) -> None:
+    blobs = FaultyBlobs()
+    index = settled(filled(blobs, 100))
+    for entry in range(100):
+        index.add((2, entry, -1), 10**7, 0)
+    settled(index)
+    kept = index.pop_due(0)
+    if how == "moved":
+        index.add((1, 0, -1), 10**7, 0)
+    index.done(index.pop_due(1000))
+    turns = sum(1 for _ in islice(iter(index.maintain, False), 100))
+    assert turns < 30
+    writes = blobs.writes
+    for entry in range(50):
+        index.add((3, entry, -1), 10**7, 0)
+        index.discard((2, entry, -1))
+    assert blobs.writes == writes + 100, "of the journal"
+    assert blobs.generations() == [0, 1]
+    if how == "moved":
+        index.discard((1, 0, -1))
+    else:
+        index.done(kept)
+    settled(index)
+    assert blobs.generations() == [1], "and once it need not, it goes"
+
+
+def test_a_damaged_segment_far_ahead_stops_nothing_but_its_own_merging() -> None:
+    blobs, clock = FaultyBlobs(), Clock()
+    index = settled(filled(blobs, 100, max_num_buckets=3, clock=clock, retry_s=60))
+    blobs._blobs[0].segments[0] = b"damaged"
+    for entry in range(100, 3000):
+        index.add((1, entry, -1), entry * 10, 0)
+        clock.now += 0.2
+        assert index.statistics().loaded < 250, "seals wait for nothing"
+    settled(index)
+    assert index.statistics().operations["merge"].failed == 1
+    assert len(blobs.generations()) <= 6
+    assert 0 in blobs.generations(), "there until it is due, for those who read again"
+    index._blobs.close()
+    index = SpillingIndex(blobs)
+    assert sorted(drained(index)) == [(1, entry, -1) for entry in range(3000)]
+
+
+@pytest.mark.parametrize("cancel", [True, False])
+def test_an_executor_that_was_shut_down_loses_nothing(cancel: bool) -> None:
+    blobs, executor = MemoryBlobs(), Later()
+    index = filled(blobs, 150, executor=executor)
+    if not cancel:
+        executor.run()
+    executor.shutdown(cancel_futures=cancel)
+    for entry in range(150, 400):
+        index.add((1, entry, -1), entry * 10, 0)
+    settled(index)
+    assert len(blobs.generations()) > 1
+    index._check()
+    again = SpillingIndex(blobs)
+    assert drained(again) == [(1, entry, -1) for entry in range(400)]
+    index.close()
+
+
 def test_a_clock_set_back_delays_and_loses_nothing() -> None:
     blobs = MemoryBlobs()
     index = filled(blobs, 300)
@@ -445,6 +646,32 @@ def test_a_journal_never_outgrows_its_limit_for_long() -> None:
     settled(index)
     size = sum(len(blobs.read_journal(number)) for number in blobs.journals())
     assert size < 25_000
+
+
+def test_the_size_of_journals_is_what_a_start_reads() -> None:
+    """Also of those that a head has left that is not in a snapshot yet."""
+    blobs = FaultyBlobs()
+
+    def there() -> int:
+        return sum(len(blobs.read_journal(number)) for number in blobs.journals())
+
+    index = filled(blobs, 70)
+    assert index.statistics().journal_size_bytes == there() > 0
+    index = filled(blobs, 0)
+    assert index.statistics().journal_size_bytes == there()
+    write, blobs.write_manifest = blobs.write_manifest, unwritable  # type: ignore[method-assign]
+    for entry in range(70, 150):
+        index.add((1, entry, -1), entry * 10, 0)
+    assert len(blobs.journals()) > 1
+    assert index.statistics().journal_size_bytes == there()
+    blobs.write_manifest = write  # type: ignore[method-assign]
+    index.flush()
+    index.close()
+    assert index.statistics().journal_size_bytes == there()
+
+
+def unwritable(data: bytes, *, sync: bool) -> None:
+    raise StoreError("could not write: Input/output error")
 
 
 def test_what_is_stored_begins_with_magic_and_version() -> None:

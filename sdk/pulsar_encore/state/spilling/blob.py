@@ -11,7 +11,7 @@ from typing import Final
 
 from pyroaring import BitMap64
 
-from .numbers import Block, Numbers
+from .numbers import Numbers
 from .segments import Cutter, Segment
 
 _PREFETCH: Final = 0.2
@@ -30,7 +30,8 @@ class Blob:
         fresh: Those of `dead` of which the newer snapshot is not committed yet.
         pending: The segments of one that is not in the store yet.
         cutter: Of one that is being filled: what is not cut yet.
-        slots: Of one that is being filled: what its slots stand for.
+        damaged: A segment of it is not what was written, and not due yet.
+        wanted: An id that it had to keep when somebody looked last; -1: nobody did.
         next: The segment after the resident one.
         resident: The segment that rows are taken from.
         fetched: The segment after it, when it was read before it is needed.
@@ -43,6 +44,7 @@ class Blob:
     __slots__ = (
         "blocked_until",
         "cutter",
+        "damaged",
         "dead",
         "fetched",
         "firsts",
@@ -54,8 +56,8 @@ class Blob:
         "pending",
         "resident",
         "size",
-        "slots",
         "total",
+        "wanted",
     )
 
     def __init__(self, generation: int, firsts: array[int], total: int) -> None:
@@ -66,7 +68,8 @@ class Blob:
         self.fresh: BitMap64 = BitMap64()
         self.pending: list[bytes] | None = None
         self.cutter: Cutter | None = None
-        self.slots: dict[int, Block] = {}
+        self.damaged: bool = False
+        self.wanted: int = -1
         self.next: int = 0
         self.resident: Segment | None = None
         self.fetched: Segment | None = None

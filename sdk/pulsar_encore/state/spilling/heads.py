@@ -1,17 +1,81 @@
 """The mutable part: the head, the head before it that goes into a snapshot, and what was taken.
 
-Owns three `TimeBucketIndex`. Invariant: a key is in one of head and old head at most; what was
-taken of them by `pop_due` and is not done yet is in `taken`, with its due time.
+Owns the `TimeBucketIndex` of each. Invariant: a key is in one of head and old head at most; what
+was taken of them by `pop_due` and is not done yet is in `taken`, with its due time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Final
 
-from ...core.due import DueBatch, MessageKey
+from ...core.due import MAX_ID_BITS, DueBatch, MessageKey
 from ...core.time_bucket import TimeBucketIndex
 
 MAX_DUE_MS: Final = 2**63 - 1  # what can be asked for; rounded up, an edge can be later
+_AT_ONCE: Final = 512
+_LAST: Final = (1 << MAX_ID_BITS) - 1
+
+
+class Taken:
+    """Keys and when they were due, which can be walked while they come and go.
+
+    A key is in one of the parts; a walk carries those of the others over into the last one.
+    """
+
+    def __init__(self) -> None:
+        self._parts = [TimeBucketIndex()]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def clear(self) -> None:
+        """None at all."""
+        self._parts = [TimeBucketIndex()]
+
+    def put(self, key: MessageKey, edge: int) -> None:
+        """A key that is not here was taken; it was due then."""
+        self._parts[-1].add(key, min(edge, MAX_DUE_MS), 0)
+
+    def discard(self, key: MessageKey) -> bool:
+        """Forget a key; True when it was here."""
+        for part in self._parts:
+            if part.discard(key):
+                return True
+        return False
+
+    def discard_entry(self, ledger: int, entry: int) -> int:
+        """Forget all keys of an entry; returns how many were here."""
+        return sum(part.discard_entry(ledger, entry) for part in self._parts)
+
+    def discard_through(self, ledger: int, entry: int) -> int:
+        """Forget all keys of an entry and of those before it."""
+        return sum(part.discard_through(ledger, entry) for part in self._parts)
+
+    def walk(self) -> Generator[list[tuple[MessageKey, int]], None, None]:
+        """Those that are here now and still are when it comes to them, some at a time; one walk
+        at once."""
+        before, after = self._parts, TimeBucketIndex()
+        self._parts = [*before, after]
+        found: list[tuple[MessageKey, int]] = []
+        for part in before:
+            while (edge := part.next_due()) is not None:
+                for key in part.pop_due(edge, _AT_ONCE - len(found)):
+                    after.add(key, edge, 0)
+                    found.append((key, edge))
+                if len(found) >= _AT_ONCE:
+                    yield found
+                    found = []
+        if found:
+            yield found
+        self._parts = [after]
+
+    def check(self) -> None:
+        """Walk the invariants; for tests."""
+        for part in self._parts:
+            part._check()
+        keys = [key for part in self._parts for _, key in part.keys_through(_LAST, _LAST)]
+        assert len(set(keys)) == len(keys) == len(self)
 
 
 class Heads:
@@ -20,7 +84,7 @@ class Heads:
     def __init__(self) -> None:
         self.head: TimeBucketIndex = TimeBucketIndex()
         self.old: TimeBucketIndex | None = None
-        self.taken: TimeBucketIndex = TimeBucketIndex()
+        self.taken: Taken = Taken()
 
     def __len__(self) -> int:
         return len(self.head) + (len(self.old) if self.old is not None else 0)
@@ -79,7 +143,7 @@ class Heads:
                 limit -= len(batch)
                 batches.append(batch)
                 for key in batch:
-                    self.taken.move(key, min(edge, MAX_DUE_MS), 0)
+                    self.taken.put(key, edge)
         return batches
 
     def settle(self, batch: DueBatch) -> list[MessageKey]:
@@ -89,25 +153,16 @@ class Heads:
             return []
         return [key for key in batch if taken.discard(key)]
 
-    def remembered(self) -> list[tuple[MessageKey, int]]:
-        """What was taken and is not done, and when it was due."""
-        found: list[tuple[MessageKey, int]] = []
-        taken, self.taken = self.taken, TimeBucketIndex()
-        while (edge := taken.next_due()) is not None:
-            for key in taken.pop_due(edge):
-                found.append((key, edge))
-                self.taken.add(key, edge, 0)
-        return found
-
     def reclaim(self) -> None:
         """What was taken and is not done is due again, as it was."""
-        taken, self.taken = self.taken, TimeBucketIndex()
-        while (edge := taken.next_due()) is not None:
-            for key in taken.pop_due(edge):
+        for found in self.taken.walk():
+            for key, edge in found:
                 if key not in self:
                     self.head.add(key, edge, 0)
+        self.taken.clear()
 
     def _check(self) -> None:
-        for each in (self.head, self.old, self.taken):
+        for each in (self.head, self.old):
             if each is not None:
                 each._check()
+        self.taken.check()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from typing import Final
 
 from ...core.due import DueBatch, MessageKey, bucket_edge
@@ -58,7 +59,7 @@ class SpillingIndex:
         max_journal_bytes: A longer journal is made unnecessary by a snapshot.
         retry_s: How long to wait after a write that failed before it is tried again.
         executor: What may take long runs there, such as a thread of its own; None: in small steps
-            within the calls. It stays the caller's.
+            within the calls, as with one that was shut down. It stays the caller's.
         clock: Seconds, of any origin; for intervals.
 
     Raises:
@@ -130,13 +131,14 @@ class SpillingIndex:
             self._journal = Journal(
                 blobs,
                 found.journal,
+                found=found.journals,
+                size=found.size,
                 fsync=fsync,
                 interval_s=fsync_interval_s,
                 retry_s=retry_s,
                 clock=clock,
                 metrics=metrics,
             )
-            self._journal.size = found.size
         self._storing = Storing(
             blobs,
             tasks=self._tasks,
@@ -297,7 +299,10 @@ class SpillingIndex:
         return count
 
     def done(self, batch: DueBatch) -> None:
-        """What was taken is seen to: it does not come again after a crash."""
+        """What was taken is seen to: it does not come again after a crash.
+
+        This goes by keys. One that was added again and taken again is seen to with either batch.
+        """
         self._open()
         membership, heads = self._membership, self._heads
         numbers = membership.those_taken(batch)
@@ -335,25 +340,30 @@ class SpillingIndex:
     # The store
 
     def flush(self) -> None:
-        """Return when all that was called would survive a loss of power.
+        """Return when all that was called would survive a loss of power; with ``fsync="none"``, the
+        death of the process.
 
-        With a journal that is to sync it; without, the head becomes a snapshot, however small.
+        With a journal that is to write and sync it, also what an index before this one had not
+        synced. Without one, or where the journal fails, the head becomes a snapshot, however small.
 
         Raises:
-            StoreError: It could not be written. It is in memory, and tried again.
+            StoreError: Some of it could not be written or synced. It is in memory, and tried again.
         """
         self._open()
         if self._journal is not None:
-            try:
+            with suppress(StoreError):  # a snapshot may find room where the journal does not
                 self._journal.flush()
-                for _ in self._journal.syncing():
-                    pass
+                self._journal.sync()
+            if not self._journal.waiting:
                 return
-            except StoreError:
-                pass  # a snapshot may find room where the journal does not
         self._tasks.finish()
-        storing = self._storing
-        while storing.sealing or len(self._heads) or storing.uncommitted:
+        storing, journal = self._storing, self._journal
+        while (
+            storing.sealing
+            or len(self._heads)
+            or storing.uncommitted
+            or (journal is not None and journal.waiting)
+        ):
             storing.seal()
             self._tasks.finish()
             if storing.error is not None:
@@ -364,7 +374,8 @@ class SpillingIndex:
         from the journal. Again is nothing.
 
         Raises:
-            StoreError: What is in memory could not be written, and is gone now; the store is free.
+            StoreError: As of `flush`. What could not be written is gone now: what was added may not
+                be there at the next start, what was settled may come again. The store is free.
         """
         if self._closed:
             return
@@ -404,7 +415,7 @@ class SpillingIndex:
             loaded=len(self._heads) + sum(blob.loaded for blob in self._snapshots),
             bucket_snapshot_size_bytes=sum(blob.size for blob in self._snapshots),
             operations=metrics.operations(),
-            journal_size_bytes=journal.size if journal is not None else 0,
+            journal_size_bytes=journal.stored if journal is not None else 0,
             journal_failed=metrics.journal_failed,
             journal_torn_bytes=metrics.journal_torn_bytes,
             segments_rescued=metrics.segments_rescued,

@@ -1,20 +1,22 @@
 """The journal of the head: what the head would lose in a crash, on disk as it happens.
 
-Owns the number of the journal that is written, when it is synced, and what could not be written.
-Invariant: what was given to `write` is in the store or in the backlog, in order; nothing raises
-but `flush`.
+Owns the number of the journal that is written, which journals are to be synced, and what could not
+be written. Invariants: what was given to `write` is in the store or in the backlog, in order, or
+the journal is `lost` until a manifest makes up for it; a journal is synced once a sync of it has
+ended that began after the last write to it. Nothing raises but what says so.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Final, Literal
 
 from ...errors import StoreError
 from ..blobs.base import BlobStore
 from .metrics import Metrics
 from .records import HEADER
+from .work import Away, Steps
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -28,6 +30,8 @@ class Journal:
     Args:
         store: Where to.
         number: Of the first one that is written; it is not there yet.
+        found: Those before it that count: who knows whether they were synced.
+        size: Bytes of those.
         fsync: When what was written is to survive a loss of power, too.
         interval_s: At most so long after, with ``"interval"``.
         retry_s: How long to wait after a write that failed.
@@ -40,6 +44,8 @@ class Journal:
         store: BlobStore,
         number: int,
         *,
+        found: Iterable[int],
+        size: int,
         fsync: Fsync,
         interval_s: float,
         retry_s: float,
@@ -57,10 +63,12 @@ class Journal:
         self._backlog = bytearray()
         self._retry_at = 0.0
         self._synced_at = clock()
-        self._unsynced = False
-        self._behind: set[int] = set()  # journals that are being synced, or are to be
-        self.size: int = 0  # bytes since `rotate`
-        self.lost: bool = False  # the backlog grew too long: only a snapshot of the head helps
+        self._writes = 0
+        # Journals that are being synced, or are to be: which write was the last one to each.
+        self._behind: dict[int, int] = dict.fromkeys(found, 0) if fsync != "none" else {}
+        self.size: int = size  # bytes since `rotate`
+        self._older: dict[int, int] = {}  # bytes by number, of those before that count
+        self._lost_in: int | None = None  # the last number of which the backlog grew too long
 
     def write(self, data: bytes) -> None:
         """Add a record."""
@@ -71,17 +79,16 @@ class Journal:
                 self._try()
             elif len(self._backlog) > _MOST_BACKLOG:
                 self._backlog.clear()
-                self.lost = True
+                self._lost_in = self.number
         elif self._fresh:
             self._backlog += data
             self._try()
         else:
             try:
-                self._store.append(self.number, data, sync=self._fsync == "always")
+                self._append(data)
             except StoreError as error:
                 self._backlog += data
                 self._failed(error)
-            self._unsynced = True
 
     def _try(self) -> None:
         try:
@@ -91,10 +98,16 @@ class Journal:
 
     def _write_backlog(self) -> None:
         head = HEADER if self._fresh else b""
-        self._store.append(self.number, head + self._backlog, sync=self._fsync == "always")
+        self._append(head + self._backlog)
+        self.size += len(head)
         self._fresh = False
         self._backlog.clear()
-        self._unsynced = True
+
+    def _append(self, data: bytes) -> None:
+        self._store.append(self.number, data, sync=self._fsync == "always")
+        if self._fsync == "interval":
+            self._writes += 1
+            self._behind[self.number] = self._writes
 
     def _failed(self, error: StoreError) -> None:
         self._metrics.journal_failed += 1
@@ -107,60 +120,81 @@ class Journal:
             error,
         )
 
+    @property
+    def lost(self) -> bool:
+        """The backlog grew too long: only a snapshot of the head helps, once it is committed."""
+        return self._lost_in is not None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something of it would not survive yet what it is to survive."""
+        return bool(self._backlog) or bool(self._behind) or self.lost
+
+    @property
+    def stored(self) -> int:
+        """Bytes of journals that count, and of what waits to be written."""
+        return self.size + sum(self._older.values())
+
     def rotate(self) -> int:
         """Go on in another journal; returns its number. Those before count until `forget`."""
-        if self._unsynced:
-            self._behind.add(self.number)
+        self._older[self.number] = self.size
         self.number += 1
         self.size = 0
         self._fresh = True
-        self.lost = False
         return self.number
+
+    def forget(self, first: int) -> None:
+        """Journals before this one count no more: a manifest says what they said."""
+        for numbers in (self._behind, self._older):
+            for number in [number for number in numbers if number < first]:
+                del numbers[number]
+        if self._lost_in is not None and self._lost_in < first:
+            self._lost_in = None
 
     def sync_is_due(self) -> bool:
         """Whether `syncing` is to be done now."""
-        return (
-            self._unsynced
-            and self._fsync == "interval"
-            and self._clock() - self._synced_at >= self._interval_s
-        )
+        return bool(self._behind) and self._clock() - self._synced_at >= self._interval_s
 
-    def forget(self, first: int) -> None:
-        """Journals before this one count no more."""
-        over = [number for number in sorted(self._behind) if number < first]
-        self._behind.difference_update(over)
-
-    def syncing(self, first: int = 0) -> Generator[None, None, None]:
-        """Make what was written by now, to journals from `first` on, survive a loss of power; the
-        steps are for any thread.
+    def syncing(self, first: int = 0) -> Steps:
+        """Make what was written by now, to journals from `first` on, survive a loss of power.
 
         Raises:
             StoreError: It failed; of the steps.
         """
-        self._synced_at = self._clock()
-        self._unsynced = False
-        if not self._fresh:
-            self._behind.add(self.number)
-        wanted = self._fsync != "none"
-        return self._sync([number for number in sorted(self._behind) if wanted and number >= first])
+        marks = self._marks(first)
+        yield Away(self._sync(marks))
+        self._synced(marks)
 
-    def _sync(self, numbers: list[int]) -> Generator[None, None, None]:
-        yield
-        try:
-            for number in numbers:
-                self._store.append(number, b"", sync=True)
-        except StoreError:
-            self._unsynced = True
-            raise
-        self._behind.difference_update(numbers)
+    def sync(self) -> None:
+        """As `syncing`, of all journals and at once.
+
+        Raises:
+            StoreError: It failed.
+        """
+        marks = self._marks(0)
+        for _ in self._sync(marks):
+            pass
+        self._synced(marks)
+
+    def _marks(self, first: int) -> dict[int, int]:
+        self._synced_at = self._clock()
+        return {number: mark for number, mark in sorted(self._behind.items()) if number >= first}
+
+    def _sync(self, numbers: Iterable[int]) -> Generator[None, None, None]:
+        for number in numbers:
+            self._store.append(number, b"", sync=True)
+            yield
+
+    def _synced(self, marks: dict[int, int]) -> None:
+        for number, mark in marks.items():
+            if self._behind.get(number) == mark:  # else it was written to while it was synced
+                del self._behind[number]
 
     def flush(self) -> None:
-        """Write what waits.
+        """Write what waits; what was lost is for a manifest to make up for.
 
         Raises:
             StoreError: It could not be written, and waits on.
         """
         if self._backlog:
             self._write_backlog()
-        if self.lost:
-            raise StoreError("the journal had no room for too long; the head is to be sealed")

@@ -62,6 +62,10 @@ class Membership:
         left -= self.shadowed
         return ids - left if left else ids
 
+    def wants(self, number: int) -> bool:
+        """As `wanted`, of one."""
+        return number in self.live or number in self.taken or number in self.shadowed
+
     # Into snapshots
 
     def sealed(self, numbers: Numbers) -> BitMap64:

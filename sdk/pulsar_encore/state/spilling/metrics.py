@@ -46,7 +46,8 @@ class SpillingStatistics:
         bucket_snapshot_size_bytes: Bytes of snapshots in the store
             (`pulsar_delayed_message_index_bucket_snapshot_size_bytes`).
         operations: By kind: create, load, delete, merge.
-        journal_size_bytes: Bytes of journals that a start would read.
+        journal_size_bytes: Bytes of journals that a start would read, and of what waits to be
+            written to one.
         journal_failed: Writes to the journal that failed; what they were to say is kept, and
             written again.
         journal_torn_bytes: What a crash had left of unfinished records, at the last start.

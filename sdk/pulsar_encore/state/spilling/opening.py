@@ -31,12 +31,14 @@ class Found:
     Attributes:
         start: The manifest to go on from.
         journal: The number of the next journal.
-        size: Bytes of journals that are still needed.
+        journals: The journals that are still needed.
+        size: Bytes of those.
         torn: Bytes of records that a crash had cut short.
     """
 
     start: Manifest
     journal: int
+    journals: list[int]
     size: int
     torn: int
 
@@ -65,6 +67,7 @@ def open_store(
         start = manifest.decoded(data)
     _read_snapshots(store, start, there, membership, snapshots)
     membership.slots.next = max(membership.slots.next, start.next_slot)
+    needed: list[int] = []
     size = torn = 0
     player = _Player(heads, membership, snapshots)
     for number in journals:
@@ -72,13 +75,14 @@ def open_store(
             store.delete_journal(number)
             continue
         data = store.read_journal(number)
+        needed.append(number)
         size += len(data)
         cut = records.play(data, player, f"journal {number}")
         if cut:
             logger.warning("journal %d: a crash cut its last %d bytes short", number, cut)
         torn += cut
     following = max([start.first_journal, *(number + 1 for number in journals)])
-    return Found(start, following, size, torn)
+    return Found(start, following, needed, size, torn)
 
 
 def _read_snapshots(

@@ -85,6 +85,16 @@ class Snapshots:
         if blob.edge < 0:
             self.ended.add(blob.generation)
 
+    def spent(self) -> int:
+        """How many of those that ended may be over: of the others an id is known that is wanted."""
+        return sum(not self._holds(self._blobs[generation]) for generation in self.ended)
+
+    def _holds(self, blob: Blob) -> bool:
+        number = blob.wanted
+        if number < 0 or not self._membership.wants(number):
+            return False
+        return number not in blob.dead or number in blob.fresh
+
     def clear(self) -> None:
         """None at all."""
         self._blobs.clear()

@@ -3,7 +3,8 @@
 Owns the order of things. A new snapshot is written, then the manifest names it, then what it takes
 the place of is removed: so whatever a crash or an error cuts short, the manifest decides. Each of
 these is a task in steps. Invariants: one manifest is written at a time, and says what held at one
-moment; a snapshot that could not be written stays in memory and is tried again.
+moment; nothing is forgotten before a manifest is in place that can do without it; a snapshot that
+could not be written stays in memory and is tried again; what fails holds back nothing else.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from typing import Any, Final
 
 from pyroaring import BitMap64
 
-from ...errors import StoreError
+from ...errors import StateDamagedError, StoreError
 from ..blobs.base import BlobStore
 from . import manifest, merging, snapshot
 from .blob import Blob
-from .heads import MAX_DUE_MS, Heads
+from .heads import Heads
 from .journal import Journal
 from .manifest import Manifest
 from .membership import Membership
@@ -50,7 +51,7 @@ class Limits:
         cut: Ids in a segment, and ms that it may span.
         snapshots: More are merged; -1: never.
         journal_bytes: A journal that has more is made unnecessary.
-        retry_s: How long to wait after something failed.
+        retry_s: How long to wait after something failed before it is tried again.
         sync: Whether what is committed is to survive a loss of power.
     """
 
@@ -109,6 +110,7 @@ class Storing:
         self._first_journal = start.first_journal
         self._following = following
         self._committing = False
+        self._carried = 0  # bytes of the journal that another one would have as well
         self._filling: Blob | None = None  # the head that is being sealed, or waits to be written
         self._meta = Meta()  # of that
         self._after = 0  # the first journal that counts once that is written
@@ -116,48 +118,65 @@ class Storing:
         self._left_before = BitMap64()  # those of them whose older copies are stale in any case
         self._making: Blob | None = None  # what a merge makes
         self._garbage: list[Callable[[], None]] = []
-        self._garbage_journals: range = range(0)
         self.error: StoreError | None = None  # why the last task failed; None when it did not
-        self._retry_at = 0.0
+        self._retry_at: dict[str, float] = {}  # by task that failed
         self._committed_at = 0  # how many ids had departed when the last manifest was made
         self._trimmed_at = 0
 
     def plan(self) -> None:
         """Begin what is to be done now."""
         tasks, limits, membership = self._tasks, self._limits, self._membership
-        if self.error is not None and self._clock() < self._retry_at:
-            return
         journal = self._journal
-        if journal is not None and journal.sync_is_due() and "sync" not in tasks:
-            tasks.start("sync", self._caught("sync", self._syncing(journal)))
+        if journal is not None and journal.sync_is_due() and self._may("sync"):
+            self._start("sync", journal.syncing())
         departed = membership.departed
-        full = journal is not None and (journal.size > limits.journal_bytes or journal.lost)
-        if "seal" not in tasks:
-            if (
-                self._filling is not None
-                or len(self._heads.head) >= limits.head
-                or (full and len(self._heads))
-            ):
-                self.seal()
+        full = journal is not None and (
+            journal.size - self._carried > limits.journal_bytes or journal.lost
+        )
+        if (
+            self._filling is not None
+            or len(self._heads.head) >= limits.head
+            or (full and len(self._heads))
+        ) and self._may("seal"):
+            self.seal()
         if "checkpoint" in tasks or "trim" in tasks:
             return
         snapshots = self._snapshots
-        if "merge" not in tasks and (
-            4 * len(snapshots.ended) > len(snapshots)
-            or departed - self._trimmed_at >= max(limits.head, len(membership))
+        if (
+            "merge" not in tasks
+            and (
+                (
+                    4 * len(snapshots.ended) > len(snapshots)
+                    and 4 * snapshots.spent() > len(snapshots)
+                )
+                or departed - self._trimmed_at >= max(limits.head, len(membership))
+            )
+            and self._may("trim")
         ):
             self.trim()
-        elif (full and not self.sealing) or (
-            journal is None
-            and departed - self._committed_at >= max(limits.head, len(membership) // 8)
-        ):
+        elif (
+            (full and not self.sealing)
+            or (
+                journal is None
+                and departed - self._committed_at >= max(limits.head, len(membership) // 8)
+            )
+        ) and self._may("checkpoint"):
             self.checkpoint()
-        elif "merge" not in tasks and 0 < limits.snapshots < len(snapshots) - len(snapshots.ended):
-            if len(self.mergeable()) > max(limits.snapshots, 1):
-                self.merge()
+        elif (
+            0 < limits.snapshots < len(snapshots) - len(snapshots.ended)
+            and self._may("merge")
+            and len(self.mergeable()) > max(limits.snapshots, 1)
+        ):
+            self.merge()
 
-    def _syncing(self, journal: Journal) -> Steps:
-        yield Away(journal.syncing())
+    def _may(self, name: str) -> bool:
+        """Whether a task is not under way, and did not fail just now."""
+        if name in self._tasks:
+            return False
+        return name not in self._retry_at or self._clock() >= self._retry_at[name]
+
+    def _start(self, name: str, steps: Steps) -> None:
+        self._tasks.start(name, self._caught(name, steps))
 
     @property
     def uncommitted(self) -> bool:
@@ -182,7 +201,7 @@ class Storing:
 
     def seal(self) -> None:
         """The head becomes a snapshot; what could not be written before is tried again."""
-        self._tasks.start("seal", self._caught("seal", self._sealing()))
+        self._start("seal", self._sealing())
 
     def _sealing(self) -> Steps:
         if self._filling is None:
@@ -274,7 +293,9 @@ class Storing:
                     for data in blob.pending:
                         writer.append(data)
                         yield
-                    writer.commit(snapshot.encoded(meta), sync=self._sync)
+                    encoded = snapshot.encoded(meta)
+                    yield
+                    writer.commit(encoded, sync=self._sync)
                 finally:
                     writer.abort()
                 blob.size = self._store.size(blob.generation)
@@ -292,7 +313,7 @@ class Storing:
 
     def merge(self) -> None:
         """Some neighbours become one snapshot."""
-        self._tasks.start("merge", self._caught("merge", self._merging()))
+        self._start("merge", self._merging())
 
     def _merging(self) -> Steps:
         old = self.mergeable()
@@ -301,10 +322,11 @@ class Storing:
         sources = old[merging.chosen([each.total - each.handed for each in old])]
         blob = self._making = Blob(self._take_generation(), array("Q"), 0)
         blob.bury(self._conflicts)
+        damaged: list[Blob] = []
         try:
             with self._metrics.counted("merge"):
                 dead = [each.lasting_dead for each in sources]
-                meta = yield Away(self._merged(blob, sources, dead))
+                meta = yield Away(self._merged(blob, sources, dead, damaged))
             blob.firsts, blob.total = meta.firsts, len(meta.ids)
             if not blob.total:
                 yield from self._commit(drop=sources)
@@ -312,17 +334,24 @@ class Storing:
             yield from self._commit(add=blob, drop=sources)
         except StoreError:
             self._discard([blob])  # after the next manifest: who knows which one is in place
+            for each in damaged:
+                each.damaged = True
             raise
         finally:
             self._making = None
 
     def mergeable(self) -> list[Blob]:
-        """Snapshots that can be merged, by generation: those in the store, not yet handed over."""
-        blobs = (each for each in self._snapshots if each.pending is None and each.edge >= 0)
+        """Snapshots that can be merged, by generation: those in the store, not yet handed over, and
+        whole as far as is known; what is damaged ends by itself when it is due."""
+        blobs = (
+            each
+            for each in self._snapshots
+            if each.pending is None and each.edge >= 0 and not each.damaged
+        )
         return sorted(blobs, key=lambda each: each.generation)
 
     def _merged(
-        self, blob: Blob, sources: list[Blob], dead: list[BitMap64]
+        self, blob: Blob, sources: list[Blob], dead: list[BitMap64], damaged: list[Blob]
     ) -> Generator[None, None, Meta]:
         writer = self._store.create(blob.generation)
         try:
@@ -330,11 +359,14 @@ class Storing:
             for source, stale in zip(sources, dead, strict=True):
                 meta = self._read_meta(source.generation)
                 yield
-                parts.append((meta, stale, self._reader(source.generation)))
+                parts.append((meta, stale, self._reader(source, damaged)))
             work = merging.Merging(parts, self._membership.wanted, self._cut, writer.append)
             yield from work.steps()
             if work.meta.counts:
-                writer.commit(snapshot.encoded(work.meta), sync=self._sync)
+                yield
+                encoded = snapshot.encoded(work.meta)
+                yield
+                writer.commit(encoded, sync=self._sync)
                 blob.size = self._store.size(blob.generation)
             return work.meta
         finally:
@@ -343,43 +375,61 @@ class Storing:
     def _read_meta(self, generation: int) -> Meta:
         return snapshot.decoded(self._store.meta(generation), f"snapshot {generation}")
 
-    def _reader(self, generation: int) -> Callable[[int], Segment]:
-        return lambda number: Segment(self._store.segment(generation, number))
+    def _reader(self, blob: Blob, damaged: list[Blob]) -> Callable[[int], Segment]:
+        def read(number: int) -> Segment:
+            try:
+                return Segment(self._store.segment(blob.generation, number))
+            except StateDamagedError:
+                damaged.append(blob)
+                raise
+
+        return read
 
     # Trimming
 
     def trim(self) -> None:
         """Snapshots of which nothing is wanted go, and what is remembered for their sake."""
-        self._tasks.start("trim", self._caught("trim", self._trimming()))
+        self._start("trim", self._trimming())
 
     def _trimming(self) -> Steps:
         first = self._rotated()
         self._trimmed_at = self._membership.departed
         looked_at = [each for each in self._snapshots if each.pending is None]
         dead = [each.lasting_dead for each in looked_at]
-        unwanted, copies = yield Away(self._unwanted(looked_at, dead))
-        if list(self._snapshots) == looked_at:  # of one that came meanwhile nobody asked
-            self._membership.left &= copies
+        wanted, copies = yield Away(self._wanted(looked_at, dead))
+        kept: list[Blob] = []
+        unwanted: list[Blob] = []
+        for blob, number in zip(looked_at, wanted, strict=True):
+            blob.wanted = number
+            (kept if number >= 0 else unwanted).append(blob)
         yield from self._commit(drop=unwanted, first_journal=first)
+        # Not before: where the manifest fails, the unwanted stay, and what left of them with them.
+        if list(self._snapshots) == kept:  # of one that came meanwhile nobody asked
+            self._membership.left &= copies
 
-    def _unwanted(
+    def _wanted(
         self, blobs: list[Blob], dead: list[BitMap64]
-    ) -> Generator[None, None, tuple[list[Blob], BitMap64]]:
-        unwanted, copies = [], BitMap64()
+    ) -> Generator[None, None, tuple[list[int], BitMap64]]:
+        """Of each snapshot one id that it has to keep, or -1; and all ids of those that keep one.
+
+        The last id: what is in somebody's hands comes back in about the order it was handed over.
+        """
+        found, copies = [], BitMap64()
         for blob, stale in zip(blobs, dead, strict=True):
-            ids = self._read_meta(blob.generation).ids
-            if self._membership.wanted(ids - stale if stale else ids):
+            what = f"snapshot {blob.generation}"
+            ids = snapshot.ids_of(self._store.meta(blob.generation), what)
+            wanted = self._membership.wanted(ids - stale if stale else ids)
+            found.append(wanted.max() if wanted else -1)
+            if wanted:
                 copies |= ids
-            else:
-                unwanted.append(blob)
             yield
-        return unwanted, copies
+        return found, copies
 
     # Committing
 
     def checkpoint(self) -> None:
         """The manifest says what has left, so that the journal need not."""
-        self._tasks.start("checkpoint", self._caught("check", self._checkpointing()))
+        self._start("checkpoint", self._checkpointing())
 
     def _checkpointing(self) -> Steps:
         yield from self._commit(first_journal=self._rotated())
@@ -390,6 +440,7 @@ class Storing:
         return self._first_journal if len(self._heads) or self.sealing else self._rotate()
 
     def _rotate(self) -> int:
+        self._carried = 0
         return self._following if self._journal is None else self._journal.rotate()
 
     def _commit(
@@ -409,11 +460,16 @@ class Storing:
             first = max(first, self._first_journal)
             if self._journal is not None and first > self._first_journal:
                 # What was taken from a head and is not done is in no snapshot, and must not go
-                # with the journal that has it.
-                for key, edge in self._heads.remembered():
-                    self._journal.write(put(key, min(edge, MAX_DUE_MS), 0))
+                # with the journal that has it. What is taken from here on is in a later one.
+                for taken in self._heads.taken.walk():
+                    self._journal.flush()  # before: else it could be lost with a long backlog
+                    data = b"".join([put(key, edge, 0) for key, edge in taken])
+                    self._journal.write(data)
+                    self._journal.flush()
+                    self._carried += len(data)
+                    yield None
                 self._journal.flush()
-                yield Away(self._journal.syncing(first))
+                yield from self._journal.syncing(first)
             self._committed_at = self._membership.departed
             now = self._manifest(add, drop or [], first, sealed=sealed)
             yield Away(self._manifest_written(now))
@@ -488,7 +544,7 @@ class Storing:
             yield from steps
         except StoreError as error:
             self.error = error
-            self._retry_at = self._clock() + self._limits.retry_s
+            self._retry_at[name] = self._clock() + self._limits.retry_s
             logger.warning(
                 "to %s snapshots failed; every id is still in memory, and it is tried again: %s",
                 name,
@@ -496,3 +552,4 @@ class Storing:
             )
         else:
             self.error = None
+            self._retry_at.pop(name, None)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from concurrent.futures import Executor, Future
+from concurrent.futures import CancelledError, Executor, Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -27,7 +28,7 @@ class Tasks:
     """Tasks under way, by name.
 
     Args:
-        executor: Runs what is `Away`; None: done here.
+        executor: Runs what is `Away`; None, or one that was shut down: done here.
     """
 
     def __init__(self, executor: Executor | None) -> None:
@@ -68,7 +69,7 @@ class Tasks:
 class _Task:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self._away: Generator[None, None, Any] | None = None
+        self._away: Generator[None, None, Any] | None = None  # also what the future does
         self._future: Future[Any] | None = None
         self._answer: Any = None
         self._error: BaseException | None = None
@@ -79,9 +80,12 @@ class _Task:
         if self._future is not None:
             if not self._future.done():
                 return True
-            self._error = self._future.exception()
-            self._answer = self._future.result() if self._error is None else None
-            self._future = None
+            future, self._future = self._future, None
+            if future.cancelled():  # with its executor, before it began: done here
+                return True
+            self._away = None
+            self._error = future.exception()
+            self._answer = future.result() if self._error is None else None
         elif self._away is not None:
             try:
                 next(self._away)
@@ -101,15 +105,17 @@ class _Task:
         except StopIteration:
             return False
         self._answer = None
-        if asked is not None and executor is not None:
-            self._future = executor.submit(self._exhaust, asked.steps)
-        elif asked is not None:
+        if asked is not None:
             self._away = asked.steps
+            if executor is not None:
+                with suppress(RuntimeError):  # it was shut down
+                    self._future = executor.submit(self._exhaust, asked.steps)
         return True
 
     def wait(self) -> None:
         if self._future is not None:
-            self._future.exception()
+            with suppress(CancelledError):
+                self._future.exception()
 
     def close(self) -> None:
         self._stopped = True
