@@ -32,7 +32,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("letters/", "wire/"),
     ("core/",),
     # What outlives a process
-    ("state/blobs/base.py",),
+    ("state/advice.py", "state/blobs/base.py"),
     ("state/blobs/",),
     ("state/spilling/",),
     ("state/__init__.py",),

@@ -12,10 +12,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pulsar_encore.errors import (
+    ConfigurationError,
     StateDamagedError,
     StateFormatError,
     StateInUseError,
@@ -357,3 +359,16 @@ def test_a_slow_read_of_a_blob_holds_up_no_write(
             goes_on.set()
         assert segment.result(10) == b"segment 0"
     store.close()
+
+
+@pytest.mark.parametrize("path", ["", None, 7, "a\0b"])
+def test_what_is_no_path_is_named(path: Any) -> None:
+    with pytest.raises(ConfigurationError, match="path"):
+        DirectoryBlobs(path)
+
+
+def test_what_is_no_directory_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StoreError, match="name a directory"):
+            DirectoryBlobs(path).open()

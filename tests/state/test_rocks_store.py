@@ -335,6 +335,13 @@ def test_what_may_not_be_written_is_not_in_use(
     opened(path).close()
 
 
+def test_where_no_directory_can_be_the_text_says_what_to_change(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StoreError, match="name a directory"):
+            opened(path)
+
+
 # What is in it
 
 

@@ -8,6 +8,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from spilling_kit import FaultyBlobs, Later, UnsyncedBlobs, drained, full_disk
@@ -682,3 +683,68 @@ def test_what_is_stored_begins_with_magic_and_version() -> None:
     assert int.from_bytes(manifest[12:16], "little") == zlib.crc32(manifest[16:])
     assert blobs.meta(0)[:6] == b"PESN\x01\x00"
     assert blobs.read_journal(blobs.journals()[-1])[:6] == b"PEJL\x01\x00"
+
+
+# What an application may get wrong
+
+
+@pytest.mark.parametrize(
+    ("key", "due_ms", "bits"),
+    [
+        ((1, 2), 5, 0),
+        (None, 5, 0),
+        ("abc", 5, 0),
+        ((1.0, 2, -1), 5, 0),
+        ((1, 2, None), 5, 0),
+        ((1, 2, -1), 5.5, 0),
+        ((1, 2, -1), None, 0),
+        ((1, 2, -1), 5, None),
+        ((1, 2, -1), 5, "8"),
+        ((1, 2, -2), 5, 0),
+        ((1, 2, -1), -5, 0),
+    ],
+)
+def test_what_is_no_key_or_no_time_is_named_and_changes_nothing(
+    key: Any, due_ms: Any, bits: Any
+) -> None:
+    with SpillingIndex(MemoryBlobs()) as index:
+        index.add((1, 2, -1), 7, 0)
+        for call in (index.add, index.move):
+            with pytest.raises(ConfigurationError):
+                call(key, due_ms, bits)
+        if key != (1, 2, -1):
+            with pytest.raises(ConfigurationError):
+                index.discard(key)
+        assert list(index.pop_due(7)) == [(1, 2, -1)] and not len(index)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"blobs": None},
+        {"blobs": "somewhere"},
+        {"min_index_count_per_bucket": 1.5},
+        {"min_index_count_per_bucket": "5"},
+        {"max_time_step_per_bucket_snapshot_segment_seconds": float("inf")},
+        {"max_indexes_per_bucket_snapshot_segment": 0},
+        {"max_num_buckets": True},
+        {"retry_s": float("nan")},
+        {"fsync_interval_s": "1"},
+        {"journal": "yes"},
+        {"executor": 5},
+        {"fsync": "often"},
+    ],
+)
+def test_an_option_that_makes_no_sense_is_named(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        SpillingIndex(**{"blobs": MemoryBlobs(), **options})
+
+
+def test_a_limit_that_is_no_number_is_named() -> None:
+    limit: Any
+    with SpillingIndex(MemoryBlobs()) as index:
+        for limit in (1.5, "1", -1):
+            with pytest.raises(ConfigurationError, match="limit"):
+                index.pop_due(5, limit)
+    with pytest.raises(ClosedError):
+        index.add((1, 2, -1), 5, 0)

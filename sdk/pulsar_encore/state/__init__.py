@@ -1,9 +1,24 @@
-"""State that outlives a process: what waits for its redelivery, on disk."""
+"""State that outlives a process: what waits for its redelivery, on disk.
+
+`SpillingIndex` is for programs with something of their own to do later, by message id; consumers
+take `pulsar_encore.RocksState`.
+"""
 
 from __future__ import annotations
 
+from ..core.due import DueBatch, MessageKey
+from ..core.due_index import DueIndex
 from .blobs import BlobStore, DirectoryBlobs, MemoryBlobs
 from .spilling.index import SpillingIndex
 from .spilling.metrics import SpillingStatistics
 
-__all__ = ["BlobStore", "DirectoryBlobs", "MemoryBlobs", "SpillingIndex", "SpillingStatistics"]
+__all__ = [
+    "BlobStore",
+    "DirectoryBlobs",
+    "DueBatch",
+    "DueIndex",
+    "MemoryBlobs",
+    "MessageKey",
+    "SpillingIndex",
+    "SpillingStatistics",
+]

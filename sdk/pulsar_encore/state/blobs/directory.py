@@ -23,6 +23,7 @@ from threading import Lock
 from typing import Final
 
 from ...errors import (
+    ConfigurationError,
     ForkedError,
     NotSupportedError,
     StateDamagedError,
@@ -30,6 +31,7 @@ from ...errors import (
     StateInUseError,
     StoreError,
 )
+from ..advice import advised
 
 _MAGIC: Final = b"PEBLOB"
 _VERSION: Final = 1
@@ -63,9 +65,17 @@ class DirectoryBlobs:
     Args:
         path: The directory, made when it is opened. Files that this store does not know, it leaves
             alone.
+
+    Raises:
+        ConfigurationError: That is no path.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        given: object = path
+        if not isinstance(given, (str, os.PathLike)) or not str(given) or "\0" in str(given):
+            raise ConfigurationError(
+                f"DirectoryBlobs needs the path of a directory, without NUL, got {path!r}"
+            )
         self._path = Path(path)
         self._pid = os.getpid()
         self._tables: dict[int, _Table] = {}
@@ -450,7 +460,7 @@ class DirectoryBlobs:
             raise self._failed("remove from", error) from error
 
     def _failed(self, what: str, error: OSError) -> StoreError:
-        return StoreError(f"could not {what} {self._path}: {error.strerror or error}")
+        return StoreError(f"could not {what} {self._path}: {advised(error)}")
 
 
 class _Unfinished:

@@ -28,6 +28,7 @@ from pulsar_encore.errors import (
     StoreError,
 )
 
+from ..advice import advised
 from .beside import beside
 from .writes import DUE, FAMILIES, STATE, Writes
 
@@ -313,4 +314,4 @@ def _named(error: Exception, path: Path, opened_at: Path | None = None) -> Excep
         )
     if text.startswith("Invalid argument"):
         return UnknownContentError(f"{path} is no state directory of this package ({text})")
-    return StoreError(f"the state in {path}: {text}")
+    return StoreError(f"the state in {path}: {advised(text)}")

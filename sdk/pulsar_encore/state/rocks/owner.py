@@ -20,6 +20,8 @@ from typing import Final
 
 from pulsar_encore.errors import StateInUseError, StoreError
 
+from ..advice import advised
+
 _FILE: Final = "owner.json"
 
 
@@ -101,11 +103,7 @@ def _in_use(database: Path) -> StateInUseError:
 
 
 def _not_writable(database: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"the state in {database} cannot be opened: {error}. The user of this process must be "
-        "allowed to write to that directory and its files, which must be on a local file system "
-        "that is not mounted read-only"
-    )
+    return StoreError(f"the state in {database} cannot be opened: {advised(error)}")
 
 
 def read_owner(folder: Path) -> Owner | None:

@@ -35,6 +35,7 @@ from pulsar_encore.errors import (
 from pulsar_encore.ids import MessageId
 from pulsar_encore.process import check_process
 
+from ..advice import advised
 from .database import Database, UnknownContentError
 from .index import RocksIndex
 from .journal import Journal
@@ -421,7 +422,7 @@ class _Core:
             write_owner(path, self._owner)
         except OSError as error:
             database.close()
-            raise StoreError(f"the state in {path}: {error}") from error
+            raise StoreError(f"the state in {path}: {advised(error)}") from error
         except StoreError:
             database.close()
             raise
@@ -589,7 +590,7 @@ def _prepare(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         names = {each.name for each in path.iterdir()}
     except OSError as error:
-        raise StoreError(f"the state in {path}: {error}") from error
+        raise StoreError(f"the state in {path}: {advised(error)}") from error
     if names and not names & {_DATABASE, "owner.json", salvaged(path / _DATABASE).name}:
         raise StateFormatError(
             f"{path} holds something else ({', '.join(sorted(names)[:3])}): name a directory of "

@@ -10,10 +10,12 @@ back, such a clock lets what waits wait longer by that much; nothing is lost and
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
+from types import TracebackType
 from typing import Final
 
 from ...core.due import DueBatch, MessageKey, bucket_edge
@@ -35,6 +37,9 @@ _PACE: Final = 16  # calls between two steps of what else is to be done
 
 class SpillingIndex:
     """A `DueIndex` that keeps in memory what is due soon, and a bit or so for each other key.
+
+    A context manager, which closes it. A key is (ledger, entry, batch index), the last -1 for a
+    message that is its entry; a due time is in ms, rounded up to a bucket of ``2**bits`` ms.
 
     One thread calls it. It goes on where an index before it on the same store was: `close` it, or
     let it crash. Without a journal, a crash loses what was added since the last `flush` or
@@ -88,14 +93,27 @@ class SpillingIndex:
     ) -> None:
         step_s = max_time_step_per_bucket_snapshot_segment_seconds
         most = max_indexes_per_bucket_snapshot_segment
-        _check("min_index_count_per_bucket", min_index_count_per_bucket, 1)
+        if not callable(getattr(blobs, "write_manifest", None)):
+            raise ConfigurationError(
+                f"SpillingIndex needs a BlobStore, such as DirectoryBlobs(path), got {blobs!r}"
+            )
+        _check_int("min_index_count_per_bucket", min_index_count_per_bucket, 1)
         _check("max_time_step_per_bucket_snapshot_segment_seconds", step_s, 0.001)
-        _check("max_num_buckets", max_num_buckets, -1)
+        _check_int("max_num_buckets", max_num_buckets, -1)
         _check("fsync_interval_s", fsync_interval_s, 0)
-        _check("max_journal_bytes", max_journal_bytes, 1)
+        _check_int("max_journal_bytes", max_journal_bytes, 1)
         _check("retry_s", retry_s, 0)
-        if most != -1:
-            _check("max_indexes_per_bucket_snapshot_segment", most, 1)
+        _check_int("max_indexes_per_bucket_snapshot_segment", most, -1)
+        if most == 0:
+            raise ConfigurationError(
+                "max_indexes_per_bucket_snapshot_segment must be -1, for any number, or at least 1"
+            )
+        if not isinstance(journal, bool):
+            raise ConfigurationError(f"journal must be True or False, got {journal!r}")
+        if executor is not None and not isinstance(executor, Executor):
+            raise ConfigurationError(
+                f"executor must be a concurrent.futures.Executor or None, got {executor!r}"
+            )
         if fsync not in ("none", "interval", "always"):
             raise ConfigurationError(f'fsync must be "none", "interval" or "always", not {fsync!r}')
         self._blobs = blobs
@@ -153,6 +171,17 @@ class SpillingIndex:
             start=found.start,
         )
 
+    def __enter__(self) -> SpillingIndex:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
     # `DueIndex`
 
     def __len__(self) -> int:
@@ -165,9 +194,17 @@ class SpillingIndex:
         """Track a key; True when it is new. One already tracked stays where it is.
 
         Raises:
-            ConfigurationError: The key, `due_ms` or `bits` is out of range.
+            ConfigurationError: The key, `due_ms` or `bits` is out of range, or is none.
+            ClosedError: The index is closed.
         """
         self._open()
+        try:
+            return self._add(key, due_ms, bits)
+        except (TypeError, ValueError):
+            _judge(key, due_ms, bits)
+            raise
+
+    def _add(self, key: MessageKey, due_ms: int, bits: int) -> bool:
         old = self._heads.old
         if key in self._membership or (old is not None and key in old):
             self._heads.head.discard(key)  # judges the key; it is not there
@@ -184,10 +221,15 @@ class SpillingIndex:
         """Give a key another due time, tracking it when it was not; True when it was.
 
         Raises:
-            ConfigurationError: The key, `due_ms` or `bits` is out of range.
+            ConfigurationError: The key, `due_ms` or `bits` is out of range, or is none.
+            ClosedError: The index is closed.
         """
         self._open()
-        was = self._heads.put(key, due_ms, bits)
+        try:
+            was = self._heads.put(key, due_ms, bits)
+        except (TypeError, ValueError):
+            _judge(key, due_ms, bits)
+            raise
         return self._put(key, due_ms, bits) or was
 
     def _put(self, key: MessageKey, due_ms: int, bits: int) -> bool:
@@ -201,11 +243,16 @@ class SpillingIndex:
         """Forget a key; True when it was tracked.
 
         Raises:
-            ConfigurationError: The key is out of range.
+            ConfigurationError: The key is out of range, or is none.
+            ClosedError: The index is closed.
         """
         self._open()
         before = self._membership.departed
-        gone = self._heads.discard(key)
+        try:
+            gone = self._heads.discard(key)
+        except (TypeError, ValueError):
+            _judge(key)
+            raise
         gone = self._membership.leave(key) or gone
         taken = len(self._heads.taken) > 0 and self._heads.taken.discard(key)
         if self._journal is not None and (gone or taken or self._membership.departed != before):
@@ -268,9 +315,10 @@ class SpillingIndex:
 
         Raises:
             ConfigurationError: `limit` is negative.
+            ClosedError: The index is closed.
         """
-        if limit is not None and limit < 0:
-            raise ConfigurationError(f"limit must not be negative, got {limit}")
+        if limit is not None:
+            _check_int("limit", limit, 0)
         self._open()
         batch = DueBatch()
         left = len(self) if limit is None else limit
@@ -455,5 +503,27 @@ def _batch(keys: list[MessageKey]) -> DueBatch:
 
 
 def _check(name: str, value: float, least: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigurationError(f"{name} must be a number, got {value!r}")
+    if not least <= value < math.inf:
+        raise ConfigurationError(f"{name} must be at least {least:g} and finite, got {value!r}")
+
+
+def _check_int(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigurationError(f"{name} must be a whole number, got {value!r}")
     if value < least:
-        raise ConfigurationError(f"{name} must be at least {least:g}, got {value:g}")
+        raise ConfigurationError(f"{name} must be at least {least}, got {value}")
+
+
+def _judge(key: object, due_ms: object = 0, bits: object = 0) -> None:
+    """What an application handed in that made no sense, by name."""
+    if not (isinstance(key, tuple) and len(key) == 3 and all(isinstance(n, int) for n in key)):
+        raise ConfigurationError(
+            "a key is (ledger, entry, batch index), the last -1 for a message that is its entry, "
+            f"got {key!r}"
+        )
+    if not (isinstance(due_ms, int) and isinstance(bits, int)):
+        raise ConfigurationError(
+            f"due_ms and bits must be whole numbers, got {due_ms!r} and {bits!r}"
+        )
