@@ -104,7 +104,7 @@ def evacuate(
         url: The service URL of the cluster.
         topic: Only this topic, with its partitions, or this partition.
         subscription: Only this subscription.
-        retry_topic: Where everything goes. [default: <topic>-<subscription>-RETRY of each; a
+        retry_topic: Where everything goes. [default: `TOPIC-SUBSCRIPTION-RETRY` of each; a
             consumer of several topics reads that of the first one by name]
         dry_run: Say what would go where; asks no cluster, and may run beside a live owner.
         text_keys: Keys are text, also where they read as base64 of bytes.

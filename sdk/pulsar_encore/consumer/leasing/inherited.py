@@ -229,5 +229,6 @@ def _size(lease: Inherited) -> int:
 def _over(named: handles.Handle) -> LeaseLostError:
     return LeaseLostError(
         f"the lease on a message of {named.topic} was granted before a restart, by another "
-        "consumer or without a state, and is over, or not known here: the message comes again"
+        "consumer or without a state, and is over, or not known here: it was settled, or the "
+        "message comes again"
     )
