@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from ...backoff import LONGEST_S, to_ms
+from ...backoff import to_ms
 from ...core.attempts import Failures
 from ...core.source_state import SourceState
 from ...errors import ClosedError, ConfigurationError, EncoreError, MessageNotHeldError
@@ -40,7 +40,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 _DRAIN_S: Final = 10.0  # at close, letters under way get this long
 _LOG_EVERY_S: Final = 30.0
-_MOST_DELAY_MS: Final = LONGEST_S * 1000  # sums with the wall clock stay within 64 bits
+_MOST_DELAY_MS: Final = 100 * 365 * 86_400_000  # sums with the wall clock stay within 64 bits
 
 
 class _UnderWay:
@@ -129,6 +129,8 @@ class Forwarder:
             ClosedError: From the future: the consumer was closed first; the message comes back.
         """
         delay_ms = to_ms(delay, "delay")
+        if delay_ms > _MOST_DELAY_MS:
+            raise ConfigurationError(f"delay must be at most 100 years, got {delay!r}")
         custom = checked_properties(properties)
         if not isinstance(message, Message):
             raise ConfigurationError(
