@@ -115,6 +115,10 @@ class Durability:
         self._states = states
         self.watch()
 
+    def topics(self) -> list[str]:
+        """Topics and partitions of which something is known from before."""
+        return [] if self._store is None else self._store.topics(self._options.subscription_name)
+
     def watch(self) -> None:
         """Something came or changed: look in a while, unless that is to be already."""
         if self._store is None:

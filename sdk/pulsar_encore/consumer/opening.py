@@ -187,6 +187,9 @@ def assemble(
     sources = Sources(link, options, loop, new_index, durable_of)
     if durability is not None:
         durability.start(sources)
+        for topic in durability.topics():
+            # What another consumer settles of it concerns this one before its first message came.
+            sources.expect(topic)
     acks = AckSender(link, sources, options, loop, queue)
     redelivery = Redelivery(link, sources, options, loop, alarm, acks, queue, rng)
     window = Window(link, sources, options.max_unacked_messages)

@@ -17,6 +17,7 @@ from ..core.durable import Durable
 from ..core.source_state import SourceState
 from ..options import ConsumerOptions
 from ..timer import now_ms
+from ..topic_names import partition_of
 from ..transport.base import ConsumerLink
 
 # How long after a reconnect an entry may come again because its ack was lost with the connection.
@@ -69,6 +70,12 @@ class Sources:
         # What was last heard of connections: when, what, and of which sources (None: of all).
         self._news: deque[tuple[float, str, Container[int] | None]] = deque(maxlen=_MOST_NEWS)
         self._asked_all_at = -math.inf
+
+    def expect(self, topic: str) -> None:
+        """A topic or partition is known from now on, if it is read here and can be told by name."""
+        number = self._link.source_of(topic, partition_of(topic))
+        if number is not None:
+            _ = self.by_number[number]
 
     def _new(self, number: int) -> SourceState:
         topic, partition = self._link.topic_of(number)

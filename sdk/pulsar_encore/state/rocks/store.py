@@ -230,6 +230,10 @@ class RocksStore:
         """
         self._opened.forget(subscription, of)
 
+    def topics(self, subscription: str) -> list[str]:
+        """The topics and partitions, by full name, of which it has something for a subscription."""
+        return self._opened.topics(subscription)
+
     def one_batch(self) -> Journal:
         """What is done inside of ``with store.one_batch():`` becomes one write at its end."""
         return self._opened.journal
@@ -476,6 +480,9 @@ class _Core:
                 f"{self.path}: give each thread a directory of its own"
             )
         self._thread = threading.get_ident()
+
+    def topics(self, subscription: str) -> list[str]:
+        return [topic for topic, each, _ in self._numbers if each == subscription]
 
     def forget(self, subscription: str, of: Callable[[str], bool]) -> None:
         meant = [name for name in self._numbers if name[1] == subscription and of(name[0])]
