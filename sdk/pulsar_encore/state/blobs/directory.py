@@ -83,9 +83,8 @@ class DirectoryBlobs:
         self._journal: tuple[int, int, int] | None = None  # number, file, bytes that are whole
         self._torn: dict[int, int] = {}  # journals that end in half a record: where that begins
         self._opening = Lock()  # blobs are closed under it, and used elsewhere than on one thread
-        self._journaling = (
-            Lock()
-        )  # the same of the journal: no write waits for the reading of blobs
+        # The same of the journal, so that no write waits for the reading of blobs.
+        self._journaling = Lock()
         self._lock = -1
 
     def __repr__(self) -> str:

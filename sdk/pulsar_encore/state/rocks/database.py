@@ -309,8 +309,8 @@ def _named(error: Exception, path: Path, opened_at: Path | None = None) -> Excep
     if "Corruption:" in text or "No such file" in text:  # a file that others name is gone
         return StateDamagedError(
             f"the state in {path} is damaged ({text}). Nothing was deleted. Whatever is not acked "
-            "comes again from the broker, with lower counts: salvage=True goes on with what can "
-            "still be read, and an empty directory begins anew"
+            "comes again from the broker, with lower counts: RocksState(path, salvage=True) goes "
+            "on with what can still be read, and an empty directory begins anew"
         )
     if text.startswith("Invalid argument"):
         return UnknownContentError(f"{path} is no state directory of this package ({text})")

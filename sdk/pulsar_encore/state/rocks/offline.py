@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
@@ -64,6 +65,11 @@ class StateReader:
         where = Path(path)
         self.owner: Owner | None = read_owner(where)
         self.unreadable: int = 0
+        with suppress(OSError):  # one that may not be looked into is named below
+            if not (where / "db").exists():
+                raise StateFormatError(
+                    f"there is no state in {where}: name the directory that RocksState was given"
+                )
         self._database = _opened(where / "db")
         try:
             if not check_format(self._database):

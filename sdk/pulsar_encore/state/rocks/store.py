@@ -64,7 +64,7 @@ Durability: TypeAlias = Literal["kill", "power"]
 _DATABASE: Final = "db"
 _NOTHING_DELETED: Final = (
     "Nothing was deleted. Whatever is not acked comes again from the broker, with lower counts: "
-    "salvage=True goes on with what there is, and an empty directory begins anew"
+    "RocksState(path, salvage=True) goes on with what there is, and an empty directory begins anew"
 )
 
 
