@@ -85,8 +85,9 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
             assert process.poll() is None
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=150)  # Spark that is starting hears of it once it has started
         assert process.returncode != 0
         assert_nothing_is_left(tmp_path)
     finally:
         process.kill()
+        process.communicate()
