@@ -23,6 +23,7 @@ from pulsar_encore import (
     LeaseLostError,
     MessageNotHeldError,
 )
+from pulsar_encore.consumer.settling.ack_sender import AckSender
 from pulsar_encore.state.rocks import Records, StateReader
 from pulsar_encore.state.rocks.database import Database
 from pulsar_encore.testing import MemoryTransport
@@ -606,3 +607,43 @@ async def test_giving_back_many_leases_is_few_writes(
     consumer.redeliver_unacknowledged_messages()
     assert 0 < writes <= 5
     assert {each.attempt for each in await consumer.pop(1_000, wait=10)} == {2}
+
+
+async def test_a_consumer_that_is_closing_is_told_of_no_ack(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_numbers(host.transport, 20)
+    consumer = await start(host)
+    await asyncio.sleep(1)  # all of it is here
+    leases = await leased(consumer, 20)
+    await host.kill()
+    async with ticking():
+        first, second = await start(host), await start(host)
+    tried, closing = 0, asyncio.Event()
+    again = AckSender._try_again
+
+    def counted(sender: AckSender) -> None:
+        nonlocal tried
+        tried += 1
+        again(sender)
+
+    monkeypatch.setattr(AckSender, "_try_again", counted)
+    link = host.transport.links[-1]
+    close = link.close
+
+    async def slowly() -> None:
+        closing.set()
+        await close()
+        await asyncio.sleep(5)
+
+    monkeypatch.setattr(link, "close", slowly)
+    async with ticking():
+        ending = asyncio.ensure_future(second.close())
+        await closing.wait()
+        await asyncio.sleep(1)
+        for lease in leases:
+            await (await first.lease(lease.handle)).ack()
+        await ending
+    await asyncio.sleep(60)
+    assert tried == 0  # or its timers would never end
+    assert await first.pop(1, wait=2 * LEASE) == []

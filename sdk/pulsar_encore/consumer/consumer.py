@@ -597,7 +597,7 @@ class Consumer:
                 self._end_receiving(_closed())
                 await self._send_acks()
             finally:
-                self._acks.close(ClosedError("the consumer was closed before the broker confirmed"))
+                self._end_acks(ClosedError("the consumer was closed before the broker confirmed"))
                 self._queue.drop()
                 try:
                     await self._link.close()
@@ -616,6 +616,11 @@ class Consumer:
         self._link.stop_flow()
         self._queue.drop()
         self._queue.fail(why)
+
+    def _end_acks(self, why: ClosedError) -> None:
+        if self._parts.durability is not None:
+            self._parts.durability.end_acks()
+        self._acks.close(why)
 
     async def _send_acks(self) -> None:
         """What was acked while disconnected waits for the reconnect, within a limit."""
@@ -640,7 +645,7 @@ class Consumer:
         self._cut_off = True
         shut_down = ClosedError("the client was shut down")
         self._end_receiving(shut_down)
-        self._acks.close(shut_down)
+        self._end_acks(shut_down)
         self._leases.finish()
         if self._parts.durability is not None:
             self._parts.durability.abandon()

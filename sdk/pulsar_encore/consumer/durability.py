@@ -246,6 +246,10 @@ class Durability:
 
     # Endings
 
+    def end_acks(self) -> None:
+        """The consumer acks no more: what another one settles is acked there alone."""
+        self.ack = _nobody
+
     def forget(self) -> None:
         """The subscription was deleted: nothing of it counts any more."""
         if self._store is None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -247,7 +247,9 @@ class _Moving:
         try:
             parts = await to_its_end(asyncio.to_thread(_parts, source))
             if not await self._topic_is_there():
-                async for _, part in _in_bursts(parts):
+                for at, part in enumerate(parts):
+                    if at % _BURST == 0:
+                        await asyncio.sleep(0)
                     self._let_go(source, part, "its topic is there no more")
                 return
             await self._move(source, parts)
@@ -264,7 +266,9 @@ class _Moving:
                 entries = Entries(self._client, self._plan.topic, self._crypto_key_reader)
                 open_.push_async_callback(entries.close)
                 open_.push_async_callback(self._settle)
-                async for at, part in _in_bursts(parts):
+                for at, part in enumerate(parts):
+                    if at % _BURST == 0:
+                        await asyncio.sleep(0)  # of what is gone nothing else suspends
                     messages = await entries.of(part.key, partial(_run, parts, at))
                     if messages is None or (messages and messages[0].message_id().first_chunk):
                         done = at + 1
@@ -514,14 +518,6 @@ def _parts(source: Source) -> list[_Part]:
     for due_ms, (ledger, entry, index) in source.index.waiting():
         found.setdefault((ledger, entry), {})[index] = due_ms
     return [_Part(key, found[key]) for key in sorted(found)]
-
-
-async def _in_bursts(parts: Sequence[_Part]) -> AsyncIterator[tuple[int, _Part]]:
-    """Each with its number; of what is gone from its topic nothing else suspends."""
-    for at, part in enumerate(parts):
-        if at % _BURST == 0:
-            await asyncio.sleep(0)
-        yield at, part
 
 
 def _run(parts: Sequence[_Part], at: int) -> int:

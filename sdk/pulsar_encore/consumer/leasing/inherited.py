@@ -192,9 +192,9 @@ class Inheritance:
             return ()
         self.check(lease)
         acked = self._settlement.ack(lease.message_id)
-        lease.durable.acked_anywhere(lease.message_id)
         lease.acked = True
         lease.over = "it was acked"
+        lease.durable.acked_anywhere(lease.message_id)
         return () if self._receipts is None else self._receipts.of((acked,))
 
     def nack(

@@ -50,7 +50,7 @@ class LeaseWriter:
             _write(grant)
         entry = grant.held.entry
         durable = entry.source.durable
-        return (durable and durable.first_ms(entry.key)) or 0
+        return (None if durable is None else durable.first_ms(entry.key)) or 0
 
     def extended(self, grant: Grant) -> None:
         """The end of one was moved."""

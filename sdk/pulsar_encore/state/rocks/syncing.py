@@ -1,8 +1,8 @@
 """The thread of `durability="power"`: one fsync for all writes of a few milliseconds.
 
-Owns `Syncer`. Whoever waits is woken by the fsync that began after their write, and at the end by
-that, at the latest. Refuses to write
-anything, because a write that asks for its own fsync would hold the interpreter (see `database`).
+Owns `Syncer`. Whoever waits is woken by the fsync that began after their write, at the latest by
+the end of it all. Refuses to write anything, because a write that asks for its own fsync would hold
+the interpreter (see `database`).
 """
 
 from __future__ import annotations

@@ -55,7 +55,8 @@ class Taken:
     def walk(self) -> Generator[list[tuple[MessageKey, int]], None, None]:
         """Those that are here now and still are when it comes to them, some at a time; one walk
         at once."""
-        before, after = self._parts, TimeBucketIndex()
+        # A walk that was given up leaves parts, of which nothing may be left by now.
+        before, after = [part for part in self._parts if len(part)], TimeBucketIndex()
         self._parts = [*before, after]
         found: list[tuple[MessageKey, int]] = []
         for part in before:
