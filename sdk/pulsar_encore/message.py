@@ -110,22 +110,31 @@ class Message:
         return message
 
     def data(self) -> bytes:
-        """The payload."""
+        """The payload; b"" if the message has no value."""
         return self._raw.data()
 
     def value(self) -> Any:
-        """The payload decoded by the schema of the subscription; bytes without one.
+        """Decode the payload with the schema of the subscription.
+
+        Returns:
+            None if the message has no value (`has_null_value`), whatever the schema is; the payload
+            as bytes without a schema; else the object that the schema decodes. An empty payload is
+            not null: the schema decodes it, as in Java. `StringSchema` gives "", and a schema of
+            records raises its own error, such as `JSONDecodeError`.
 
         Raises:
             SchemaVersionError: The version it was written with could not be fetched. The message is
                 held as any other: nack it, and it is tried again when it comes back.
         """
-        schema = self._schema
+        raw, schema = self._raw, self._schema
+        # The metadata decides, not the size of the payload. Java's `getValue` has the same rule.
+        if raw.has_null_value():
+            return None
         if schema is None:
-            return self._raw.data()
+            return raw.data()
         # A transport that knows which version wrote the message decodes it itself.
-        decode = getattr(self._raw, "value", None)
-        return schema.decode_message(self._raw) if decode is None else decode()
+        decode = getattr(raw, "value", None)
+        return schema.decode_message(raw) if decode is None else decode()
 
     def properties(self) -> dict[str, str]:
         """The application's properties.
@@ -222,7 +231,10 @@ class Message:
         return self._raw.producer_name()
 
     def has_null_value(self) -> bool:
-        """True for a tombstone."""
+        """Return True if the message was sent without a value, such as a tombstone.
+
+        Source: `null_value` of MessageMetadata, or of SingleMessageMetadata in a batch.
+        """
         return self._raw.has_null_value()
 
     def encryption_context(self) -> EncryptionContext | None:

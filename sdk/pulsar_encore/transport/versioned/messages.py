@@ -46,7 +46,10 @@ class SchemaVersions:
     def view(
         self, topic: str, messages: Sequence[RawMessage]
     ) -> tuple[Version | None, list[RawMessage]]:
-        """The version of an entry's messages, None without one; and the messages, decoding by it.
+        """The version that an entry's messages wait for, or None; and the messages, decoding by it.
+
+        Messages without a value do not wait for a schema, because nothing of them is decoded. An
+        entry of such messages has no version here.
 
         Args:
             topic: Or a partition of it.
@@ -54,6 +57,8 @@ class SchemaVersions:
         """
         number = messages[0].int_schema_version()
         version = (base_name(topic), number) if number >= 0 else None
+        if version is not None and all(each.has_null_value() for each in messages):
+            version = None
         return version, [VersionedMessage(each, self, version) for each in messages]
 
     def decode(self, message: RawMessage, version: Version | None) -> Any:

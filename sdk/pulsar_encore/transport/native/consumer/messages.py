@@ -20,6 +20,10 @@ from .encrypted import Encrypted, encryption_of
 
 _U32: Final = Struct(">I")
 _PAYLOAD_SIZE: Final = 0x18  # field 3 of SingleMessageMetadata, the first where nothing is special
+# The first byte of the tag of `null_value`. It is field 25 of MessageMetadata and field 9 of
+# SingleMessageMetadata. An encoder may write the tag of field 9 in more bytes than it needs.
+_NULL_VALUE: Final = 0xC8
+_SINGLE_NULL_VALUE: Final = 0x48
 
 
 class Origin(Protocol):
@@ -157,6 +161,15 @@ class PlainMessage(_Body, _View):
             return len(self._payload)
         return len(self.body) - 4 - int(_U32.unpack_from(self.body)[0])
 
+    def has_null_value(self) -> bool:
+        # Metadata without the tag's first byte cannot have the field. `Message.value` asks this for
+        # each message, and decoding the metadata takes twice as long as the rest of `value`.
+        if self._metadata is None:
+            body = self.body
+            if body.find(_NULL_VALUE, 4, 4 + _U32.unpack_from(body)[0]) < 0:
+                return False
+        return self.metadata.null_value
+
     def topic_name(self) -> str:
         return self._origin.topic
 
@@ -252,6 +265,15 @@ class BatchMessage(_View, tuple[Batch, int]):
         batch, at = self
         (size,) = _U32.unpack_from(batch.buffer, at)
         return payload_size(batch.buffer, at + 4, at + 4 + size)
+
+    def has_null_value(self) -> bool:
+        # As for `PlainMessage`: the common case is decided without decoding the metadata.
+        batch, at = self
+        (size,) = _U32.unpack_from(batch.buffer, at)
+        head = batch.buffer[at + 4 : at + 4 + size]
+        if _SINGLE_NULL_VALUE not in head and _NULL_VALUE not in head:
+            return False
+        return self.metadata.null_value
 
     def topic_name(self) -> str:
         return self[0].origin.topic

@@ -34,6 +34,8 @@ import org.apache.pulsar.common.schema.KeyValueEncodingType;
  * consume TOPIC SUBSCRIPTION MAX ACTION MESSAGES DELAY_MS   up to MESSAGES, each printed and then
  *                                  reconsume | nack | ack
  * read TOPIC                       everything on a topic
+ * send-values TOPIC SCHEMA BATCHED values of a schema, nulls among them
+ * read-values TOPIC SCHEMA         getValue of everything on a topic, or the class of its exception
  * </pre>
  */
 public final class Main {
@@ -69,6 +71,8 @@ public final class Main {
             case "consume" -> consume(words[1], words[2], Integer.parseInt(words[3]), words[4],
                     Integer.parseInt(words[5]), Long.parseLong(words[6]));
             case "read" -> read(words[1]);
+            case "send-values" -> sendValues(words[1], words[2], "batched".equals(words[3]));
+            case "read-values" -> readValues(words[1], words[2]);
             default -> throw new IllegalArgumentException("no command " + words[0]);
         }
     }
@@ -142,6 +146,100 @@ public final class Main {
         }
     }
 
+    /** A record of JSON and of Avro. */
+    public static final class Box {
+        public int width;
+
+        @Override
+        public String toString() {
+            return "width " + width;
+        }
+    }
+
+    /** A schema with the values to send; null is a message without a value. */
+    private record Kind<T>(Schema<T> schema, List<T> values) {}
+
+    private static Kind<?> kind(String name) {
+        Box box = new Box();
+        box.width = 1;
+        List<KeyValue<String, String>> pairs = new ArrayList<>();
+        pairs.add(new KeyValue<>("k", "v"));
+        pairs.add(null);
+        pairs.add(new KeyValue<>("k", null));
+        pairs.add(new KeyValue<>(null, "v"));
+        pairs.add(new KeyValue<>(null, null));
+        return switch (name) {
+            case "bytes" -> new Kind<>(Schema.BYTES, orNull(new byte[] {'v'}, new byte[0]));
+            case "string" -> new Kind<>(Schema.STRING, orNull("v", ""));
+            case "int32" -> new Kind<>(Schema.INT32, orNull(1));
+            case "json" -> new Kind<>(Schema.JSON(Box.class), orNull(box));
+            case "avro" -> new Kind<>(Schema.AVRO(Box.class), orNull(box));
+            case "separated" -> new Kind<>(Schema.KeyValue(Schema.STRING, Schema.STRING,
+                    KeyValueEncodingType.SEPARATED), pairs);
+            case "inline" -> new Kind<>(Schema.KeyValue(Schema.STRING, Schema.STRING,
+                    KeyValueEncodingType.INLINE), pairs);
+            default -> throw new IllegalArgumentException("no schema " + name);
+        };
+    }
+
+    @SafeVarargs
+    private static <T> List<T> orNull(T... values) {
+        List<T> all = new ArrayList<>(List.of(values));
+        all.add(null);
+        return all;
+    }
+
+    private void sendValues(String topic, String schema, boolean batched) throws Exception {
+        sendValues(topic, kind(schema), batched);
+    }
+
+    private <T> void sendValues(String topic, Kind<T> kind, boolean batched) throws Exception {
+        try (Producer<T> producer = client.newProducer(kind.schema()).topic(topic)
+                .enableBatching(batched).batchingMaxPublishDelay(200, TimeUnit.MILLISECONDS)
+                .create()) {
+            List<CompletableFuture<MessageId>> sends = new ArrayList<>();
+            for (T value : kind.values()) {
+                sends.add(producer.newMessage().value(value).sendAsync());
+            }
+            for (CompletableFuture<MessageId> send : sends) {
+                send.get(30, TimeUnit.SECONDS);
+            }
+        }
+    }
+
+    private void readValues(String topic, String schema) throws Exception {
+        if ("auto".equals(schema)) {
+            readValues(topic, Schema.AUTO_CONSUME());
+        } else {
+            readValues(topic, kind(schema).schema());
+        }
+    }
+
+    private <T> void readValues(String topic, Schema<T> schema) throws Exception {
+        try (Reader<T> reader = client.newReader(schema).topic(topic)
+                .startMessageId(MessageId.earliest).create()) {
+            while (reader.hasMessageAvailable()) {
+                Message<T> message = reader.readNext(QUIET_SECONDS, TimeUnit.SECONDS);
+                byte[] data = message.getData();
+                String value = null;
+                String failure = null;
+                try {
+                    T read = message.getValue();
+                    value = read instanceof byte[] bytes
+                            ? new String(bytes, StandardCharsets.UTF_8)
+                            : read == null ? null : read.toString();
+                } catch (Throwable error) {
+                    failure = error.getClass().getSimpleName();
+                }
+                System.out.println("{\"value\": " + text(value) + ", \"failure\": " + text(failure)
+                        + ", \"data\": "
+                        + text(data == null ? null : new String(data, StandardCharsets.UTF_8))
+                        + ", \"key\": " + text(message.getKey())
+                        + ", \"has_key\": " + message.hasKey() + "}");
+            }
+        }
+    }
+
     private static void print(Message<byte[]> message) {
         StringJoiner properties = new StringJoiner(", ", "{", "}");
         for (Map.Entry<String, String> one : new TreeMap<>(message.getProperties()).entrySet()) {
@@ -149,7 +247,8 @@ public final class Main {
         }
         byte[] ordering = message.getOrderingKey();
         System.out.println("{\"at_ms\": " + System.currentTimeMillis()
-                + ", \"data\": " + text(new String(message.getData(), StandardCharsets.UTF_8))
+                + ", \"data\": " + text(message.getData() == null ? null
+                        : new String(message.getData(), StandardCharsets.UTF_8))
                 + ", \"topic\": " + text(message.getTopicName())
                 + ", \"key\": " + text(message.getKey())
                 + ", \"ordering_key\": "
