@@ -41,6 +41,7 @@ _TOGETHER = {
     "integration/test_evacuation_secured.py": "logins",
     "integration/test_native_connections.py": "logins",
     "integration/test_letter_forms.py": "Java",
+    "integration/test_null_values.py": "Java",
 }
 
 # Seconds for a test with its fixtures, the starts of a broker included: 7 s each alone on two

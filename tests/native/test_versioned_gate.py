@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from native_kit import Collector
 
+import pulsar_encore as encore
 from pulsar_encore.errors import SchemaVersionError
 from pulsar_encore.schema import AvroSchema
 from pulsar_encore.transport.base import Delivery
@@ -19,6 +20,7 @@ from pulsar_encore.transport.versioned.messages import SchemaVersions
 from pulsar_encore.transport.versioned.writers import WriterSchemas
 from pulsar_encore.wire import pb
 
+ANY_ID = encore.MessageId(-1, 3, 4)
 SCHEMA = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "int"}]}
 WRITTEN = Definition(
     "Avro", '{"type": "record", "name": "N", "fields": [{"name": "n", "type": "int"}]}'
@@ -58,6 +60,13 @@ class Rig:
             message = PlainMessage(origin, b"", metadata, bytes([2 * source]))
             self.gate.on_deliveries([Delivery(source, 1, source, 0, 0, (0,), (message,))])
 
+    def arrive_null(self, source: int) -> None:
+        """A message without a value, written with a version that is not here."""
+        metadata = pb.MessageMetadata(schema_version=b"\0" * 7 + b"\x05", null_value=True)
+        origin = SimpleNamespace(topic=f"t-partition-{source}")
+        message = PlainMessage(origin, b"", metadata, b"")
+        self.gate.on_deliveries([Delivery(source, 1, source, 0, 0, (0,), (message,))])
+
     async def values(self) -> list[int]:
         """What was let through once the versions came."""
         self.answered.set()
@@ -75,6 +84,22 @@ async def test_in_order_once_the_version_is_here() -> None:
     assert not rig.credits
     rig.arrive(3)
     assert [each.source for each in rig.sink.deliveries] == [0, 1, 2, 3]
+
+
+async def test_messages_without_a_value_do_not_wait_for_a_version() -> None:
+    rig = Rig()
+    rig.arrive_null(0)
+    assert not rig.gate.holds
+    [delivery] = rig.sink.deliveries
+    message = encore.Message.of_reader(delivery.messages[0], AvroSchema(None, SCHEMA), ANY_ID)
+    assert message.value() is None
+    rig.arrive(1)
+    rig.arrive_null(2)  # behind a message that waits, it keeps the order
+    assert [each.source for each in rig.sink.deliveries] == [0]
+    rig.answered.set()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert [each.source for each in rig.sink.deliveries] == [0, 1, 2]
 
 
 async def test_a_lost_connection_voids_what_waits_of_its_own_sources() -> None:

@@ -148,7 +148,7 @@ public final class Main {
 
     /** A record of JSON and of Avro. */
     public static final class Box {
-        public int width;
+        public Integer width;
 
         @Override
         public String toString() {
@@ -168,6 +168,8 @@ public final class Main {
         pairs.add(new KeyValue<>("k", null));
         pairs.add(new KeyValue<>(null, "v"));
         pairs.add(new KeyValue<>(null, null));
+        pairs.add(new KeyValue<>("k", ""));
+        pairs.add(new KeyValue<>("", "v"));
         return switch (name) {
             case "bytes" -> new Kind<>(Schema.BYTES, orNull(new byte[] {'v'}, new byte[0]));
             case "string" -> new Kind<>(Schema.STRING, orNull("v", ""));
