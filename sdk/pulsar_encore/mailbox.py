@@ -30,7 +30,7 @@ class Mailbox:
         self._woken = False
 
     def post(self, action: Callable[..., None], *args: Any) -> bool:
-        """Run `action(*args)` on the loop. Never raises; False when the loop is closed."""
+        """Run `action(*args)` on the loop. Never raises; False if the loop is closed or fails."""
         self._items.append((action, args))
         if self._woken:  # the drain that is scheduled has not begun: it takes this one too
             return True
@@ -51,7 +51,9 @@ class Mailbox:
         self._woken = True
         try:
             self.loop.call_soon_threadsafe(self._drain)
-        except RuntimeError:
+        except (
+            Exception
+        ):  # closed. The caller may be a thread of the C++ library, which ends by one
             return False
         return True
 

@@ -3,31 +3,61 @@
 Owns how the library calls one, and when it lets go. It does that on a thread of its own, some time
 after its last client was closed, and needs the interpreter for it: a thread that wants the
 interpreter when that has ended is unwound by force, and that aborts the process.
+
+A supplier never raises into the library. The library catches an exception when it connects to a
+broker, but not when it answers an AUTH_CHALLENGE and not when it looks up a topic by HTTP: there
+the exception ends the process. If a supplier fails, the library gets the last good token, which may
+still be valid, or an empty one. A broker that refuses it closes the connection. The library then
+connects again after a backoff and calls the supplier again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
+import logging
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, Protocol
 from weakref import ref
 
 from ..process import at_end, keep_for_ever
 
 Supplier = Callable[[], str | Awaitable[str]]
 
+logger: logging.Logger = logging.getLogger(__name__)
+
 _EXIT_WAIT_S: Final = 1.0  # how long the process's end waits for the library
 
 _held: Final[dict[threading.Event, ref[Any]]] = {}
 
 
-def for_library(supplier: Supplier, create: Callable[[Callable[[], object]], Any]) -> Any:
-    """The library's object that asks `supplier`; let go of before the process ends, or never."""
-    called = _Called(supplier)
+class Waiting(Protocol):
+    """Calls of a client that wait for the library to connect."""
+
+    def fail_authentication(self, why: str) -> None:
+        """Fail the calls under way with an AuthenticationError. Called on any thread."""
+
+
+def for_library(
+    supplier: Supplier,
+    create: Callable[[Callable[[], object]], Any],
+    waiting: Iterable[Waiting] = (),
+) -> Any:
+    """Make the library's object that asks `supplier`.
+
+    It is let go of before the process ends, or never.
+
+    Args:
+        supplier: The application's function.
+        create: Makes the object of a function that the library may call on any thread.
+        waiting: Told of a failure while there is no good token yet. The library would retry with an
+            empty token until the operation times out, and the error would not name the supplier.
+    """
+    called = _Called(supplier, waiting)
     native = create(called)
     _held[called.gone] = ref(native)
     return native
@@ -36,19 +66,63 @@ def for_library(supplier: Supplier, create: Callable[[Callable[[], object]], Any
 class _Called:
     """What a thread of the library calls; its deletion is what exit waits for."""
 
-    __slots__ = ("_supplier", "gone")
+    __slots__ = ("_good", "_supplier", "_waiting", "gone")
 
-    def __init__(self, supplier: Supplier) -> None:
+    def __init__(self, supplier: Supplier, waiting: Iterable[Waiting]) -> None:
         self._supplier = supplier
+        self._waiting = waiting
+        self._good: str | bytes = ""
         self.gone = threading.Event()
 
-    def __call__(self) -> object:
-        given = self._supplier()
-        return asyncio.run(awaited(given)) if inspect.isawaitable(given) else given
+    def __call__(self) -> str | bytes:
+        """Return a token. Never raises, not even SystemExit."""
+        try:
+            given = self._supplier()
+            token = _token(asyncio.run(awaited(given)) if inspect.isawaitable(given) else given)
+        except BaseException as error:
+            # A handler of the log may raise as well.
+            with contextlib.suppress(BaseException):
+                self._failed(error)
+            return self._good
+        self._good = token
+        return token
+
+    def _failed(self, error: BaseException) -> None:
+        """Log the failure without its text, which may hold the secret."""
+        if isinstance(error, _NoTokenError):
+            why = f"the token's supplier gave {error}"
+        else:
+            why = f"the token's supplier raised {type(error).__name__}"
+        if self._good:
+            logger.warning("%s: the broker gets the token of the call before", why)
+            return
+        logger.error("%s, and there is no earlier token: the broker gets an empty one", why)
+        for each in list(self._waiting):
+            each.fail_authentication(why)
 
     def __del__(self) -> None:
         _held.pop(self.gone, None)
         self.gone.set()
+
+
+class _NoTokenError(Exception):
+    """A supplier gave something else than a token; the text says what, without the value."""
+
+
+def _token(given: object) -> str | bytes:
+    """Check what a supplier gave; a subclass of str or bytes becomes its base class."""
+    if isinstance(given, str):
+        try:
+            token: str | bytes = str.encode(given).decode()
+        except UnicodeEncodeError:
+            raise _NoTokenError("text that UTF-8 cannot encode") from None
+    elif isinstance(given, bytes):
+        token = bytes(given)  # the library takes them as they are
+    else:
+        raise _NoTokenError(f"{type(given).__name__} (a token is a str)")
+    if not token:
+        raise _NoTokenError("an empty token")
+    return token
 
 
 async def awaited(given: Awaitable[object]) -> object:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from typing import Any, Final
+from weakref import WeakSet
 
 from .. import stock
 from ..errors import ConfigurationError
 from ..options.checks import readable_file
 from .base import Authentication, failed
-from .supplied import Supplier, awaited, for_library
+from .supplied import Supplier, Waiting, awaited, for_library
 
 _TOKEN: Final = "token:"
 _FILE: Final = "file:"
@@ -43,6 +44,8 @@ class AuthenticationToken(Authentication):
         elif isinstance(token, str):
             token = token.removeprefix(_TOKEN)
         self._token = token
+        #: Of stock transports: their calls fail at once if the supplier fails on the first connect.
+        self.waiting: WeakSet[Waiting] = WeakSet()
 
     async def data(self) -> bytes:
         """The token of this moment."""
@@ -60,7 +63,7 @@ class AuthenticationToken(Authentication):
     def _native(self, library: Any) -> Any:
         if isinstance(self._token, str):
             return library.AuthenticationToken.create(self._token)
-        return for_library(self._token, library.AuthenticationToken.create)
+        return for_library(self._token, library.AuthenticationToken.create, self.waiting)
 
 
 class _TokenFile:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import _pulsar
 
 from ...errors import ClosedError, EncoreError, TransportError
-from .errors import failure, raised
+from .errors import failure, own_authentication_failure, raised
 from .native_log import engine_log
 
 #: Begins a native operation: called with the callback to hand over.
@@ -37,7 +37,7 @@ class Calls:
     """The native operations under way for one object."""
 
     def __init__(self) -> None:
-        self._under_way: set[asyncio.Future[Any]] = set()
+        self._under_way: dict[asyncio.Future[Any], str] = {}  # and what is being done
         self._abandoned = False
 
     async def run(
@@ -70,11 +70,11 @@ class Calls:
             except BaseException:  # the loop is closed: nobody can wait for this any more
                 _drop(outcome, discard)
 
-        self._under_way.add(future)  # first: it may be abandoned on another thread meanwhile
+        self._under_way[future] = doing  # first: it may be abandoned on another thread meanwhile
         try:
             start(done)
         except Exception as error:
-            self._under_way.discard(future)
+            self._under_way.pop(future, None)
             raise raised(error, doing) from error
         if self._abandoned:
             _abandon(future)
@@ -89,7 +89,7 @@ class Calls:
                 _drop(future.result(), discard)
             raise
         finally:
-            self._under_way.discard(future)
+            self._under_way.pop(future, None)
 
     def abandon(self) -> None:
         """Fail what is under way, and what comes later, with `ClosedError`."""
@@ -101,6 +101,21 @@ class Calls:
             else:
                 with contextlib.suppress(RuntimeError):  # a closed loop has nobody who waits
                     loop.call_soon_threadsafe(_abandon, future)
+
+    def fail_authentication(self, why: str) -> None:
+        """Fail the calls under way with an AuthenticationError; on any thread.
+
+        The library still works on them. A call that succeeds later is given back (`discard`).
+        """
+        for future, doing in list(self._under_way.items()):
+            error = own_authentication_failure(doing, why)
+            with contextlib.suppress(RuntimeError):  # a closed loop has nobody who waits
+                future.get_loop().call_soon_threadsafe(_fail, future, error)
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 def _abandon(future: asyncio.Future[Any]) -> None:

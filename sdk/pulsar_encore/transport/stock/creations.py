@@ -96,7 +96,8 @@ class Creations:
                     return
             except BaseException:  # closed; and on a native thread nothing may pass
                 pass
-            end()
+            with contextlib.suppress(BaseException):
+                end()
 
         return end_soon
 

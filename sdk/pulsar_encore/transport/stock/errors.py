@@ -5,6 +5,7 @@ What each says about what to change is `advice`'s; the classes are `exceptions`'
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import _pulsar
@@ -16,6 +17,8 @@ from ..advice import ADVICE
 _UNKNOWN: Final = "the engine gives no reason; its log may"
 # How the library begins the detail when the client's own part of the authentication failed.
 _OWN_AUTHENTICATION: Final = "Failed to create Connect command"
+# The text of an exception of Python's may hold the secret; its type does not.
+_EXCEPTION_TYPE: Final = re.compile(rf"{_OWN_AUTHENTICATION}: \w+")
 
 
 def failure(native: Any, doing: str, detail: str = "") -> PulsarException:
@@ -28,8 +31,20 @@ def failure(native: Any, doing: str, detail: str = "") -> PulsarException:
             "authentication= failed here, and the broker was not asked: look at what it raised or "
             "returned (a token is a str)"
         )
+        shown = _EXCEPTION_TYPE.match(detail)
+        detail = _OWN_AUTHENTICATION if shown is None else shown[0]
     text = f"{doing}: {native.name}: {advice}" + (f" ({detail})" if detail else "")
     return named(native.name, text)
+
+
+def own_authentication_failure(doing: str, why: str) -> PulsarException:
+    """The error for data of `authentication=` that could not be had on this side.
+
+    Args:
+        doing: What is being done.
+        why: Without a secret.
+    """
+    return named("AuthenticationError", f"{doing}: authentication= failed here: {why}")
 
 
 def raised(error: Exception, doing: str) -> EncoreError:

@@ -37,10 +37,18 @@ class Router:
             return int(chosen)
         except BaseException as error:
             self.failed = ConfigurationError(
-                f"message_router failed and nothing was sent: {type(error).__name__}: {error}"
+                f"message_router failed and nothing was sent: {_described(error)}"
             )
             self.failed.__cause__ = error
             return partitions  # one past the last: the library refuses it
+
+
+def _described(error: BaseException) -> str:
+    """Name an exception; its own `__str__` may raise, which the library does not survive."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException:
+        return type(error).__name__
 
 
 def pending_limit(options: ProducerOptions) -> int:

@@ -66,6 +66,9 @@ class StockTransport:
         self._options = options
         self._native = _native_client(options)
         self._calls = Calls()
+        waiting = getattr(options.authentication, "waiting", None)  # one of ours with a supplier
+        if waiting is not None:
+            waiting.add(self._calls)
         self._creations = Creations()
         # Of the native client, not of this object: dropped, it goes at once, and closes that.
         self._writers = WriterSchemas(partial(_definition, self._native))
