@@ -11,6 +11,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, Self
 from weakref import finalize
 
@@ -23,7 +24,7 @@ from .consumer.events import ConsumerEvent
 from .consumer.opening import make_consumer, open_link
 from .errors import ClosedError, ConfigurationError, TransportTimeout
 from .ids import MessageId
-from .loops import running_loop
+from .loops import end_all, running_loop
 from .options import (
     DEFAULT_UNACKED_WINDOW,
     BatchingType,
@@ -449,16 +450,8 @@ class Client:
         check_process(self._pid, "client")
         self._closed = True
         self._unclosed.detach()
-        try:
-            for each in list(self._open):
-                loop = each.place.loop
-                if loop.is_running() and loop is not running_loop():
-                    with contextlib.suppress(RuntimeError):  # it has just been closed
-                        loop.call_soon_threadsafe(each.abandon)
-                else:
-                    each.abandon()
-        finally:
-            self._transport.shutdown()
+        ending = [partial(_abandon_at_home, each) for each in list(self._open)]
+        end_all(None, *ending, self._transport.shutdown)
 
     async def close(self) -> None:
         """Close every producer, consumer and reader, then the connections. Again does nothing.
@@ -511,6 +504,15 @@ class Client:
 def transport_of(client: Client) -> Transport:
     """What a client is connected by; for what this package builds on clients."""
     return client._transport
+
+
+def _abandon_at_home(each: Producer | Consumer | Reader) -> None:
+    loop = each.place.loop
+    if loop.is_running() and loop is not running_loop():
+        with contextlib.suppress(RuntimeError):  # it has just been closed
+            loop.call_soon_threadsafe(each.abandon)
+    else:
+        each.abandon()
 
 
 async def _close_at_home(each: Producer | Consumer | Reader) -> None:

@@ -40,6 +40,7 @@ from ....exceptions import (
     UnsupportedVersionError,
 )
 from ....exceptions import LookupError as TopicLookupError
+from ....loops import cancel
 from ..lookup.lookup import Lookup
 from .addresses import Address, parse
 from .backoff import LONGEST_WAITED_FOR_S, Delays
@@ -194,6 +195,8 @@ class Attachment:
     def _start(self, address: Address | None, *, at_once: bool) -> None:
         if self._stopped or (self._task is not None and not self._task.done()):
             return
+        if self._pool.closed:
+            return  # its event loop ends
         self._task = self._loop.create_task(self._until_attached(address, at_once))
 
     async def _until_attached(self, address: Address | None, at_once: bool) -> None:
@@ -257,7 +260,7 @@ class Attachment:
         """Try no more, without waiting."""
         self._stopped = True
         if self._task is not None:
-            self._task.cancel()
+            cancel(self._task)
 
 
 def _parsed(address: str | None) -> Address | None:

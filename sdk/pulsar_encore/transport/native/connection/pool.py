@@ -25,6 +25,7 @@ from ....errors import (
     TransportTimeout,
 )
 from ....exceptions import ConnectError, ErrorGettingAuthenticationData, NotConnected
+from ....loops import cancel
 from ....timer import now_ms
 from ..settings import CLIENT_VERSION, Settings
 from .addresses import Address, Addresses, weaker
@@ -285,6 +286,11 @@ class Pool:
     # The whole
 
     @property
+    def closed(self) -> bool:
+        """Whether it was shut down, with the client or with the event loop."""
+        return self._closed
+
+    @property
     def sessions(self) -> list[Session]:
         """Those that are connected."""
         return [task.result() for task in self._sessions.values() if _is_usable(task)]
@@ -317,7 +323,14 @@ class Pool:
         """End all connections, at once."""
         self._closed = True
         if self.loop.is_closed():
-            return  # nothing of it can be called any more; its sockets go with it
+            # Nothing of it can be called any more. The broker keeps what it has dispatched to these
+            # connections until they end.
+            for session in self.sessions:
+                session.sever()
+            for task in self._sessions.values():
+                cancel(task)
+            self._sessions.clear()
+            return
         if self._sweep is not None:
             self._sweep.cancel()
         self._end_all()

@@ -78,6 +78,7 @@ class Session:
         gone: Done with None when the connection is no more: a moment after `close`.
         max_message_size: Largest payload that the broker takes, in bytes.
         features: What the broker can do.
+        drop: Closes the socket without the event loop; for `sever`.
         writable: False while the socket's buffer is full.
         heard_of: Whether anything came yet.
         closed: Whether it has ended.
@@ -100,6 +101,7 @@ class Session:
         self.gone: asyncio.Future[None] = loop.create_future()
         self.max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE
         self.features: pb.FeatureFlags = pb.FeatureFlags()
+        self.drop: Callable[[], None] = _nothing
         self.writable: bool = True
         self.closed: bool = False
         self.heard_of: bool = False
@@ -312,6 +314,15 @@ class Session:
             log.warning("the connection to %s ends: %s", self.peer, error)
             self._end(error)
             self._transport.abort()
+
+    def sever(self) -> None:
+        """End the connection of an event loop that is closed. Nobody is told: nobody can wait."""
+        if not self.closed:
+            self.closed = True
+            self._consumers.clear()
+            self._producers.clear()
+            self._watchers.clear()
+            self.drop()
 
     def lost(self, error: Exception | None) -> None:
         """The connection has ended, whoever ended it."""
@@ -634,6 +645,10 @@ class Session:
             log.warning("ignored: %s", error)
             return None
         return str(address)
+
+
+def _nothing() -> None:
+    """There is no socket."""
 
 
 def _connection_error(peer: str, error: pb.CommandError) -> PulsarException:
