@@ -99,9 +99,14 @@ class Client:
             environment variable ``PULSAR_ENCORE_TRANSPORT``, and without it is "auto". Or another
             transport, such as `testing.MemoryTransport()`; then the options above are checked but
             not used.
+        partitions_update_interval: How often consumers, producers and readers of named topics look
+            for new partitions, in s, from 0.1 to 1e9. Patterns have `pattern_auto_discovery_period`
+            instead. Native transport only: the C++ client looks every 60 s, and Python cannot
+            change that.
 
     Raises:
         ConfigurationError: An option is wrong.
+        NotSupportedError: The transport cannot serve the options.
     """
 
     def __init__(
@@ -125,6 +130,7 @@ class Client:
         tls_certificate_file_path: str | None = None,
         *,
         transport: Transport | str | None = None,
+        partitions_update_interval: float = 60.0,
     ) -> None:
         options = ClientOptions(
             service_url=service_url,
@@ -144,6 +150,7 @@ class Client:
             listener_name=listener_name,
             tls_private_key_file_path=tls_private_key_file_path,
             tls_certificate_file_path=tls_certificate_file_path,
+            partitions_update_interval=partitions_update_interval,
         )
         if transport is None or isinstance(transport, str):
             transport = make_transport(options, transport)

@@ -95,12 +95,11 @@ class NativeConsumer:
         """What tells of the topics of a pattern, if it is one."""
         if subscription.pattern is None:
             return None
-        discovery_s = self._lookup.pool.settings.discovery_s
         return Watched(
             self._lookup,
             subscription.pattern,
             subscription.regex_subscription_mode,
-            min(discovery_s, subscription.pattern_auto_discovery_period),
+            subscription.pattern_auto_discovery_period,
         )
 
     async def _topics(self) -> list[tuple[str, int]]:
