@@ -11,6 +11,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, Self
 from weakref import finalize
 
@@ -23,7 +24,7 @@ from .consumer.events import ConsumerEvent
 from .consumer.opening import make_consumer, open_link
 from .errors import ClosedError, ConfigurationError, TransportTimeout
 from .ids import MessageId
-from .loops import running_loop
+from .loops import end_all, running_loop
 from .options import (
     DEFAULT_UNACKED_WINDOW,
     BatchingType,
@@ -98,9 +99,14 @@ class Client:
             environment variable ``PULSAR_ENCORE_TRANSPORT``, and without it is "auto". Or another
             transport, such as `testing.MemoryTransport()`; then the options above are checked but
             not used.
+        partitions_update_interval: How often consumers, producers and readers of named topics look
+            for new partitions, in s, from 0.1 to 1e9. Patterns have `pattern_auto_discovery_period`
+            instead. Native transport only: the C++ client looks every 60 s, and Python cannot
+            change that.
 
     Raises:
         ConfigurationError: An option is wrong.
+        NotSupportedError: The transport cannot serve the options.
     """
 
     def __init__(
@@ -124,6 +130,7 @@ class Client:
         tls_certificate_file_path: str | None = None,
         *,
         transport: Transport | str | None = None,
+        partitions_update_interval: float = 60.0,
     ) -> None:
         options = ClientOptions(
             service_url=service_url,
@@ -143,6 +150,7 @@ class Client:
             listener_name=listener_name,
             tls_private_key_file_path=tls_private_key_file_path,
             tls_certificate_file_path=tls_certificate_file_path,
+            partitions_update_interval=partitions_update_interval,
         )
         if transport is None or isinstance(transport, str):
             transport = make_transport(options, transport)
@@ -449,16 +457,8 @@ class Client:
         check_process(self._pid, "client")
         self._closed = True
         self._unclosed.detach()
-        try:
-            for each in list(self._open):
-                loop = each.place.loop
-                if loop.is_running() and loop is not running_loop():
-                    with contextlib.suppress(RuntimeError):  # it has just been closed
-                        loop.call_soon_threadsafe(each.abandon)
-                else:
-                    each.abandon()
-        finally:
-            self._transport.shutdown()
+        ending = [partial(_abandon_at_home, each) for each in list(self._open)]
+        end_all(None, *ending, self._transport.shutdown)
 
     async def close(self) -> None:
         """Close every producer, consumer and reader, then the connections. Again does nothing.
@@ -511,6 +511,15 @@ class Client:
 def transport_of(client: Client) -> Transport:
     """What a client is connected by; for what this package builds on clients."""
     return client._transport
+
+
+def _abandon_at_home(each: Producer | Consumer | Reader) -> None:
+    loop = each.place.loop
+    if loop.is_running() and loop is not running_loop():
+        with contextlib.suppress(RuntimeError):  # it has just been closed
+            loop.call_soon_threadsafe(each.abandon)
+    else:
+        each.abandon()
 
 
 async def _close_at_home(each: Producer | Consumer | Reader) -> None:

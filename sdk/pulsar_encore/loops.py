@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import os
 from asyncio import _get_running_loop as running_loop
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from threading import get_ident
 from typing import Any
 from weakref import WeakSet
 
 from .errors import ConfigurationError, WrongLoopError
-from .process import check_process
+from .process import check_process, forget
 
-__all__ = ["Place", "get_ident", "running_loop"]
+__all__ = ["LoopEnd", "Place", "cancel", "end_all", "get_ident", "running_loop"]
 
 
 class _Asked:
@@ -115,13 +116,89 @@ class Place:
         return WrongLoopError(f"this {self._what} was {how}")
 
 
+class LoopEnd:
+    """Awaits a call at the end of the running event loop, while the loop can still do I/O.
+
+    `asyncio.run`, `asyncio.Runner` and `uvloop.run` shut down the asynchronous generators of a loop
+    (`loop.shutdown_asyncgens`) before they close it. That is the only public notice of a loop's
+    end, so a generator waits for it. A loop that is closed without it gives no notice.
+
+    Args:
+        ended: Called once, on that loop, and awaited.
+    """
+
+    def __init__(self, ended: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._ended: Callable[[], Coroutine[Any, Any, None]] | None = ended
+        self._waiting = self._wait()
+        _step(self._waiting.__anext__())
+        _loop_ends.add(self)
+
+    async def _wait(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            ended, self._ended = self._ended, None
+            if ended is not None:
+                await ended()
+
+    def cancel(self) -> None:
+        """Call nothing; on any thread, also if the loop is closed."""
+        self._ended = None
+        try:
+            _step(self._waiting.aclose())
+        except RuntimeError:
+            pass  # the call is under way
+
+
+def _step(once: Awaitable[None]) -> None:
+    """Run what suspends nowhere."""
+    try:
+        once.__await__().__next__()
+    except (StopIteration, StopAsyncIteration):
+        pass
+
+
+def cancel(task: asyncio.Future[Any]) -> None:
+    """Cancel a task or future, if its event loop is not closed: on a closed loop it never goes on,
+    and `cancel` would raise RuntimeError."""
+    if task.get_loop().is_closed():
+        forget(task)
+    else:
+        task.cancel()
+
+
+def end_all(loop: asyncio.AbstractEventLoop | None, *calls: Callable[[], object]) -> None:
+    """Make all of the calls that end something, whichever of them fails.
+
+    Args:
+        loop: The loop that the calls belong to, if it is one. If it is closed, a RuntimeError of a
+            call is no failure: whoever waits on that loop cannot be told, and never goes on.
+
+    Raises:
+        Exception: The first failure, after all calls.
+    """
+    failure: Exception | None = None
+    for call in calls:
+        try:
+            call()
+        except Exception as error:
+            is_closed = loop is not None and loop.is_closed()
+            if not (is_closed and isinstance(error, RuntimeError)):
+                failure = failure or error
+    if failure is not None:
+        raise failure
+
+
 _places: WeakSet[Place] = WeakSet()
+_loop_ends: WeakSet[LoopEnd] = WeakSet()
 
 
 def _in_child() -> None:
     # A fork in a running loop leaves the child with a loop that looks as if it ran.
     for place in list(_places):
         place.runner = _Nowhere
+    for each in list(_loop_ends):
+        each.cancel()  # the child's exit would try to run it on the parent's loop
 
 
 if hasattr(os, "register_at_fork"):

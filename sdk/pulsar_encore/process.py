@@ -52,10 +52,16 @@ def in_background(
     return task
 
 
-def _in_child() -> None:
-    for task in _background:
+def forget(task: asyncio.Future[Any]) -> None:
+    """Say nothing when a task that never runs again is dropped."""
+    if isinstance(task, asyncio.Task):
         # As asyncio's own helpers tell a task that nobody has to be warned; it has no other way.
         task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def _in_child() -> None:
+    for task in _background:
+        forget(task)
 
 
 if hasattr(os, "register_at_fork"):

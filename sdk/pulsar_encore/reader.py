@@ -16,7 +16,7 @@ from .backoff import to_ms
 from .closing import CloseOnce
 from .errors import ClosedError, ConfigurationError, ReceiveTimeout
 from .ids import MessageId
-from .loops import Place, get_ident
+from .loops import Place, end_all, get_ident
 from .message import Message
 from .options import ReaderOptions, Subscription
 from .options.checks import integer
@@ -213,16 +213,16 @@ class Reader:
         await self._close_once()
 
     async def _close(self) -> None:
-        self._end(ClosedError("the reader was closed"))
         try:
+            end_all(self.place.loop, lambda: self._end(ClosedError("the reader was closed")))
             await self._link.close()
         finally:
             self._forget()
 
     def abandon(self) -> None:
         """Every call fails from now on; for the client, which was shut down."""
-        self._end(ClosedError("the client was shut down"))
-        self._forget()
+        shut_down = ClosedError("the client was shut down")
+        end_all(self.place.loop, lambda: self._end(shut_down), self._forget)
 
     def _end(self, error: Exception) -> None:
         self._closed = True

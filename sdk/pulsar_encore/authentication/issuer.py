@@ -108,7 +108,10 @@ def _endpoint(endpoint: object, discovery: str) -> str:
     if not isinstance(endpoint, str) or not is_web_address(endpoint):
         raise failed(f"{discovery} names no token_endpoint")
     if endpoint.startswith("http:") and discovery.startswith("https:"):
-        raise failed(f"{discovery} names a token_endpoint without TLS, which gets no secret")
+        raise failed(
+            f"{discovery} names a token_endpoint without TLS, which gets no secret: "
+            f"{endpoint.partition('?')[0]}. Configure the issuer to name one of https://"
+        )
     return endpoint
 
 

@@ -26,7 +26,7 @@ from ..exceptions import (
 )
 from ..ids import MessageId
 from ..letters.evidence import check_error
-from ..loops import Place, get_ident
+from ..loops import Place, end_all, get_ident
 from ..message import Message
 from ..options import ConsumerOptions
 from ..options.checks import integer
@@ -610,12 +610,15 @@ class Consumer:
 
     def _end_receiving(self, why: ClosedError) -> None:
         self._life.refusal = why
-        self._leases.close(why)
-        self._parts.announcer.close()
-        self._parts.redelivery.close()
-        self._link.stop_flow()
-        self._queue.drop()
-        self._queue.fail(why)
+        end_all(
+            self.place.loop,
+            lambda: self._leases.close(why),
+            self._parts.announcer.close,
+            self._parts.redelivery.close,
+            self._link.stop_flow,
+            self._queue.drop,
+            lambda: self._queue.fail(why),
+        )
 
     def _end_acks(self, why: ClosedError) -> None:
         if self._parts.durability is not None:
@@ -644,12 +647,14 @@ class Consumer:
         """Every call fails from now on, nothing is sent; for the client, which was shut down."""
         self._cut_off = True
         shut_down = ClosedError("the client was shut down")
-        self._end_receiving(shut_down)
-        self._end_acks(shut_down)
-        self._leases.finish()
+        ending = [
+            lambda: self._end_receiving(shut_down),
+            lambda: self._end_acks(shut_down),
+            self._leases.finish,
+        ]
         if self._parts.durability is not None:
-            self._parts.durability.abandon()
-        self._forget()
+            ending.append(self._parts.durability.abandon)
+        end_all(self.place.loop, *ending, self._forget)
 
     def _forget(self) -> None:
         on_closed, self._on_closed = self._on_closed, None

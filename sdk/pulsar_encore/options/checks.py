@@ -25,6 +25,17 @@ def integer(value: Any, name: str, *, low: int, high: int | None = None, unit: s
     return value
 
 
+def seconds(value: Any, name: str, *, low: float, high: float) -> float:
+    """A number of seconds from `low` to `high`."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigurationError(
+            f"{name} must be a number of seconds, int or float, got {type(value).__name__}"
+        )
+    if not low <= value <= high:  # not a number is in no order
+        raise ConfigurationError(f"{name} must be from {low:g} to {high:g} s, got {value}")
+    return float(value)
+
+
 def boolean(value: Any, name: str) -> bool:
     if not isinstance(value, bool):
         raise ConfigurationError(f"{name} must be True or False, got {value!r}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import ConfigurationError
-from .checks import boolean, integer, optional_text, readable_file
+from .checks import boolean, integer, optional_text, readable_file, seconds
 
 _URL: Final = re.compile(r"(pulsar|pulsar\+ssl|http|https)://[^\s/,]+(,[^\s/,]+)*/?|memory://")
 
@@ -38,6 +38,8 @@ class ClientOptions:
     listener_name: str | None = None
     tls_private_key_file_path: str | None = None
     tls_certificate_file_path: str | None = None
+    # Not an option of stock's:
+    partitions_update_interval: float = 60.0
 
     def __post_init__(self) -> None:
         self._check_url()
@@ -50,6 +52,7 @@ class ClientOptions:
         ):
             integer(getattr(self, name), name, low=1, unit=unit)
         integer(self.stats_interval_in_seconds, "stats_interval_in_seconds", low=0, unit="s")
+        seconds(self.partitions_update_interval, "partitions_update_interval", low=0.1, high=1e9)
         for name in ("use_tls", "tls_allow_insecure_connection", "tls_validate_hostname"):
             boolean(getattr(self, name), name)
         for name in ("log_conf_file_path", "listener_name"):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import fields
 from typing import Final
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, NotSupportedError
 from ..options import ClientOptions
 from .base import Transport
 
@@ -20,6 +21,8 @@ log: Final = logging.getLogger("pulsar_encore.client")
 VARIABLE: Final = "PULSAR_ENCORE_TRANSPORT"
 _NAMES: Final = ("auto", "native", "stock")
 _DEFAULT: Final = "auto"
+# Options that the C++ client has not, or that Python cannot set.
+_NATIVE_ONLY: Final = frozenset({"partitions_update_interval"})
 
 
 def make_transport(options: ClientOptions, name: str | None) -> Transport:
@@ -34,7 +37,8 @@ def make_transport(options: ClientOptions, name: str | None) -> Transport:
 
     Raises:
         ConfigurationError: There is none of that name.
-        NotSupportedError: The native one was asked for, and cannot serve the options.
+        NotSupportedError: The native one was asked for, and cannot serve the options; or it is
+            stock's, and an option is the native transport's only.
     """
     where = "transport"
     if name is None:
@@ -45,9 +49,11 @@ def make_transport(options: ClientOptions, name: str | None) -> Transport:
         raise ConfigurationError(
             "memory:// is no broker: give transport=testing.MemoryTransport(), or a service_url"
         )
+    because = f"{where}={name!r}"
     if name == "auto":
-        name = _automatic(options)
+        name, because = _automatic(options)
     if name == "stock":
+        _check_for_stock(options, because)
         from .stock import StockTransport
 
         return StockTransport(options)
@@ -57,12 +63,26 @@ def make_transport(options: ClientOptions, name: str | None) -> Transport:
     return NativeTransport(*of_options(options))
 
 
-def _automatic(options: ClientOptions) -> str:
+def _automatic(options: ClientOptions) -> tuple[str, str]:
+    """The transport, and why it is not the native one."""
     from .native.options import unsupported
 
     reason = unsupported(options)
     if reason is None:
         log.info("transport: native")
-        return "native"
+        return "native", ""
     log.info("transport: stock, because the native one cannot serve this: %s", reason)
-    return "stock"
+    return "stock", reason
+
+
+def _check_for_stock(options: ClientOptions, because: str) -> None:
+    """
+    Raises:
+        NotSupportedError: An option that only the native transport has is not at its default.
+    """
+    for field in fields(options):
+        if field.name in _NATIVE_ONLY and getattr(options, field.name) != field.default:
+            raise NotSupportedError(
+                f"{field.name} is not supported by the stock transport, which this client gets "
+                f"({because}): leave it out, or use transport='native'"
+            )

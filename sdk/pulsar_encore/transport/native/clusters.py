@@ -9,6 +9,7 @@ attaches on the other, and its acks and messages are in doubt as after any loss.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -74,6 +75,9 @@ class Failover:
         return self.services[0]
 
     def guide(self, pool: Pool) -> None:
+        for former, of in list(self._guiding.items()):
+            if of.loop.is_closed():
+                del self._guiding[former]
         task = pool.loop.create_task(self._guide(pool))
         self._guiding[task] = pool
         task.add_done_callback(lambda done: self._guiding.pop(done, None))
@@ -148,5 +152,5 @@ class Provided:
 
 def _on(pool: Pool, call: Callable[..., object], *values: Any) -> None:
     """Call it on the event loop of a pool, which may be closed by now."""
-    if not pool.loop.is_closed():
+    with contextlib.suppress(RuntimeError):  # it is closed, perhaps since this moment
         pool.loop.call_soon_threadsafe(call, *values)

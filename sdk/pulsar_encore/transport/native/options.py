@@ -98,6 +98,7 @@ def of_options(options: ClientOptions) -> tuple[Clusters, Settings]:
         connection_timeout_s=options.connection_timeout_ms / 1000,
         listener_name=options.listener_name,
         lookups=options.concurrent_lookup_requests,
+        discovery_s=options.partitions_update_interval,
     )
     return _clusters(options), settings
 

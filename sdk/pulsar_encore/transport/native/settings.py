@@ -25,7 +25,7 @@ class Settings:
         busy_s: How long a name that is taken is asked for again after a reconnect, in s: a broker
             needs up to 5 s to see that our own former connection is dead (notes 3.4).
         idle_s: A connection that nobody uses is closed after one to two of these, in s; 0 keeps it.
-        discovery_s: How often new partitions are looked for, in s.
+        discovery_s: How often new partitions of named topics are looked for, in s.
         listener_name: Which advertised listener of the brokers to use.
         lookups: Most lookups under way.
     """

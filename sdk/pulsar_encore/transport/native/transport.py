@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Final
@@ -16,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from ...errors import ClosedError
 from ...exceptions import TopicNotFound
+from ...loops import LoopEnd, end_all
 from ...options import ProducerOptions, RegexSubscriptionMode, Subscription
 from ...topic_names import full_name
 from ...wire import pulsar_pb2 as pb
@@ -44,6 +46,7 @@ class _Place:
 
     def __init__(self, lookup: Lookup) -> None:
         self.lookup = lookup
+        self.end: LoopEnd | None = None  # of its loop
         # In the order they were made, in which they are closed.
         self.links: dict[NativeConsumer | VersionedLink | NativeProducer, None] = {}
 
@@ -96,13 +99,38 @@ class NativeTransport:
         """What there is on the running loop."""
         if self._closed:
             raise ClosedError("the client is closed: create another")
+        self._end_closed()
         loop = asyncio.get_running_loop()
         place = self._places.get(loop)
         if place is None:
             pool = Pool(self._clusters.now(), self._settings, self._rng)
             self._clusters.guide(pool)
             place = self._places[loop] = _Place(Lookup(pool, self._make_round))
+            place.end = LoopEnd(partial(self._loop_ends, place))
         return place
+
+    def _end_closed(self) -> None:
+        """End what was left on loops that were closed without notice.
+
+        Until its connections end, the broker keeps what it has dispatched to them.
+        """
+        for loop, place in list(self._places.items()):
+            if loop.is_closed():
+                self._leave(place)
+
+    async def _loop_ends(self, place: _Place) -> None:
+        """The loop of a place is about to be closed."""
+        self._leave(place)
+        await place.lookup.pool.gone()
+
+    def _leave(self, place: _Place) -> None:
+        """End the connections of a place and its subscriptions. Producers go on, on the next loop
+        that uses them."""
+        pool = place.lookup.pool
+        if self._places.get(pool.loop) is place:
+            del self._places[pool.loop]
+        links = [each for each in place.links if not isinstance(each, NativeProducer)]
+        end_all(pool.loop, *(link.abandon for link in links), pool.shutdown)
 
     async def subscribe(self, subscription: Subscription) -> ConsumerLink:
         place = self._place()
@@ -180,13 +208,17 @@ class NativeTransport:
 
     def shutdown(self) -> None:
         self._closed = True
+        ending: list[Callable[[], object]] = []
         for place in list(self._places.values()):
-            for link in list(place.links):
-                link.abandon()
-            place.lookup.pool.shutdown()
+            if place.end is not None:
+                place.end.cancel()
+            pool = place.lookup.pool
+            calls = (*(link.abandon for link in place.links), pool.shutdown)
+            ending.append(partial(end_all, pool.loop, *calls))
         if not self._is_down:
             self._is_down = True
-            self._clusters.close()
+            ending.append(self._clusters.close)
+        end_all(None, *ending)
 
     async def close(self) -> None:
         place = self._places.get(asyncio.get_running_loop())

@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Container, Sequence
 
+from ...loops import cancel
 from ..base import ConsumerLink, Deliveries, Delivery, NoDelivery, Sink, singly
 from .messages import SchemaVersions
 from .writers import Version
@@ -82,7 +83,7 @@ class Gate:
     def close(self) -> None:
         """Forget what waits, and wait for nothing."""
         if self._fetching is not None:
-            self._fetching.cancel()
+            cancel(self._fetching)
         self._held.clear()
 
     def on_connected(self, only: Container[int] | None = None) -> None:

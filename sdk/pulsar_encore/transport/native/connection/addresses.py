@@ -1,6 +1,8 @@
 """Service URLs: which addresses there are, and which to try next. Pure: time is an argument.
 
-Owns `Addresses`. They are tried in turn from a random one on; one that failed is left alone for a
+Owns `Addresses`, and the rule for addresses in answers (`referred`, `redirected`): an answer from
+the network never leads a client whose service URL has TLS to an address without TLS. The addresses
+of a service URL are tried in turn from a random one on; one that failed is left alone for a
 while that doubles, unless all of them failed (as Java's; wire-protocol notes 3.5).
 """
 
@@ -11,8 +13,15 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from ....exceptions import InvalidUrl
+from ....exceptions import LookupError as TopicLookupError
 
 _PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651, "http": 80, "https": 443}
+_OF_BROKERS: Final = ("pulsar", "pulsar+ssl")
+_CHANGE: Final = (
+    "Configure the brokers to advertise a pulsar+ssl:// address (brokerServiceUrlTls in their "
+    "answers; brokerServicePortTls and advertisedListeners in broker.conf), or connect through a "
+    "Pulsar proxy, whose answers set proxy_through_service_url"
+)
 _QUARANTINE_MS: Final = 60_000
 _LONGEST_QUARANTINE_MS: Final = 24 * 3600 * 1000
 
@@ -64,6 +73,100 @@ def parse(url: str) -> list[Address]:
             raise InvalidUrl(f"service_url {url!r} must name host:port, got {part!r}")
         addresses.append(Address(scheme, host, port or _PORTS[scheme]))
     return addresses
+
+
+def referred(
+    url: str, plain: str = "", *, asked: object, secure: bool, doing: str, proxied: bool = False
+) -> Address:
+    """Return the broker's address in an answer, or refuse an address that weakens the client.
+
+    Args:
+        url: The address in the answer: the one for TLS if `secure`, else the plain one. "" if the
+            answer has none.
+        plain: The plain address in the same answer, for the text of the error.
+        asked: The address that gave the answer, for the text of the error.
+        secure: True if the client's service URL has TLS.
+        doing: The purpose of the request, for the text of the error.
+        proxied: True if the client reaches the broker through `asked`. Then the scheme of `url`
+            says how the proxy reaches the broker: a Pulsar proxy gives the same address, perhaps a
+            plain one, as brokerServiceUrl and as brokerServiceUrlTls.
+
+    Raises:
+        LookupError: The answer has no address of the wanted kind, or the address is malformed, or
+            it has no TLS although `secure`. The last is not retryable.
+    """
+    if not url and secure:
+        beside = f", and brokerServiceUrl is {plain}" if plain else ""
+        raise TopicLookupError(
+            f"{doing}: {asked} names no TLS address of the broker (brokerServiceUrlTls is "
+            f"empty{beside}). The client's service_url has TLS, so it does not connect without. If "
+            f"TLS ends at a load balancer, brokers do not know its address. {_CHANGE}",
+            retryable=False,
+        )
+    if not url:
+        raise TopicLookupError(
+            f"{doing}: its broker has no plain address: connect by pulsar+ssl://, or see to it "
+            "that the broker advertises one"
+        )
+    try:
+        address = parse(url)[0]
+    except InvalidUrl as error:
+        raise TopicLookupError(f"{doing}: its broker's address makes no sense: {error}") from error
+    if secure and not (address.tls or proxied):
+        raise weaker(asked, address, doing)
+    if address.scheme not in _OF_BROKERS:
+        raise TopicLookupError(
+            f"{doing}: its broker's address makes no sense: {address} is not one of "
+            "pulsar:// or pulsar+ssl://"
+        )
+    return address
+
+
+def redirected(url: str, *, asked: str, doing: str) -> str:
+    """Return the target of an HTTP redirect, or refuse it.
+
+    The request is repeated at the target with the client's credentials.
+
+    Args:
+        url: The target, absolute.
+        asked: The URL that answered with the redirect.
+        doing: The purpose of the request, for the text of the error.
+
+    Raises:
+        LookupError: The target is not an http or https URL, or names a user, or has no TLS although
+            `asked` has TLS. Not retryable.
+    """
+    try:
+        at, to = urlsplit(asked), urlsplit(url)
+        host, named = to.hostname, to.username is not None
+        shown = f"{to.scheme}://{to.netloc.rpartition('@')[2]}"
+    except ValueError as error:
+        raise TopicLookupError(
+            f"{doing}: a redirect of {asked} to no web address: {error}", retryable=False
+        ) from error
+    if to.scheme not in ("http", "https") or not host or named:
+        raise TopicLookupError(
+            f"{doing}: {at.scheme}://{at.netloc} answered with a redirect to {shown}, which is no "
+            "http:// or https:// address of a host without a user name",
+            retryable=False,
+        )
+    if at.scheme == "https" and to.scheme == "http":
+        raise TopicLookupError(
+            f"{doing}: {at.scheme}://{at.netloc} answered with a redirect from TLS to none, "
+            f"{shown}. The client does not send its credentials there. Configure the brokers' web "
+            "service with TLS (webServicePortTls), so that they redirect to https://",
+            retryable=False,
+        )
+    return url
+
+
+def weaker(asked: object, given: Address, doing: str) -> TopicLookupError:
+    """Return the error for an address without TLS that was given to a client with TLS."""
+    return TopicLookupError(
+        f"{doing}: {asked} names {given}, which has no TLS. The client's service_url has TLS, so "
+        f"it does not connect there and sends no credentials. {_CHANGE}",
+        retryable=False,
+    )
 
 
 class Addresses:

@@ -39,9 +39,12 @@ from ....exceptions import (
     TopicTerminated,
     UnsupportedVersionError,
 )
+from ....exceptions import LookupError as TopicLookupError
+from ....loops import cancel
 from ..lookup.lookup import Lookup
 from .addresses import Address, parse
 from .backoff import LONGEST_WAITED_FOR_S, Delays
+from .service import Service
 from .session import Session
 
 log: Final = logging.getLogger("pulsar_encore.connection")
@@ -64,7 +67,7 @@ _FINAL: Final = (
 )
 # Wrong from the start, somebody has to change something; later on a certificate or a secret that
 # is being replaced does that, and the next attempt finds the new one.
-_FINAL_AT_FIRST: Final = (ConnectError, ErrorGettingAuthenticationData)
+_FINAL_AT_FIRST: Final = (ConnectError, ErrorGettingAuthenticationData, TopicLookupError)
 _NEVER_S: Final = float("inf")
 # Somebody else holds the name: right away final, after a loss perhaps our own dead connection.
 _BUSY: Final = (ConsumerBusy, ProducerBusy)
@@ -102,6 +105,7 @@ class Attachment:
         self._delays = Delays(settings.backoff_s, settings.max_backoff_s, lookup.pool.rng)
         self._task: asyncio.Task[None] | None = None  # that attaches, now or before
         self._through: Address | None = None  # a proxy's, by which it was attached last
+        self._referring: Service | None = None  # the cluster whose broker named an address
         self._lost = False  # since it was attached
         self._attached_s = _NEVER_S  # when it was
         self._stopped = False
@@ -185,11 +189,14 @@ class Attachment:
             self._delays.worked(self._loop.time() - self._attached_s)
         self._lost = True
         where = _parsed(address)
+        self._referring = self._pool.service
         self._start(where, at_once=where is not None)
 
     def _start(self, address: Address | None, *, at_once: bool) -> None:
         if self._stopped or (self._task is not None and not self._task.done()):
             return
+        if self._pool.closed:
+            return  # its event loop ends
         self._task = self._loop.create_task(self._until_attached(address, at_once))
 
     async def _until_attached(self, address: Address | None, at_once: bool) -> None:
@@ -226,7 +233,9 @@ class Attachment:
         if address is None:
             session = await self._find()
         else:
-            session = await self._pool.broker(address, through=self._through)
+            session = await self._pool.broker(
+                address, through=self._through, service=self._referring
+            )
         way = self._pool.way_of(session)
         self._through = way.address if way is not None and way.proxy_to is not None else None
         self._lost, self._attached_s = False, _NEVER_S
@@ -251,7 +260,7 @@ class Attachment:
         """Try no more, without waiting."""
         self._stopped = True
         if self._task is not None:
-            self._task.cancel()
+            cancel(self._task)
 
 
 def _parsed(address: str | None) -> Address | None:

@@ -25,9 +25,10 @@ from ....errors import (
     TransportTimeout,
 )
 from ....exceptions import ConnectError, ErrorGettingAuthenticationData, NotConnected
+from ....loops import cancel
 from ....timer import now_ms
 from ..settings import CLIENT_VERSION, Settings
-from .addresses import Address, Addresses
+from .addresses import Address, Addresses, weaker
 from .requests import RequestIds
 from .service import Credentials, Service
 from .session import ByteTransport, Session
@@ -121,14 +122,32 @@ class Pool:
             if self._at == address:
                 self._at = None
 
-    async def broker(self, address: Address, *, through: Address | None = None) -> Session:
+    def check_cluster(self, service: Service) -> None:
+        """Check that an answer may still be used.
+
+        Args:
+            service: The cluster that gave the answer.
+
+        Raises:
+            NotConnected: The client has moved to another cluster. Addresses of the first cluster
+                must not get credentials of the second.
+        """
+        if service is not self.service:
+            raise NotConnected("the client moves to another cluster")
+
+    async def broker(
+        self, address: Address, *, through: Address | None = None, service: Service | None = None
+    ) -> Session:
         """A connection to one broker.
 
         Args:
             address: The broker's.
             through: A proxy's, which connects to it for us.
+            service: The cluster that named the address, for `check_cluster`.
 
         Raises:
+            LookupError: The service URL has TLS, and the address to connect to has none.
+            NotConnected: The client has moved to another cluster.
             ConnectError: It could not be reached.
             TransportTimeout: It did not answer in time.
             AuthenticationError: It does not accept us.
@@ -136,6 +155,8 @@ class Pool:
         """
         if self._closed:
             raise ClosedError("the client is closed: create another")
+        if service is not None:
+            self.check_cluster(service)
         if through is None or through == address:
             way = Way(address)
         else:
@@ -184,6 +205,10 @@ class Pool:
 
     async def _connect(self, way: Way, service: Service) -> Session:
         settings, address = self.settings, way.address
+        if service.secure and not address.tls:
+            # `referred` has refused such an address before. This is the last place before bytes
+            # leave, and the same for every caller.
+            raise weaker(service, address, "connect")
         credentials = service.credentials
         peer = f"{address} for {way.proxy_to}" if way.proxy_to else str(address)
         began = self.loop.time()
@@ -261,6 +286,11 @@ class Pool:
     # The whole
 
     @property
+    def closed(self) -> bool:
+        """Whether it was shut down, with the client or with the event loop."""
+        return self._closed
+
+    @property
     def sessions(self) -> list[Session]:
         """Those that are connected."""
         return [task.result() for task in self._sessions.values() if _is_usable(task)]
@@ -293,7 +323,14 @@ class Pool:
         """End all connections, at once."""
         self._closed = True
         if self.loop.is_closed():
-            return  # nothing of it can be called any more; its sockets go with it
+            # Nothing of it can be called any more. The broker keeps what it has dispatched to these
+            # connections until they end.
+            for session in self.sessions:
+                session.sever()
+            for task in self._sessions.values():
+                cancel(task)
+            self._sessions.clear()
+            return
         if self._sweep is not None:
             self._sweep.cancel()
         self._end_all()

@@ -18,9 +18,11 @@ from typing import Any, Final, Protocol
 
 from ....errors import PulsarException, TransportTimeout
 from ....exceptions import ConnectError, NotConnected
+from ....exceptions import LookupError as TopicLookupError
 from ....wire import commands
 from ....wire import pulsar_pb2 as pb
 from ....wire.ack_sets import from_words
+from ....wire.entries import text
 from ....wire.frames import (
     DEFAULT_MAX_MESSAGE_SIZE,
     FRAME_OVERHEAD,
@@ -28,6 +30,7 @@ from ....wire.frames import (
     decode_command,
     encode,
 )
+from .addresses import referred
 from .fast_path import Template
 from .handlers import ConsumerHandler, ProducerHandler, WatchHandler
 from .requests import ANSWERS, Requests, refusal
@@ -75,6 +78,7 @@ class Session:
         gone: Done with None when the connection is no more: a moment after `close`.
         max_message_size: Largest payload that the broker takes, in bytes.
         features: What the broker can do.
+        drop: Closes the socket without the event loop; for `sever`.
         writable: False while the socket's buffer is full.
         heard_of: Whether anything came yet.
         closed: Whether it has ended.
@@ -97,6 +101,7 @@ class Session:
         self.gone: asyncio.Future[None] = loop.create_future()
         self.max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE
         self.features: pb.FeatureFlags = pb.FeatureFlags()
+        self.drop: Callable[[], None] = _nothing
         self.writable: bool = True
         self.closed: bool = False
         self.heard_of: bool = False
@@ -107,6 +112,7 @@ class Session:
         self._renew = renew
         self._on_end = on_end
         self._tls = tls
+        self._proxied = False  # until `connect` names a broker behind a proxy
         self._most = DEFAULT_MAX_MESSAGE_SIZE + FRAME_OVERHEAD - 4  # of a frame, without its size
         self._rest = b""
         # A frame that is not complete, and what it lacks. Not a list of what was read: read byte
@@ -254,6 +260,7 @@ class Session:
             supports_topic_watchers=True,
             supports_get_partitioned_metadata_without_auto_creation=True,
         )
+        self._proxied = proxy_to is not None
         plain = method == "none"
         self.send(
             commands.connect(
@@ -307,6 +314,15 @@ class Session:
             log.warning("the connection to %s ends: %s", self.peer, error)
             self._end(error)
             self._transport.abort()
+
+    def sever(self) -> None:
+        """End the connection of an event loop that is closed. Nobody is told: nobody can wait."""
+        if not self.closed:
+            self.closed = True
+            self._consumers.clear()
+            self._producers.clear()
+            self._watchers.clear()
+            self.drop()
 
     def lost(self, error: Exception | None) -> None:
         """The connection has ended, whoever ended it."""
@@ -556,7 +572,7 @@ class Session:
         close = command.close_producer
         producer = self._producers.pop(close.producer_id, None)
         if producer is not None:
-            producer.on_closed_by_broker(_assigned(close, self._tls))
+            producer.on_closed_by_broker(self._assigned(close, "CLOSE_PRODUCER"))
 
     def _close_consumer(self, command: pb.BaseCommand) -> None:
         close = command.close_consumer
@@ -564,7 +580,7 @@ class Session:
         if consumer is not None:
             self.forget_template()
             self._hand_over()  # what came before it
-            consumer.on_closed_by_broker(_assigned(close, self._tls))
+            consumer.on_closed_by_broker(self._assigned(close, "CLOSE_CONSUMER"))
 
     def _end_of_topic(self, command: pb.BaseCommand) -> None:
         consumer = self._consumers.get(command.reachedEndOfTopic.consumer_id)
@@ -587,12 +603,52 @@ class Session:
             handler.on_topics_changed(command.watchTopicUpdate)
 
     def _migrated(self, command: pb.BaseCommand) -> None:
-        """The topic moves to another cluster; its CLOSE follows, and lookups say where it is."""
+        """The topic has moved to another cluster (TOPIC_MIGRATED, PIP-188).
+
+        The client does not follow to another cluster because of a command: its CLOSE_CONSUMER or
+        CLOSE_PRODUCER follows, and then an ordinary lookup at the service URL.
+        """
+        moved = command.topicMigrated
+        url = self._referred(moved.brokerServiceUrl, moved.brokerServiceUrlTls, "TOPIC_MIGRATED")
+        if url is not None:
+            log.warning(
+                "%s says that a topic has migrated to %s, which is not followed: if its consumers "
+                "and producers do not come back, make a client with that service_url",
+                self.peer,
+                url,
+            )
+
+    def _assigned(self, close: Any, doing: str) -> str | None:
+        """Return the broker that serves the topic now (extensible load manager), or None."""
+        return self._referred(
+            close.assignedBrokerServiceUrl, close.assignedBrokerServiceUrlTls, doing
+        )
+
+    def _referred(self, plain: str, by_tls: str, doing: str) -> str | None:
+        """Return the address in a command that fits the client, or None: then a lookup follows.
+
+        Log a warning if there is an address, but not one that the client may use.
+        """
+        url = by_tls if self._tls else plain
+        if not url and (self._proxied or not (plain or by_tls)):
+            return None
+        try:
+            address = referred(
+                text(url),
+                text(plain),
+                asked=self.peer,
+                secure=self._tls,
+                doing=doing,
+                proxied=self._proxied,
+            )
+        except TopicLookupError as error:
+            log.warning("ignored: %s", error)
+            return None
+        return str(address)
 
 
-def _assigned(close: Any, tls: bool) -> str | None:
-    """Where the broker says that the topic is now (extensible load manager), or None."""
-    return str(close.assignedBrokerServiceUrlTls if tls else close.assignedBrokerServiceUrl) or None
+def _nothing() -> None:
+    """There is no socket."""
 
 
 def _connection_error(peer: str, error: pb.CommandError) -> PulsarException:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, cast
 
 from ....errors import TransportTimeout
@@ -104,7 +105,17 @@ class Sockets:
             raise TransportTimeout(text) from error
         except OSError as error:
             raise ConnectError(f"no connection to {address}: {error}; {REACHABLE}") from error
+        # The socket itself: asyncio's transport can close nothing once its loop is closed, and a
+        # file descriptor that it has closed may be somebody else's by now.
+        protocol.session.drop = partial(_drop, stream)
         return protocol.session
+
+
+def _drop(stream: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # closed already
+        stream.shutdown(socket.SHUT_RDWR)
+    with contextlib.suppress(OSError):
+        stream.close()
 
 
 async def _resolved(loop: asyncio.AbstractEventLoop, address: Address) -> list[Any]:

@@ -16,7 +16,7 @@ from ....closing import CloseOnce
 from ....errors import ClosedError, EncoreError, NotSupportedError
 from ....exceptions import OperationNotSupported, TopicNotFound
 from ....ids import MessageId
-from ....loops import running_loop
+from ....loops import cancel, end_all, running_loop
 from ....options import Subscription
 from ....process import in_background
 from ....topic_names import base_name, full_name
@@ -95,12 +95,11 @@ class NativeConsumer:
         """What tells of the topics of a pattern, if it is one."""
         if subscription.pattern is None:
             return None
-        discovery_s = self._lookup.pool.settings.discovery_s
         return Watched(
             self._lookup,
             subscription.pattern,
             subscription.regex_subscription_mode,
-            min(discovery_s, subscription.pattern_auto_discovery_period),
+            subscription.pattern_auto_discovery_period,
         )
 
     async def _topics(self) -> list[tuple[str, int]]:
@@ -380,6 +379,10 @@ class NativeConsumer:
         await self._close_once()
 
     async def _close(self) -> None:
+        if self._lookup.pool.loop.is_closed():
+            self.abandon()
+            self._gone(self)
+            return
         self._closed = True
         try:
             if self._discovering is not None:
@@ -393,13 +396,13 @@ class NativeConsumer:
     def abandon(self) -> None:
         """Drop everything at once; who waits for messages or receipts is told."""
         was_closed, self._closed = self._closed, True
-        if self._discovering is not None:
-            self._discovering.cancel()
-        if self._watched is not None:
-            self._watched.abandon()
-        for source in self._sources:
-            source.abandon()
         loop = self._lookup.pool.loop
+        if self._discovering is not None:
+            cancel(self._discovering)
+        ending = [source.abandon for source in self._sources]
+        if self._watched is not None:
+            ending.append(self._watched.abandon)
+        end_all(loop, *ending)
         elsewhere = loop.is_running() and loop is not running_loop()
         if self._sink is not None and not (was_closed or elsewhere or loop.is_closed()):
             self._sink.on_failed(ClosedError("the transport was shut down"))

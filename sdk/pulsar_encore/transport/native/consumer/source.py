@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, TypeVar
 from ....errors import ClosedError, NotSupportedError, PulsarException, TransportTimeout
 from ....exceptions import NotConnected
 from ....ids import MessageId
+from ....loops import end_all
 from ....wire import commands as wire_commands
 from ....wire import pulsar_pb2 as pb
 from ....wire.chunks import Fate, Joined
@@ -886,10 +887,13 @@ class Source:
 
     def abandon(self) -> None:
         """Leave at once; the broker learns of it with the connection."""
-        self._end()
-        self._attachment.abandon()
-        self._stop_rewinding()
-        self._chunked.clear()
+        end_all(
+            self._loop,
+            self._end,
+            self._attachment.abandon,
+            self._stop_rewinding,
+            self._chunked.clear,
+        )
         session, self._session = self._session, None
         if session is not None:
             session.detach_consumer(self._id)

@@ -10,13 +10,13 @@ from collections import deque
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from ....exceptions import InvalidUrl, TooManyLookupRequestException
 from ....exceptions import LookupError as TopicLookupError
+from ....exceptions import NotConnected, TooManyLookupRequestException
 from ....options import RegexSubscriptionMode
 from ....wire import commands
 from ....wire import pulsar_pb2 as pb
 from ....wire.entries import text
-from ..connection.addresses import Address, parse
+from ..connection.addresses import Address, referred
 from ..connection.pool import Pool
 from ..connection.session import Session
 from .asking import Listing
@@ -80,12 +80,27 @@ class Binary:
 
     async def owner(self, topic: str) -> Session:
         pool = self._pool
+        service = pool.service
         session, authoritative = await pool.any_broker(), False
         for _ in range(_MOST_REDIRECTS + 1):
+            # Read before the request: the pool forgets a connection that ends meanwhile, and the
+            # broker behind a proxy must never be dialed directly instead.
+            asked = self._asked(session)
+            if asked is None:
+                raise NotConnected(f"look up {topic}: the connection to {session.peer} has ended")
             answer = await self._ask_owner(session, topic, authoritative)
-            address = self._address(answer, topic)
-            through = self._asked(session) if answer.proxy_through_service_url else None
-            session = await pool.broker(address, through=through)
+            proxied = answer.proxy_through_service_url
+            plain, by_tls = text(answer.brokerServiceUrl), text(answer.brokerServiceUrlTls)
+            address = referred(
+                by_tls if service.secure else plain,
+                plain,
+                asked=asked,
+                secure=service.secure,
+                doing=topic,
+                proxied=proxied,
+            )
+            through = asked if proxied else None
+            session = await pool.broker(address, through=through, service=service)
             if answer.response == pb.CommandLookupTopicResponse.Connect:
                 return session
             authoritative = answer.authoritative
@@ -116,11 +131,6 @@ class Binary:
             raise
         return answer
 
-    def _address(self, answer: pb.CommandLookupTopicResponse, topic: str) -> Address:
-        secure = self._pool.service.secure
-        url = answer.brokerServiceUrlTls if secure else answer.brokerServiceUrl
-        return address_of(text(url), topic, secure=secure)
-
     def _count(self, session: Session, error: TooManyLookupRequestException) -> None:
         """One more refusal of a broker; of too many its connection ends, and another is asked."""
         now = self._pool.loop.time()
@@ -133,21 +143,3 @@ class Binary:
             if asked is not None:
                 self._pool.did_not_answer(asked, self._pool.service)
             session.fail(error)
-
-
-def address_of(url: str, topic: str, *, secure: bool) -> Address:
-    """The address of a topic's broker.
-
-    Raises:
-        LookupError: There is none of this kind, or it makes no sense.
-    """
-    if not url:
-        kind, other = ("TLS", "pulsar://") if secure else ("plain", "pulsar+ssl://")
-        raise TopicLookupError(
-            f"{topic}: its broker has no {kind} address: connect by {other}, or see to it that the "
-            "broker advertises one"
-        )
-    try:
-        return parse(url)[0]
-    except InvalidUrl as error:
-        raise TopicLookupError(f"{topic}: its broker's address makes no sense: {error}") from error

@@ -15,6 +15,7 @@ from typing import Final
 
 from ....errors import NotSupportedError, PulsarException
 from ....exceptions import NotConnected
+from ....loops import cancel
 from ....options import RegexSubscriptionMode
 from ....process import in_background
 from ....wire import commands
@@ -146,7 +147,7 @@ class Watched:
     def _end_asking(self) -> None:
         for each in (self._asking, self._looking):
             if each is not None:
-                each.cancel()
+                cancel(each)
 
     # The list
 

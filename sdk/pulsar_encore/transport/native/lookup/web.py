@@ -1,8 +1,8 @@
 """Asked by HTTP, of the brokers' admin interface: for service URLs of http:// and https://.
 
 Owns `Web`. Answers are bounded, redirects are followed with the credentials (a cluster's brokers
-refer to each other), but never from TLS to none. Connections to brokers themselves are binary.
-Needs `httpx`.
+refer to each other), but never from TLS to none (`addresses.redirected`). Connections to brokers
+themselves are binary. Needs `httpx`.
 """
 
 from __future__ import annotations
@@ -11,21 +11,20 @@ import base64
 import importlib
 import json
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeGuard
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote, urljoin
 
 from ....errors import NotSupportedError, PulsarException, TransportTimeout
 from ....exceptions import ConnectError, named
 from ....exceptions import LookupError as TopicLookupError
 from ....options import RegexSubscriptionMode
 from ..connection import tls
-from ..connection.addresses import Address
+from ..connection.addresses import Address, redirected, referred
 from ..connection.pool import Pool, data_of
 from ..connection.service import Credentials
 from ..connection.session import Session
 from .asking import Listing
-from .binary import address_of
 
 _MOST_REDIRECTS: Final = 20
 _MOST_BYTES: Final = 64 * 1024 * 1024  # of an answer: names of half a million topics
@@ -80,17 +79,24 @@ class Web:
         return Listing(answer, "")
 
     async def owner(self, topic: str) -> Session:
-        listener = self._pool.settings.listener_name
+        service, listener = self._pool.service, self._pool.settings.listener_name
         answer = await self.get(
             f"/lookup/v2/topic/{path_of(topic)}",
             {} if listener is None else {"listenerName": listener},
             f"look up {topic}",
         )
-        secure = self._pool.service.secure
-        url = answer.get("brokerUrlTls" if secure else "brokerUrl") if _is_object(answer) else 0
-        if not isinstance(url, str | None):
+        found = answer if _is_object(answer) else {"brokerUrl": 0}
+        plain, by_tls = found.get("brokerUrl"), found.get("brokerUrlTls")
+        if not isinstance(plain, str | None) or not isinstance(by_tls, str | None):
             raise _nonsense(f"look up {topic}: the answer makes no sense")
-        return await self._pool.broker(address_of(url or "", topic, secure=secure))
+        address = referred(
+            (by_tls if service.secure else plain) or "",
+            plain or "",
+            asked=service,
+            secure=service.secure,
+            doing=topic,
+        )
+        return await self._pool.broker(address, service=service)
 
     async def get(self, path: str, query: Mapping[str, str], doing: str) -> Any:
         """The JSON that a broker of the service answers; the next is asked when one is away."""
@@ -98,36 +104,49 @@ class Web:
         pool = self._pool
         service = pool.service
         data = await data_of(service.credentials)
+        pool.check_cluster(service)  # before the first of its addresses is chosen
         headers = _headers(service.credentials, data)
         settings = pool.settings
         timeout = httpx.Timeout(settings.operation_timeout_s, connect=settings.connection_timeout_s)
-        verify = service.tls.context() if service.secure else False
+
+        def connect(tls: bool) -> Any:
+            # A client for each request: a redirect from http to https is checked like any other
+            # connection by TLS, and http alone needs no certificates.
+            verify = service.tls.context() if tls else False
+            return httpx.AsyncClient(timeout=timeout, verify=verify, trust_env=False)
+
         failure: PulsarException | None = None
-        async with httpx.AsyncClient(timeout=timeout, verify=verify, trust_env=False) as http:
-            for address in pool.to_ask():
-                url = f"{address}{path}"
-                try:
-                    status, body = await _fetch(http, url, query, headers, doing)
-                except httpx.TimeoutException as error:
-                    failure = TransportTimeout(f"{doing}: no answer of {address} in time")
-                    failure.__cause__ = error
-                except (httpx.HTTPError, httpx.InvalidURL) as error:
-                    failure = _not_reached(httpx, doing, address, error)
-                    failure.__cause__ = error
-                else:
-                    pool.answered(address, service)
-                    return _json(status, body, doing)
-                pool.did_not_answer(address, service)
+        for address in pool.to_ask():
+            url = f"{address}{path}"
+            try:
+                status, body = await _fetch(connect, url, query, headers, doing)
+            except httpx.TimeoutException as error:
+                failure = TransportTimeout(f"{doing}: no answer of {address} in time")
+                failure.__cause__ = error
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                failure = _not_reached(httpx, doing, address, error)
+                failure.__cause__ = error
+            else:
+                pool.answered(address, service)
+                return _json(status, body, doing)
+            pool.did_not_answer(address, service)
         assert failure is not None, "a service has addresses"
         raise failure
 
 
 async def _fetch(
-    http: Any, url: str, query: Mapping[str, str], headers: Mapping[str, str], doing: str
+    connect: Callable[[bool], Any],
+    url: str,
+    query: Mapping[str, str],
+    headers: Mapping[str, str],
+    doing: str,
 ) -> tuple[int, bytes]:
     params: Mapping[str, str] | None = query
     for _ in range(_MOST_REDIRECTS + 1):
-        async with http.stream("GET", url, params=params, headers=headers) as response:
+        async with (
+            connect(url.startswith("https:")) as http,
+            http.stream("GET", url, params=params, headers=headers) as response,
+        ):
             if not response.is_redirect:
                 body = bytearray()
                 async for part in response.aiter_raw():
@@ -135,12 +154,17 @@ async def _fetch(
                     if len(body) > _MOST_BYTES:
                         raise _nonsense(f"{doing}: an answer of more than {_MOST_BYTES} bytes")
                 return response.status_code, bytes(body)
-            target = urljoin(str(response.url), response.headers.get("location", ""))
-        scheme = urlsplit(target).scheme
-        if scheme not in ("http", "https") or (url.startswith("https:") and scheme == "http"):
-            raise _nonsense(f"{doing}: a redirect from TLS to none, or to no web address")
-        url, params = target, None  # it repeats the query
+            target = _joined(response.url, response.headers.get("location", ""), doing)
+        url, params = redirected(target, asked=url, doing=doing), None  # it repeats the query
     raise TopicLookupError(f"{doing}: more than {_MOST_REDIRECTS} redirects in a row")
+
+
+def _joined(asked: Any, location: str, doing: str) -> str:
+    """The target of a redirect as the HTTP library will read it: its scheme in lower case."""
+    try:
+        return str(_httpx().URL(urljoin(str(asked), location)))
+    except (ValueError, _httpx().InvalidURL) as error:
+        raise _nonsense(f"{doing}: a redirect of {asked} to no web address: {error}") from error
 
 
 def _json(status: int, body: bytes, doing: str) -> Any:

@@ -17,6 +17,7 @@ from ....closing import CloseOnce
 from ....errors import ClosedError, ConfigurationError, EncoreError
 from ....exceptions import ProducerQueueIsFull
 from ....ids import MessageId
+from ....loops import cancel
 from ....options import ProducerOptions
 from ....outgoing import Outgoing
 from ....process import in_background
@@ -169,8 +170,15 @@ class NativeProducer:
             return False
         return True
 
+    @property
+    def _is_over(self) -> bool:
+        """Whether its event loop is closed, or has ended its connections because it is about to."""
+        return self._loop.is_closed() or self._lookup.pool.closed
+
     def _come_here(self) -> None:
         """The loop has ended: go on, on the running one."""
+        if self._growing is not None:
+            cancel(self._growing)
         self._lookup = self._home.lookup_for(self)
         self._loop = self._lookup.pool.loop
         self.parts = [part.moved(self._lookup) for part in self.parts]
@@ -199,7 +207,7 @@ class NativeProducer:
     def publish(self, message: Outgoing) -> Awaitable[MessageId]:
         if self._closed:
             raise ClosedError("the producer is closed: create another")
-        if self._loop.is_closed():
+        if self._is_over:
             self._come_here()
         waiter: Waiter = self._loop.create_future()
         parts = self.parts
@@ -267,7 +275,7 @@ class NativeProducer:
     async def flush(self) -> None:
         if self._closed:
             raise ClosedError("the producer is closed: create another")
-        if self._loop.is_closed():
+        if self._is_over:
             self._come_here()
         under_way: list[asyncio.Future[Any]] = [waiter for _, _, waiter in self._waiting]
         for part in self.parts:
@@ -305,10 +313,10 @@ class NativeProducer:
         self._home.ended(self)
         waiting = list(self._waiting)
         self._waiting.clear()
+        if self._growing is not None:
+            cancel(self._growing)
         if self._loop.is_closed():
             return  # with its timers and tasks, and with whoever waited
-        if self._growing is not None:
-            self._growing.cancel()
         closed = ClosedError("the producer was closed before the send ended")
         tell_failed((waiter for _, _, waiter in waiting), closed)
 

@@ -1,0 +1,106 @@
+"""A client on a real Pulsar whose event loops end: the broker is told at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+import uvloop
+
+import pulsar_encore as encore
+
+from .admin import Admin
+from .pulsar_server import Server
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+_MESSAGES: Final = 20
+_PROMPTLY_S: Final = 20.0  # the broker's keep-alive takes 30 to 60 s
+
+
+def _by_hand(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> Run:
+    def run(main: Coroutine[Any, Any, Any]) -> Any:
+        loop = new_loop()
+        try:
+            return loop.run_until_complete(main)
+        finally:
+            loop.close()
+
+    return run
+
+
+RUNS: dict[str, Run] = {
+    "asyncio": asyncio.run,
+    "uvloop": uvloop.run,
+    "asyncio by hand": _by_hand(asyncio.new_event_loop),
+    "uvloop by hand": _by_hand(uvloop.new_event_loop),
+}
+
+
+def connections(pulsar: Server) -> int:
+    """Connections of this process to the broker."""
+    port = urlsplit(pulsar.service_url).port
+    return sum(
+        1
+        for each in psutil.Process().net_connections("tcp")
+        if each.raddr and each.raddr.port == port and each.status == "ESTABLISHED"
+    )
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("name", list(RUNS))
+def test_the_next_run_gets_the_messages_of_a_consumer_that_was_left_open(
+    pulsar: Server, admin: Admin, topic: str, name: str
+) -> None:
+    run = RUNS[name]
+    client = encore.Client(pulsar.service_url, transport="native")
+
+    async def first() -> None:
+        consumer = await client.subscribe(topic, "s", encore.ConsumerType.Shared)
+        async with client.create_producer(topic) as producer:
+            for number in range(_MESSAGES):
+                await producer.send(b"%d" % number)
+        await consumer.acknowledge(await consumer.receive(timeout=10))
+        await asyncio.sleep(1)  # the rest has been dispatched, and the ack has been sent
+
+    async def second() -> tuple[float, int, list[Any]]:
+        began = time.monotonic()
+        async with (
+            asyncio.timeout(90),
+            client.subscribe(topic, "s", encore.ConsumerType.Shared) as consumer,
+        ):
+            got = set()
+            while len(got) < _MESSAGES - 1:
+                message = await consumer.receive()
+                got.add(message.data())
+                await consumer.acknowledge(message)
+            took = time.monotonic() - began
+            stats = await asyncio.to_thread(admin.stats, topic)
+            return took, connections(pulsar), stats["subscriptions"]["s"]["consumers"]
+
+    run(first())
+    took, open_now, consumers = run(second())
+    assert took < _PROMPTLY_S
+    assert open_now == 1
+    assert len(consumers) == 1
+    asyncio.run(client.close())
+    assert connections(pulsar) == 0
+
+
+def test_no_connection_outlives_asyncio_run(pulsar: Server, topic: str) -> None:
+    client = encore.Client(pulsar.service_url, transport="native")
+
+    async def use() -> None:
+        async with client.create_producer(topic) as producer:
+            await producer.send(b"x")
+
+    for _ in range(3):
+        asyncio.run(use())
+        assert connections(pulsar) == 0
+    asyncio.run(client.close())

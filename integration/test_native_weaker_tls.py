@@ -1,0 +1,284 @@
+"""A real Pulsar whose answers would weaken TLS: the client sends nothing in clear."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+import pytest
+
+import pulsar_encore as encore
+from pulsar_encore.wire import frames, pb
+
+from .admin import Admin
+from .pulsar_server import Server, Standalone
+from .secured_server import Credentials, make_credentials
+from .test_native_connections import native, send_and_receive
+
+_CHUNK: Final = 1 << 16
+_AT_ONCE_S: Final = 10.0  # the operation timeout, within which a first attempt is retried, is 30 s
+
+
+class Secured:
+    """A broker with TLS and tokens; its listener "plain" has no TLS address."""
+
+    def __init__(self, credentials: Credentials, broker: Standalone, tls: int, web: int) -> None:
+        self.tls_url = f"pulsar+ssl://127.0.0.1:{tls}"
+        self.web_url = f"https://127.0.0.1:{web}"
+        self.plain_url = broker.service_url
+        self.plain_listener = self.plain_url.replace("127.0.0.1", "localhost")
+        self.credentials = credentials
+        self.admin = Admin(broker.admin_url, token=credentials.token())
+
+    @property
+    def login(self) -> dict[str, Any]:
+        return {
+            "authentication": encore.AuthenticationToken(self.credentials.token()),
+            "tls_trust_certs_file_path": self.credentials.file("ca.pem"),
+        }
+
+    def context(self) -> ssl.SSLContext:
+        """Of a server that shows the broker's certificate."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        files = self.credentials.file("broker.pem"), self.credentials.file("broker.key")
+        context.load_cert_chain(*files)
+        return context
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    credentials = make_credentials(tmp_path_factory.mktemp("credentials"))
+    with socket.socket() as one, socket.socket() as two, socket.socket() as three:
+        for each in (one, two, three):
+            each.bind(("127.0.0.1", 0))
+        port, tls, web = (each.getsockname()[1] for each in (one, two, three))
+    settings = {
+        **credentials.settings(tls),
+        "webServicePortTls": web,
+        "advertisedListeners": (
+            f"internal:pulsar://127.0.0.1:{port},internal:pulsar+ssl://127.0.0.1:{tls},"
+            f"plain:pulsar://localhost:{port}"
+        ),
+        "internalListenerName": "internal",
+    }
+    with Standalone(settings, port=port) as broker:
+        yield Secured(credentials, broker, tls, web)
+
+
+class Listener:
+    """A port without TLS. `heard` is all that came, of all connections; `came` counts them."""
+
+    def __init__(self) -> None:
+        self.heard = b""
+        self.came = 0
+        self.url = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.came += 1
+        try:
+            while data := await reader.read(_CHUNK):
+                self.heard += data
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def plain_listener() -> AsyncIterator[Listener]:
+    """At its end: nobody connected to it."""
+    listener = Listener()
+    server = await asyncio.start_server(listener.serve, "127.0.0.1", 0)
+    listener.url = f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield listener
+    finally:
+        server.close()
+        await asyncio.sleep(0.1)
+    assert listener.came == 0
+    assert listener.heard == b""
+
+
+class TlsFront:
+    """Ends TLS in front of a broker's plain port, as a load balancer does, or as a liar.
+
+    Args:
+        url: The broker's, pulsar://.
+        context: With the certificate to show.
+        change: Changes a command of the broker's, or leaves it.
+    """
+
+    def __init__(
+        self, url: str, context: ssl.SSLContext, change: Callable[[pb.BaseCommand], object]
+    ) -> None:
+        self._broker = urlsplit(url)
+        self._context = context
+        self._change = change
+        self._running: set[asyncio.Task[Any]] = set()
+        self.url = ""
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._context)
+        self.url = f"pulsar+ssl://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for each in self._running:
+            each.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def _serve(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        broker, commands = await asyncio.open_connection(self._broker.hostname, self._broker.port)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._up(client, commands))
+                group.create_task(self._down(broker, answers))
+        except* (OSError, asyncio.IncompleteReadError):
+            pass  # one side is gone, and so is the other now
+        finally:
+            self._running.discard(task)
+            commands.transport.abort()
+            answers.transport.abort()
+
+    async def _up(self, client: asyncio.StreamReader, commands: asyncio.StreamWriter) -> None:
+        while data := await client.read(_CHUNK):
+            commands.write(data)
+            await commands.drain()
+        raise ConnectionResetError("the client has closed")
+
+    async def _down(self, broker: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+        while True:
+            frame = await broker.readexactly(4)
+            frame += await broker.readexactly(int.from_bytes(frame))
+            size = int.from_bytes(frame[4:8])
+            command = pb.BaseCommand.FromString(frame[8 : 8 + size])
+            if command.type != pb.BaseCommand.MESSAGE:
+                self._change(command)
+                frame = frames.encode(command)
+            answers.write(frame)
+            await answers.drain()
+
+
+async def _refused(client: encore.Client, topic: str) -> str:
+    """The error of a consumer, a producer and a reader that cannot be made; all the same."""
+    texts = set()
+    async with asyncio.timeout(_AT_ONCE_S):
+        for opening in (
+            client.subscribe(topic, "s"),
+            client.create_producer(topic),
+            client.create_reader(topic, encore.MessageId.earliest),
+        ):
+            with pytest.raises(encore.LookupError) as caught:
+                await opening
+            assert not caught.value.retryable
+            texts.add(str(caught.value))
+    (text,) = texts
+    return text
+
+
+def _says_what_to_change(text: str) -> bool:
+    return "brokerServiceUrlTls" in text and "proxy_through_service_url" in text
+
+
+async def test_a_broker_with_tls_serves_by_binary_and_http_lookups(secured: Secured) -> None:
+    for url in (secured.tls_url, secured.web_url):
+        async with native(url, **secured.login) as client:
+            await send_and_receive(client)
+
+
+async def test_a_listener_without_a_tls_address_is_refused(secured: Secured, topic: str) -> None:
+    for url in (secured.tls_url, secured.web_url):
+        async with native(url, listener_name="plain", **secured.login) as client:
+            text = await _refused(client, topic)
+            assert url in text and secured.plain_listener in text
+            assert _says_what_to_change(text)
+
+
+async def test_tls_that_ends_in_front_of_the_broker_is_refused(
+    secured: Secured, pulsar: Server, topic: str
+) -> None:
+    async with TlsFront(pulsar.service_url, secured.context(), lambda command: None) as front:
+        trusting = {"tls_trust_certs_file_path": secured.credentials.file("ca.pem")}
+        async with native(front.url, **trusting) as client:
+            text = await _refused(client, topic)
+            assert front.url in text and pulsar.service_url in text
+            assert _says_what_to_change(text)
+
+
+@pytest.mark.parametrize("redirect", [False, True])
+async def test_a_lookup_that_names_a_plain_address_gets_no_token(
+    secured: Secured, topic: str, redirect: bool
+) -> None:
+    async with plain_listener() as listener:
+
+        def lie(command: pb.BaseCommand) -> None:
+            if command.type == pb.BaseCommand.LOOKUP_RESPONSE:
+                answer = command.lookupTopicResponse
+                answer.brokerServiceUrlTls = answer.brokerServiceUrl = listener.url
+                answer.proxy_through_service_url = False
+                if redirect:
+                    answer.response = pb.CommandLookupTopicResponse.Redirect
+
+        async with (
+            TlsFront(secured.plain_url, secured.context(), lie) as front,
+            native(front.url, **secured.login) as client,
+        ):
+            text = await _refused(client, topic)
+            assert front.url in text and listener.url in text
+            assert _says_what_to_change(text)
+
+
+async def test_a_close_that_names_a_plain_address_is_logged_and_a_lookup_follows(
+    secured: Secured, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The topic is unloaded, and the broker's CLOSE names an address without TLS. From then on the
+    lookups do too, for a while: the consumer and the producer wait, and come back."""
+    lying = False
+    async with plain_listener() as listener:
+
+        def lie(command: pb.BaseCommand) -> None:
+            if command.type == pb.BaseCommand.LOOKUP_RESPONSE:
+                answer = command.lookupTopicResponse
+                answer.brokerServiceUrlTls = listener.url if lying else front.url
+                answer.proxy_through_service_url = False
+            for kind, close in (
+                (pb.BaseCommand.CLOSE_CONSUMER, command.close_consumer),
+                (pb.BaseCommand.CLOSE_PRODUCER, command.close_producer),
+            ):
+                if command.type == kind:
+                    close.assignedBrokerServiceUrl = listener.url
+                    close.assignedBrokerServiceUrlTls = listener.url
+
+        async with (
+            TlsFront(secured.plain_url, secured.context(), lie) as front,
+            native(front.url, **secured.login) as client,
+        ):
+            consumer = await client.subscribe(topic, "s", encore.ConsumerType.Shared)
+            producer = await client.create_producer(topic)
+            lying = True
+            await asyncio.to_thread(secured.admin.unload, topic)
+            await asyncio.sleep(3)
+            assert not (producer.is_connected() or consumer.is_connected())
+            lying = False
+            async with asyncio.timeout(60):
+                await producer.send(b"after")
+                message = await consumer.receive()
+            assert message.data() == b"after"
+            await consumer.acknowledge(message)
+        warned = [
+            each.getMessage()
+            for each in caplog.records
+            if each.levelno == logging.WARNING and "ignored: CLOSE_" in each.getMessage()
+        ]
+        assert len(warned) == 2
+        assert all(front.url in each and listener.url in each for each in warned)

@@ -1,0 +1,97 @@
+"""How often new partitions of named topics are looked for."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+import pulsar_encore as encore
+from pulsar_encore.devbroker import BrokerThread
+from pulsar_encore.options import ClientOptions
+from pulsar_encore.transport.choosing import VARIABLE
+from pulsar_encore.transport.native.options import of_options
+
+URL = "pulsar://h"
+
+
+def interval_of(**options: Any) -> float:
+    return of_options(ClientOptions(service_url=URL, **options))[1].discovery_s
+
+
+def test_the_native_transport_looks_as_often_as_the_client_says() -> None:
+    assert interval_of() == 60.0
+    for value in (0.1, 1, 2.5, 86_400):
+        assert interval_of(partitions_update_interval=value) == value
+
+
+@pytest.mark.parametrize(
+    "value", [0, -1, 0.01, math.inf, -math.inf, math.nan, 2e9, "60", None, True, b"1", [5]]
+)
+def test_a_value_that_is_no_interval_is_named(value: Any) -> None:
+    with pytest.raises(encore.ConfigurationError, match="partitions_update_interval must be"):
+        encore.Client(URL, partitions_update_interval=value)
+
+
+def test_the_stock_transport_refuses_another_interval_and_says_why_it_was_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    quiet = encore.ConsoleLogger(encore.LoggerLevel.Error)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"transport": "stock"}, "transport='stock'"),
+        ({"logger": quiet}, "logger="),
+        ({"transport": "auto", "logger": quiet}, "logger="),
+    ]
+    for options, why in cases:
+        with pytest.raises(encore.NotSupportedError) as caught:
+            encore.Client(URL, partitions_update_interval=5, **options)
+        text = str(caught.value)
+        assert "partitions_update_interval is not supported by the stock transport" in text
+        assert why in text and "transport='native'" in text
+    monkeypatch.setenv(VARIABLE, "stock")
+    with pytest.raises(encore.NotSupportedError, match=f"{VARIABLE}='stock'"):
+        encore.Client(URL, partitions_update_interval=5)
+
+
+async def test_at_its_default_it_says_nothing_on_the_stock_transport(broker: BrokerThread) -> None:
+    async with encore.Client(broker.url, transport="stock", partitions_update_interval=60):
+        pass
+
+
+async def test_consumers_producers_and_readers_find_partitions_that_often(
+    broker: BrokerThread, topic: str
+) -> None:
+    broker.create_partitioned_topic(topic, 1)
+    earliest = encore.InitialPosition.Earliest
+    async with (
+        encore.Client(broker.url, transport="native", partitions_update_interval=0.1) as client,
+        client.subscribe(topic, "s", initial_position=earliest) as consumer,
+        client.create_producer(
+            topic,
+            batching_enabled=False,
+            message_routing_mode=encore.PartitionsRoutingMode.RoundRobinDistribution,
+        ) as producer,
+        client.create_reader(topic, encore.MessageId.earliest) as reader,
+        asyncio.timeout(20),
+    ):
+        broker.create_partitioned_topic(topic, 3)
+
+        async def send_until(partitions: set[int]) -> None:
+            """Sends are spread over the partitions that the producer knows."""
+            while partitions != {0, 1, 2}:
+                partitions.add((await producer.send(b"x")).partition())
+                await asyncio.sleep(0.01)
+
+        async def read_until(read: Any, partitions: set[int]) -> None:
+            while partitions != {0, 1, 2}:
+                partitions.add((await read()).message_id().partition())
+
+        calls: list[Coroutine[Any, Any, None]] = [
+            send_until(set()),
+            read_until(consumer.receive, set()),
+            read_until(reader.read_next, set()),
+        ]
+        await asyncio.gather(*calls)
