@@ -21,6 +21,7 @@ import pytest
 
 import pulsar_encore as encore
 
+from .admin import Admin
 from .pulsar_server import NoBrokerError, StandaloneError, own_broker
 from .secured_server import OPERATOR, Credentials, Secured, make_credentials
 
@@ -34,8 +35,6 @@ SECRET = b"s3cret"
 @pytest.fixture(scope="module")
 def refreshing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """A broker that asks for another token within a second of the old one's end."""
-    from .admin import Admin
-
     credentials = make_credentials(tmp_path_factory.mktemp("credentials"))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -64,15 +63,14 @@ def token_until(credentials: Credentials, lifetime_s: float) -> str:
     claims = {"sub": OPERATOR, "exp": int(time.time() + lifetime_s)}
     head = json.dumps({"alg": "HS256", "typ": "JWT"}).encode()
     signed = f"{encoded(head)}.{encoded(json.dumps(claims).encode())}"
-    return (
-        f"{signed}.{encoded(hmac.digest(credentials.signing_key, signed.encode(), hashlib.sha256))}"
-    )
+    digest = hmac.digest(credentials.signing_key, signed.encode(), hashlib.sha256)
+    return f"{signed}.{encoded(digest)}"
 
 
 async def run(program: Path, *words: str, given: str) -> tuple[list[str], bytes]:
     """Run a program to its end, which must be a good one; what it printed, and its log."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, program, *words),
+        *(sys.executable, str(program), *words),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -138,13 +136,13 @@ async def test_a_supplier_that_fails_for_a_while_loses_nothing(refreshing: Secur
         client.subscribe(topic, "s", encore.ConsumerType.Shared) as consumer,
         await client.create_producer(topic, send_timeout_millis=60_000) as producer,
     ):
-        sending = []
+        sending: list[asyncio.Future[encore.MessageId]] = []
         while loop.time() - began < 12:
             sending.append(asyncio.ensure_future(producer.send(b"%d" % len(sending))))
             await asyncio.sleep(0.2)
         async with asyncio.timeout(60):
             await asyncio.gather(*sending)
-            got = set()
+            got: set[bytes] = set()
             while len(got) < len(sending):
                 message = await consumer.receive(timeout=30)
                 got.add(message.data())

@@ -107,4 +107,4 @@ async def main(url: str, tokens: list[str], seconds: float) -> None:
 
 if __name__ == "__main__":
     asyncio.run(main(sys.argv[1], json.load(sys.stdin), float(sys.argv[2])))
-    print("done")
+    sys.stdout.write("done\n")

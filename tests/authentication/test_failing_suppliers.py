@@ -158,7 +158,7 @@ async def test_no_failure_at_a_challenge_ends_the_process() -> None:
     with run_in_thread(settings) as broker:
         program = Path(failing_suppliers.__file__)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, program, broker.url, "4"),
+            *(sys.executable, str(program), broker.url, "4"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -158,7 +158,7 @@ async def test_a_call_that_fails_for_want_of_a_token_gives_back_what_comes_later
     call = asyncio.ensure_future(calls.run(kept.append, "make", discard=given_back.append))
     await asyncio.sleep(0)
     calls.fail_authentication("the token's supplier raised ValueError")
-    with pytest.raises(encore.AuthenticationError, match="make: .*raised ValueError"):
+    with pytest.raises(encore.AuthenticationError, match=r"make: .*raised ValueError"):
         await call
     kept[0]("native")
     await asyncio.sleep(0)
