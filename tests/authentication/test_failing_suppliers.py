@@ -109,8 +109,10 @@ def furious() -> Iterator[None]:
 @pytest.mark.usefixtures("furious")
 def test_a_log_handler_that_raises_does_not_raise_into_the_library() -> None:
     fail, _ = FAILURES["an error"]
-    ask = Asked(steps(fail, "one", fail))
+    calls = Calls()
+    ask = Asked(steps(fail, "one", fail), calls)
     assert [ask() for _ in range(3)] == ["", "one", "one"]
+    assert len(calls.told) == 1
 
 
 @pytest.mark.parametrize("detail", ["ValueError: s3cret\n\nAt:\n  program.py(3): supplier", ""])
