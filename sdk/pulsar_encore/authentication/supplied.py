@@ -7,8 +7,8 @@ interpreter when that has ended is unwound by force, and that aborts the process
 A supplier never raises into the library. The library catches an exception when it connects to a
 broker, but not when it answers an AUTH_CHALLENGE and not when it looks up a topic by HTTP: there
 the exception ends the process. If a supplier fails, the library gets the token that the supplier
-gave last, which may still be valid, or an empty one if there was none. A broker that refuses it closes the connection. The library then
-connects again after a backoff and calls the supplier again.
+gave last, which may still be valid, or an empty one if there was none. A broker that refuses it
+closes the connection. The library then connects again after a backoff and calls the supplier again.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ def for_library(
     Args:
         supplier: The application's function.
         create: Makes the object of a function that the library may call on any thread.
-        waiting: Told of a failure while the supplier has given no token yet. The library would retry with an
-            empty token until the operation times out, and the error would not name the supplier.
+        waiting: Told of a failure while the supplier has given no token yet. The library would
+            retry with an empty token until the operation times out, and the error would not name
+            the supplier.
     """
     called = _Called(supplier, waiting)
     native = create(called)
