@@ -137,7 +137,7 @@ async def test_an_encrypted_null_stays_one(
 ) -> None:
     key_reader = encore.CryptoKeyReader(str(keys / "public.pem"), str(keys / "private.pem"))
     secret: dict[str, Any] = {"schema": StringSchema(), "crypto_key_reader": key_reader}
-    sending = {"encryption_key": "k", "batching_enabled": batch}
+    sending: dict[str, Any] = {"encryption_key": "k", "batching_enabled": batch}
     async with encore.Client(pulsar.service_url, transport=transport) as client:
         async with await client.create_producer(topic, **sending, **secret) as producer:
             for each in ("v", None, ""):

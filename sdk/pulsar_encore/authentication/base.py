@@ -117,10 +117,15 @@ def text(value: Any, name: str) -> str:
     """A str, which may be empty and is not shown.
 
     Raises:
-        ConfigurationError: It is something else.
+        ConfigurationError: It is something else, or UTF-8 cannot encode it. The C++ library would
+            show the value in its own error.
     """
     if not isinstance(value, str):
         raise ConfigurationError(f"{name} must be a str, got {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{name} must be text that UTF-8 can encode") from None
     return value
 
 

@@ -6,9 +6,9 @@ interpreter when that has ended is unwound by force, and that aborts the process
 
 A supplier never raises into the library. The library catches an exception when it connects to a
 broker, but not when it answers an AUTH_CHALLENGE and not when it looks up a topic by HTTP: there
-the exception ends the process. If a supplier fails, the library gets the last good token, which may
-still be valid, or an empty one. A broker that refuses it closes the connection. The library then
-connects again after a backoff and calls the supplier again.
+the exception ends the process. If a supplier fails, the library gets the token that the supplier
+gave last, which may still be valid, or an empty one if there was none. A broker that refuses it
+closes the connection. The library then connects again after a backoff and calls the supplier again.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ def for_library(
     Args:
         supplier: The application's function.
         create: Makes the object of a function that the library may call on any thread.
-        waiting: Told of a failure while there is no good token yet. The library would retry with an
-            empty token until the operation times out, and the error would not name the supplier.
+        waiting: Told of a failure while the supplier has given no token yet. The library would
+            retry with an empty token until the operation times out, and the error would not name
+            the supplier.
     """
     called = _Called(supplier, waiting)
     native = create(called)
@@ -66,12 +67,12 @@ def for_library(
 class _Called:
     """What a thread of the library calls; its deletion is what exit waits for."""
 
-    __slots__ = ("_good", "_supplier", "_waiting", "gone")
+    __slots__ = ("_last", "_supplier", "_waiting", "gone")
 
     def __init__(self, supplier: Supplier, waiting: Iterable[Waiting]) -> None:
         self._supplier = supplier
         self._waiting = waiting
-        self._good: str | bytes = ""
+        self._last: str | bytes = ""
         self.gone = threading.Event()
 
     def __call__(self) -> str | bytes:
@@ -83,8 +84,8 @@ class _Called:
             # A handler of the log may raise as well.
             with contextlib.suppress(BaseException):
                 self._failed(error)
-            return self._good
-        self._good = token
+            return self._last
+        self._last = token
         return token
 
     def _failed(self, error: BaseException) -> None:
@@ -93,12 +94,12 @@ class _Called:
             why = f"the token's supplier gave {error}"
         else:
             why = f"the token's supplier raised {type(error).__name__}"
-        if self._good:
+        if self._last:
             logger.warning("%s: the broker gets the token of the call before", why)
             return
-        logger.error("%s, and there is no earlier token: the broker gets an empty one", why)
-        for each in list(self._waiting):
+        for each in list(self._waiting):  # before the log, whose handlers may raise
             each.fail_authentication(why)
+        logger.error("%s, and there is no earlier token: the broker gets an empty one", why)
 
     def __del__(self) -> None:
         _held.pop(self.gone, None)

@@ -10,7 +10,7 @@ from weakref import WeakSet
 from .. import stock
 from ..errors import ConfigurationError
 from ..options.checks import readable_file
-from .base import Authentication, failed
+from .base import Authentication, failed, text
 from .supplied import Supplier, Waiting, awaited, for_library
 
 _TOKEN: Final = "token:"
@@ -42,7 +42,7 @@ class AuthenticationToken(Authentication):
         if isinstance(token, str) and token.startswith(_FILE):
             token = _TokenFile(token.removeprefix(_FILE))
         elif isinstance(token, str):
-            token = token.removeprefix(_TOKEN)
+            token = text(token, "token").removeprefix(_TOKEN)
         self._token = token
         #: Of stock transports: their calls fail at once if the supplier fails on the first connect.
         self.waiting: WeakSet[Waiting] = WeakSet()

@@ -1,0 +1,125 @@
+"""Functions that raise, each handed to the C++ library in one way; run in a process of its own.
+
+``python stock_callbacks_program.py CASE URL`` with a token on standard input. It prints what the
+application sees, and "done" if it is still there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pulsar_encore as encore
+
+
+class UnprintableError(Exception):
+    """Raises from its own text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+ERRORS: tuple[BaseException, ...] = (
+    ValueError("no"),
+    UnprintableError(),
+    SystemExit(3),
+    GeneratorExit(),
+)
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def call(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return call
+
+
+async def use(client: encore.Client, **producing: Any) -> None:
+    """Send and receive."""
+    topic = f"persistent://public/default/callbacks-{uuid.uuid4().hex[:8]}"
+    async with (
+        client.subscribe(topic, "s", encore.ConsumerType.Shared) as consumer,
+        await client.create_producer(topic, **producing) as producer,
+    ):
+        await producer.send(b"x")
+        await consumer.acknowledge(await consumer.receive(timeout=10))
+
+
+async def suppliers(url: str, _: str) -> None:
+    """None of them ever gives a token, from the first connect or HTTP lookup on."""
+    for error in ERRORS:
+        auth = encore.AuthenticationToken(raising(error))
+        async with encore.Client(url, auth, transport="stock") as client:
+            try:
+                await use(client)
+            except encore.AuthenticationError as refused:
+                print("refused", type(error).__name__ in str(refused))
+
+
+async def loggers(url: str, token: str) -> None:
+    """The library has one log for a process, so one logger does it all."""
+    errors = iter(ERRORS * 1000)
+
+    class Logger(logging.Logger):
+        def log(self, *_: Any, **__: Any) -> None:
+            raise next(errors)
+
+        debug = info = warning = error = log
+        isEnabledFor = getEffectiveLevel = log
+
+    auth = encore.AuthenticationToken(token)
+    async with encore.Client(url, auth, transport="stock", logger=Logger("raising")) as client:
+        await use(client)
+
+
+async def providers(url: str, token: str) -> None:
+    auth = encore.AuthenticationToken(token)
+    for name in ("initial_service_info", "initialize", "close"):
+        for error in ERRORS:
+            provider = encore.ServiceInfoProvider()
+            info = encore.ServiceInfo(url, auth)
+            provider.initial_service_info = lambda info=info: info  # type: ignore[method-assign]
+            provider.initialize = lambda update: None  # type: ignore[method-assign]
+            setattr(provider, name, raising(error))
+            with contextlib.suppress(encore.ConfigurationError, type(error), RuntimeError):
+                async with encore.Client(provider, transport="stock") as client:
+                    await use(client)
+                    print("used", name)
+
+
+async def updates(url: str, token: str) -> None:
+    """A provider tells the library nonsense, on a thread of its own."""
+    auth = encore.AuthenticationToken(token)
+    tell: list[Callable[[Any], None]] = []
+    provider = encore.ServiceInfoProvider()
+    provider.initial_service_info = (  # type: ignore[method-assign]
+        lambda: encore.ServiceInfo(url, auth)
+    )
+    provider.initialize = tell.append  # type: ignore[method-assign]
+    async with encore.Client(provider, transport="stock") as client:
+        await use(client)
+
+        def nonsense() -> None:
+            for each in (5, None, object()):
+                with contextlib.suppress(Exception):
+                    tell[0](each)
+
+        thread = threading.Thread(target=nonsense)
+        thread.start()
+        thread.join()
+        await use(client)
+
+
+CASES = {each.__name__: each for each in (suppliers, loggers, providers, updates)}
+
+if __name__ == "__main__":
+    asyncio.run(CASES[sys.argv[1]](sys.argv[2], sys.stdin.read()))
+    print("done")
