@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Container, Sequence
 
-from ..base import ConsumerLink, Deliveries, Delivery, NoDelivery, Sink, singly
+from ..base import ConsumerLink, Deliveries, Delivery, NoDelivery, RetryNotice, Sink, singly
 from .messages import SchemaVersions
 from .writers import Version
 
@@ -114,6 +114,9 @@ class Gate:
 
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         self._sink.on_unread(source, entries)
+
+    def on_retrying(self, source: int, notice: RetryNotice) -> None:
+        self._sink.on_retrying(source, notice)
 
     def on_failed(self, error: Exception) -> None:
         self._sink.on_failed(error)

@@ -39,6 +39,7 @@ from ....exceptions import (
     TopicTerminated,
     UnsupportedVersionError,
 )
+from ...base import RetryNotice
 from ..lookup.lookup import Lookup
 from .addresses import Address, parse
 from .backoff import LONGEST_WAITED_FOR_S, Delays
@@ -68,6 +69,29 @@ _FINAL_AT_FIRST: Final = (ConnectError, ErrorGettingAuthenticationData)
 _NEVER_S: Final = float("inf")
 # Somebody else holds the name: right away final, after a loss perhaps our own dead connection.
 _BUSY: Final = (ConsumerBusy, ProducerBusy)
+_FIRST_SILENCE_S: Final = 1.0  # least time between the first two notices of a loss
+_LONGEST_SILENCE_S: Final = 300.0
+
+
+class _Retries:
+    """Failed attempts since a loss, and when the next notice of them is due.
+
+    The time between notices doubles, so that a long loss does not fill the log.
+    """
+
+    def __init__(self, lost_s: float) -> None:
+        self.attempts = 0
+        self.lost_s = lost_s
+        self._due_s = lost_s
+
+    def failed(self, now_s: float) -> bool:
+        """Count a failed attempt; True if a notice is due now."""
+        self.attempts += 1
+        if now_s < self._due_s:
+            return False
+        elapsed_s = now_s - self.lost_s
+        self._due_s = now_s + min(_LONGEST_SILENCE_S, max(_FIRST_SILENCE_S, elapsed_s))
+        return True
 
 
 class Attachment:
@@ -81,6 +105,8 @@ class Attachment:
         attach: Attaches to a broker; raises the broker's refusal. It may be cancelled.
         failed: Called once with the error after which it is not tried any more.
         find: Finds the broker, where that is not the topic's owner.
+        retrying: Called after a failed attempt to attach again: at the first one since the loss,
+            then at growing intervals.
     """
 
     def __init__(
@@ -91,11 +117,14 @@ class Attachment:
         failed: Callable[[Exception], None],
         *,
         find: Callable[[], Awaitable[Session]] | None = None,
+        retrying: Callable[[RetryNotice], None] | None = None,
     ) -> None:
         self.topic: str = topic
         self._pool = lookup.pool
         self._attach = attach
         self._failed = failed
+        self._retrying = retrying
+        self._retries: _Retries | None = None  # since the loss that is not over yet
         self._find = find or (lambda: lookup.owner(topic))
         self._settings = settings = lookup.pool.settings
         self._loop = lookup.pool.loop
@@ -184,6 +213,8 @@ class Attachment:
         if not self._lost:
             self._delays.worked(self._loop.time() - self._attached_s)
         self._lost = True
+        if self._retries is None:
+            self._retries = _Retries(self._loop.time())
         where = _parsed(address)
         self._start(where, at_once=where is not None)
 
@@ -200,6 +231,7 @@ class Attachment:
             try:
                 await self._once(address)
                 if not self._lost:
+                    self._over()
                     return
                 busy_until = None
             except _BUSY as error:
@@ -209,12 +241,13 @@ class Attachment:
                 elif now >= busy_until:
                     self._give_up(error)
                     return
+                self._tell(error)
             except TransportError as error:
                 if _is_final(error):
                     self._give_up(error)
                     return
                 busy_until = None  # who has the name is to be seen anew
-                log.info("%s: not attached, tried again: %s", self.topic, error)
+                self._tell(error)
             except Exception as error:
                 if not isinstance(error, EncoreError):
                     log.exception("%s: attaching failed for no reason of the network", self.topic)
@@ -233,6 +266,37 @@ class Attachment:
         await self._attach(session)
         if not self._lost:
             self._attached_s = self._loop.time()
+
+    def _tell(self, error: Exception) -> None:
+        """Log a failed attempt and pass it on, at growing intervals."""
+        now_s = self._loop.time()
+        retries = self._retries
+        if retries is None:
+            retries = self._retries = _Retries(now_s)
+        if not retries.failed(now_s):
+            log.debug("%s: attempt %d failed: %s", self.topic, retries.attempts, error)
+            return
+        elapsed_s = now_s - retries.lost_s
+        log.warning(
+            "%s: not attached after %d attempts in %.1f s, and retried: %s",
+            self.topic,
+            retries.attempts,
+            elapsed_s,
+            error,
+        )
+        if self._retrying is not None:
+            self._retrying(RetryNotice(self.topic, error, retries.attempts, elapsed_s))
+
+    def _over(self) -> None:
+        """Attached again."""
+        retries, self._retries = self._retries, None
+        if retries is not None and retries.attempts:
+            log.warning(
+                "%s: attached again after %d failed attempts, %.1f s after the loss",
+                self.topic,
+                retries.attempts,
+                self._loop.time() - retries.lost_s,
+            )
 
     def _give_up(self, error: Exception) -> None:
         if not self._stopped:

@@ -20,7 +20,7 @@ from ....loops import running_loop
 from ....options import Subscription
 from ....process import in_background
 from ....topic_names import base_name, full_name
-from ...base import AckPlan, Capabilities, Deliveries, NoDelivery, Sink
+from ...base import AckPlan, Capabilities, Deliveries, NoDelivery, RetryNotice, Sink
 from ..lookup.lookup import Lookup
 from ..lookup.watching import Watched
 from .decryption import Decryption
@@ -425,6 +425,10 @@ class NativeConsumer:
     def sought(self, source: int) -> None:
         if self._sink is not None:
             self._sink.on_sought((source,))
+
+    def retrying(self, source: int, notice: RetryNotice) -> None:
+        if self._sink is not None and source < self._announced:
+            self._sink.on_retrying(source, notice)
 
     def failed(self, source: int, error: Exception) -> None:
         if self._ends_alone(source, error):

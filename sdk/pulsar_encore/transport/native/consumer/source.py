@@ -22,7 +22,7 @@ from ....wire import commands as wire_commands
 from ....wire import pulsar_pb2 as pb
 from ....wire.chunks import Fate, Joined
 from ....wire.entries import EntryError, text
-from ...base import AckPlan, Deliveries, Delivery, NoDelivery, Run, Unread
+from ...base import AckPlan, Deliveries, Delivery, NoDelivery, RetryNotice, Run, Unread
 from ..connection.attachment import Attachment
 from ..connection.fast_path import Template
 from ..connection.session import Session
@@ -60,6 +60,7 @@ class Outlet(Protocol):
     def connected(self, source: int) -> None: ...
     def disconnected(self, source: int) -> None: ...
     def sought(self, source: int) -> None: ...
+    def retrying(self, source: int, notice: RetryNotice) -> None: ...
     def failed(self, source: int, error: Exception) -> None: ...
     def ended(self, source: int) -> None: ...
     def active(self, source: int, active: bool) -> None: ...
@@ -108,7 +109,9 @@ class Source:
         self._subscribing = subscribing
         self._ids = ids
         self._outlet = outlet
-        self._attachment = Attachment(lookup, topic, self._attach, self._failed)
+        self._attachment = Attachment(
+            lookup, topic, self._attach, self._failed, retrying=self._retrying
+        )
         self._reader = EntryReader(self, decryption, LARGEST)
         self._chunked = Chunked(
             subscribing.subscription,
@@ -270,6 +273,9 @@ class Source:
         if not session.closed:
             request_id = session.requests.new_id()
             session.send(wire_commands.close_consumer(consumer_id, request_id=request_id))
+
+    def _retrying(self, notice: RetryNotice) -> None:
+        self._outlet.retrying(self.number, notice)
 
     def _failed(self, error: Exception) -> None:
         self._outlet.failed(self.number, error)

@@ -24,6 +24,7 @@ from ....timer import now_ms
 from ....topic_names import full_name
 from ....wire.compression import compress
 from ...advice import ADVICE
+from ...base import ProducerListener
 from ..lookup.lookup import Lookup
 from .choosing import Choice
 from .encoding import Encrypt
@@ -45,13 +46,19 @@ class Home(Protocol):
         """It was closed."""
 
 
-async def open_producer(home: Home, options: ProducerOptions, ids: Iterator[int]) -> NativeProducer:
+async def open_producer(
+    home: Home,
+    options: ProducerOptions,
+    ids: Iterator[int],
+    listener: ProducerListener | None = None,
+) -> NativeProducer:
     """Make a producer that the brokers have accepted.
 
     Args:
         home: Its client.
         options: The producer's.
         ids: Producer ids of the client; none comes twice.
+        listener: Told of losses that are not over at once.
 
     Raises:
         ConfigurationError: The options ask for what cannot be.
@@ -59,7 +66,7 @@ async def open_producer(home: Home, options: ProducerOptions, ids: Iterator[int]
     """
     compress(options.compression_type.value, b"")  # if it can
     encrypt = await encryptor_of(options)
-    producer = NativeProducer(home, options, ids, encrypt)
+    producer = NativeProducer(home, options, ids, encrypt, listener)
     try:
         await producer.open()
     except BaseException:
@@ -79,13 +86,19 @@ class NativeProducer:
     """
 
     def __init__(
-        self, home: Home, options: ProducerOptions, ids: Iterator[int], encrypt: Encrypt | None
+        self,
+        home: Home,
+        options: ProducerOptions,
+        ids: Iterator[int],
+        encrypt: Encrypt | None,
+        listener: ProducerListener | None = None,
     ) -> None:
         self._home = home
         self._options = options
         self._ids = ids
         self._topic = full_name(options.topic)
         self._encrypt = encrypt
+        self._listener = listener
         self._lookup = home.lookup_for(self)
         self._loop = self._lookup.pool.loop
         self._choice = Choice(options, self._lookup.pool.rng)
@@ -138,6 +151,7 @@ class NativeProducer:
             _partition_of(topic) if partition < 0 else partition,
             encrypt=self._encrypt,
             on_left=self._left,
+            listener=self._listener,
         )
 
     def _watch_growth(self) -> None:

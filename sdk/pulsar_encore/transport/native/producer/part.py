@@ -24,6 +24,7 @@ from ....options import ProducerOptions
 from ....outgoing import Outgoing
 from ....wire import commands
 from ....wire import pulsar_pb2 as pb
+from ...base import ProducerListener
 from ..connection.attachment import Attachment
 from ..connection.requests import refusal
 from ..connection.session import Session
@@ -50,6 +51,7 @@ class Part:
         partition: Its number; -1 for a topic without.
         encrypt: None to send in clear.
         on_left: Called with the room of what is no longer under way, after it was told.
+        listener: Told of losses that are not over at once.
 
     Attributes:
         under_way: Room taken by messages that have neither id nor error.
@@ -66,6 +68,7 @@ class Part:
         *,
         encrypt: Encrypt | None,
         on_left: Callable[[int], None],
+        listener: ProducerListener | None = None,
     ) -> None:
         self.topic: str = registration.topic
         self.partition: int = partition
@@ -76,9 +79,16 @@ class Part:
         self._registration = registration
         self._encrypt = encrypt
         self._on_left = on_left
+        self._listener = listener
         self._loop = lookup.pool.loop
         self._answer_s = lookup.pool.settings.operation_timeout_s
-        self._attachment = Attachment(lookup, self.topic, self._attach, self._give_up)
+        self._attachment = Attachment(
+            lookup,
+            self.topic,
+            self._attach,
+            self._give_up,
+            retrying=None if listener is None else listener.on_retrying,
+        )
         self._session: Session | None = None  # from PRODUCER on
         self._attached = False
         self._start: asyncio.Task[None] | None = None
@@ -133,6 +143,7 @@ class Part:
             self.partition,
             encrypt=self._encrypt,
             on_left=self._on_left,
+            listener=self._listener,
         )
         part.error = self.error
         part._moved = True
@@ -188,6 +199,8 @@ class Part:
             )
         )
         self._write()
+        if not begins and self._listener is not None:
+            self._listener.on_connected(self.topic)
         if begins:
             if self._highest_id is None:
                 initial = self._options.initial_sequence_id
@@ -236,6 +249,8 @@ class Part:
         self.error = error
         self._stop_timers()
         self._fail_all(error)
+        if self._listener is not None:
+            self._listener.on_failed(self.topic, error)
 
     def _stop_timers(self) -> None:
         self._packer.stop()
