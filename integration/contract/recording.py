@@ -12,6 +12,7 @@ from pulsar_encore.transport.base import (
     Deliveries,
     Delivery,
     NoDelivery,
+    RetryNotice,
     Transport,
     singly,
 )
@@ -28,6 +29,7 @@ class Recording:
     Attributes:
         deliveries: As they came.
         events: Names of the other calls.
+        retrying: (source, notice) of each refused attempt to attach again that the link reported.
         unread: (ledger, entry, why) of each entry that is no delivery.
         seen: (body, broker's redelivery count) of each message that is not acked at the broker.
     """
@@ -36,6 +38,7 @@ class Recording:
         self.link = link
         self.deliveries: list[Delivery] = []
         self.events: list[str] = []
+        self.retrying: list[tuple[int, RetryNotice]] = []
         self.unread: list[tuple[int, int, str]] = []
         self.seen: list[tuple[bytes, int]] = []
         self._more = asyncio.Event()
@@ -79,6 +82,9 @@ class Recording:
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         self.unread += [(ledger, entry, why.name) for ledger, entry, why, _ in entries]
         self._more.set()
+
+    def on_retrying(self, source: int, notice: RetryNotice) -> None:
+        self.retrying.append((source, notice))
 
     def on_failed(self, error: Exception) -> None:
         self.events.append(f"failed: {error}")

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Container, Sequence
 from typing import TypeVar
 
-from .transport.base import ConsumerLink, Deliveries, Delivery, NoDelivery, singly
+from .transport.base import ConsumerLink, Deliveries, Delivery, NoDelivery, RetryNotice, singly
 
 _T = TypeVar("_T")
 
@@ -145,6 +145,9 @@ class ReadQueue:
 
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         """The log says of each what is wrong with it, if anything is."""
+
+    def on_retrying(self, source: int, notice: RetryNotice) -> None:
+        """The log has told it."""
 
     def on_failed(self, error: Exception) -> None:
         self.end(error)

@@ -206,7 +206,7 @@ class SlowTransport:
         self.links_closed = 0
         self.closed = 0
 
-    async def create_producer(self, _options: Any) -> SlowTransport.Link:
+    async def create_producer(self, _options: Any, _listener: Any = None) -> SlowTransport.Link:
         await self.go.wait()
         return SlowTransport.Link(self)
 

@@ -11,7 +11,7 @@ from forwarding_kit import DEAD, RETRY, TOPIC, bodies, open_consumer, read_out
 import pulsar_encore as encore
 from pulsar_encore.options import ProducerOptions
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
-from pulsar_encore.transport.base import ProducerLink
+from pulsar_encore.transport.base import ProducerLink, ProducerListener
 from pulsar_encore.transport.native.consumer.link import NativeConsumer
 from pulsar_encore.transport.native.consumer.messages import PlainMessage
 
@@ -19,9 +19,11 @@ from pulsar_encore.transport.native.consumer.messages import PlainMessage
 class SlowTransport(MemoryTransport):
     """Producers take 3 s to make."""
 
-    async def create_producer(self, options: ProducerOptions) -> ProducerLink:
+    async def create_producer(
+        self, options: ProducerOptions, listener: ProducerListener | None = None
+    ) -> ProducerLink:
         await asyncio.sleep(3)
-        return await super().create_producer(options)
+        return await super().create_producer(options, listener)
 
 
 # Cancelled
@@ -202,10 +204,12 @@ async def test_a_letter_topic_first_needed_while_closing_opens_no_producer() -> 
     """Nobody would close it: the subscription is given back, and a producer stays connected."""
 
     class Stuck(MemoryTransport):
-        async def create_producer(self, options: ProducerOptions) -> ProducerLink:
+        async def create_producer(
+            self, options: ProducerOptions, listener: ProducerListener | None = None
+        ) -> ProducerLink:
             asked.append(options.topic)
             await asyncio.sleep(60)
-            return await super().create_producer(options)
+            return await super().create_producer(options, listener)
 
     asked: list[str] = []
     transport = Stuck()

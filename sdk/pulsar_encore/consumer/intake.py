@@ -13,7 +13,7 @@ from ..core.entry import Entry
 from ..core.rewind import Admission, Rewind
 from ..core.source_state import SourceState
 from ..timer import now_ms
-from ..transport.base import ConsumerLink, Deliveries, Delivery, NoDelivery, Run
+from ..transport.base import ConsumerLink, Deliveries, Delivery, NoDelivery, RetryNotice, Run
 from .announcer import Announcer
 from .durability import Durability
 from .forwarding.arrivals import Arrivals
@@ -185,6 +185,9 @@ class Intake:
 
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         """Told of subscriptions that are not durable."""
+
+    def on_retrying(self, source: int, notice: RetryNotice) -> None:
+        """The log has told it."""
 
     def on_failed(self, error: Exception) -> None:
         self._queue.fail(error)

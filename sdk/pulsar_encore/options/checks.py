@@ -25,8 +25,12 @@ def integer(value: Any, name: str, *, low: int, high: int | None = None, unit: s
     return value
 
 
-def seconds(value: Any, name: str, *, low: float, high: float) -> float:
-    """A number of seconds from `low` to `high`."""
+def seconds(value: Any, name: str, *, low: float = 0.001, high: float = 1e9) -> float:
+    """Return a number of seconds from `low` to `high` as a float.
+
+    Raises:
+        ConfigurationError: if the value is no number, or is out of range.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError(
             f"{name} must be a number of seconds, int or float, got {type(value).__name__}"

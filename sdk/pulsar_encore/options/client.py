@@ -16,6 +16,9 @@ from .checks import boolean, integer, optional_text, readable_file, seconds
 
 _URL: Final = re.compile(r"(pulsar|pulsar\+ssl|http|https)://[^\s/,]+(,[^\s/,]+)*/?|memory://")
 
+#: How long a topic is missing before what was attached to it creates it again, in s.
+DEFAULT_RECREATE_AFTER_S: Final = 60.0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientOptions:
@@ -40,6 +43,8 @@ class ClientOptions:
     tls_certificate_file_path: str | None = None
     # Not an option of stock's:
     partitions_update_interval: float = 60.0
+    reattach_timeout: float | None = None  # native; None for ever
+    recreate_after: float = DEFAULT_RECREATE_AFTER_S  # native
 
     def __post_init__(self) -> None:
         self._check_url()
@@ -51,8 +56,11 @@ class ClientOptions:
             ("concurrent_lookup_requests", ""),
         ):
             integer(getattr(self, name), name, low=1, unit=unit)
+        if self.reattach_timeout is not None:
+            seconds(self.reattach_timeout, "reattach_timeout")
+        seconds(self.recreate_after, "recreate_after")
         integer(self.stats_interval_in_seconds, "stats_interval_in_seconds", low=0, unit="s")
-        seconds(self.partitions_update_interval, "partitions_update_interval", low=0.1, high=1e9)
+        seconds(self.partitions_update_interval, "partitions_update_interval", low=0.1)
         for name in ("use_tls", "tls_allow_insecure_connection", "tls_validate_hostname"):
             boolean(getattr(self, name), name)
         for name in ("log_conf_file_path", "listener_name"):

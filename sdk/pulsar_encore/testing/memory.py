@@ -25,7 +25,7 @@ from ..devbroker.settings import BrokerSettings
 from ..errors import ConfigurationError
 from ..ids import MessageId
 from ..options.checks import string_map
-from ..transport.base import Capabilities, ConsumerLink, ProducerLink
+from ..transport.base import Capabilities, ConsumerLink, ProducerLink, ProducerListener
 from ..transport.native.settings import Settings
 from ..transport.native.transport import NativeTransport
 from .arrivals import NewTopics
@@ -312,8 +312,10 @@ class MemoryTransport:
         link.capabilities = self.capabilities
         return link
 
-    async def create_producer(self, options: ProducerOptions) -> ProducerLink:
-        return await self._native().create_producer(options)
+    async def create_producer(
+        self, options: ProducerOptions, listener: ProducerListener | None = None
+    ) -> ProducerLink:
+        return await self._native().create_producer(options, listener)
 
     async def schema_of(self, topic: str, version: int) -> Any:
         return await self._native().schema_of(topic, version)

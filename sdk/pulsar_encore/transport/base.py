@@ -186,6 +186,42 @@ class AckPlan:
     partial: list[tuple[int, int, int, int]]
 
 
+class RetryNotice(NamedTuple):
+    """A refused attempt to attach again, which is retried.
+
+    Attributes:
+        topic: Full name of the topic or partition; the pattern for a watch of topics.
+        error: The last refusal, with the broker's reason.
+        attempts: Failed attempts since the connection was lost, from 1.
+        elapsed_s: Time since the connection was lost, in s.
+    """
+
+    topic: str
+    error: Exception
+    attempts: int
+    elapsed_s: float
+
+
+class ProducerListener(Protocol):
+    """What a `ProducerLink` calls, on the event loop. None of these may raise or suspend.
+
+    A producer of a partitioned topic calls these methods for each partition.
+    """
+
+    def on_retrying(self, notice: RetryNotice) -> None:
+        """An attempt to attach again failed, and others follow.
+
+        Called at the first failed attempt since the connection was lost, then at growing
+        intervals, at least every few minutes.
+        """
+
+    def on_connected(self, topic: str) -> None:
+        """The producer is attached to `topic` again, after a loss. Not called the first time."""
+
+    def on_failed(self, topic: str, error: Exception) -> None:
+        """The producer on `topic` has ended for good; every send to it fails with `error`."""
+
+
 class Sink(Protocol):
     """What a `ConsumerLink` calls, on the event loop. None of these may raise or suspend."""
 
@@ -246,6 +282,13 @@ class Sink(Protocol):
 
         Of a subscription that is not durable, by engines that see entries: so a reader of a range
         knows its end, and what is missing in it.
+        """
+
+    def on_retrying(self, source: int, notice: RetryNotice) -> None:
+        """An attempt to attach `source` again failed, and others follow.
+
+        Called at the first failed attempt since the connection was lost, then at growing
+        intervals, at least every few minutes. `on_connected` says when it is over.
         """
 
     def on_failed(self, error: Exception) -> None:
@@ -380,7 +423,17 @@ class Transport(Protocol):
     capabilities: Capabilities
 
     async def subscribe(self, subscription: Subscription) -> ConsumerLink: ...
-    async def create_producer(self, options: ProducerOptions) -> ProducerLink: ...
+    async def create_producer(
+        self, options: ProducerOptions, listener: ProducerListener | None = None
+    ) -> ProducerLink:
+        """A producer that the broker has accepted.
+
+        Args:
+            options: The producer's.
+            listener: Told of losses that are not over at once; the stock transport, whose library
+                does not say so, never calls it.
+        """
+
     async def topic_partitions(self, topic: str, *, create: bool = True) -> list[str]:
         """Full names of its partitions, or its own.
 

@@ -22,7 +22,9 @@ VARIABLE: Final = "PULSAR_ENCORE_TRANSPORT"
 _NAMES: Final = ("auto", "native", "stock")
 _DEFAULT: Final = "auto"
 # Options that the C++ client has not, or that Python cannot set.
-_NATIVE_ONLY: Final = frozenset({"partitions_update_interval"})
+_NATIVE_ONLY: Final = frozenset(
+    {"partitions_update_interval", "reattach_timeout", "recreate_after"}
+)
 
 
 def make_transport(options: ClientOptions, name: str | None) -> Transport:

@@ -20,6 +20,7 @@ from .base import (
     Deliveries,
     Delivery,
     NoDelivery,
+    RetryNotice,
     Run,
     Sink,
 )
@@ -97,6 +98,9 @@ class _PartSink:
 
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         self._sink.on_unread(source * self._parts + self._part, entries)
+
+    def on_retrying(self, source: int, notice: RetryNotice) -> None:
+        self._sink.on_retrying(source * self._parts + self._part, notice)
 
     def on_failed(self, error: Exception) -> None:
         self._sink.on_failed(error)

@@ -34,6 +34,7 @@ from ...transport.base import (
     Deliveries,
     Delivery,
     NoDelivery,
+    RetryNotice,
     Unread,
     singly,
 )
@@ -145,6 +146,9 @@ class Pile:
         with self._lock:
             self._came += came
             self._lock.notify()
+
+    def on_retrying(self, source: int, notice: RetryNotice) -> None:
+        """The log has told it."""
 
     def on_failed(self, error: Exception) -> None:
         with self._lock:

@@ -99,6 +99,8 @@ def of_options(options: ClientOptions) -> tuple[Clusters, Settings]:
         listener_name=options.listener_name,
         lookups=options.concurrent_lookup_requests,
         discovery_s=options.partitions_update_interval,
+        reattach_timeout_s=options.reattach_timeout,
+        recreate_after_s=options.recreate_after,
     )
     return _clusters(options), settings
 

@@ -21,7 +21,7 @@ from ...loops import LoopEnd, end_all
 from ...options import ProducerOptions, RegexSubscriptionMode, Subscription
 from ...topic_names import full_name
 from ...wire import pulsar_pb2 as pb
-from ..base import ConsumerLink, ProducerLink
+from ..base import ConsumerLink, ProducerLink, ProducerListener
 from ..versioned.known import Definition, KnownSchema
 from ..versioned.link import VersionedLink
 from ..versioned.messages import SchemaVersions, has_versions
@@ -150,8 +150,10 @@ class NativeTransport:
         await consumer.open()
         return link
 
-    async def create_producer(self, options: ProducerOptions) -> ProducerLink:
-        return await open_producer(self, options, self._producer_ids)
+    async def create_producer(
+        self, options: ProducerOptions, listener: ProducerListener | None = None
+    ) -> ProducerLink:
+        return await open_producer(self, options, self._producer_ids, listener)
 
     def lookup_for(self, producer: NativeProducer) -> Lookup:
         """Where topics are, on the running loop; the producer is closed with the client."""

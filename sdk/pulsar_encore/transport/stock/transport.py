@@ -26,7 +26,7 @@ from ...errors import (
 )
 from ...options import ClientOptions, ProducerOptions, Subscription
 from ...topic_names import full_name
-from ..base import ConsumerLink, ProducerLink
+from ..base import ConsumerLink, ProducerLink, ProducerListener
 from ..versioned.known import Definition, KnownSchema
 from ..versioned.link import VersionedLink
 from ..versioned.messages import SchemaVersions, has_versions
@@ -122,7 +122,9 @@ class StockTransport:
         )
         return StockReader(native, subscription)
 
-    async def create_producer(self, options: ProducerOptions) -> ProducerLink:
+    async def create_producer(
+        self, options: ProducerOptions, listener: ProducerListener | None = None
+    ) -> ProducerLink:
         conf, router = producer_configuration(options)
         attach(options.schema, self._native)
         native = await self._create(

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Container, Sequence
 
 from ...loops import cancel
-from ..base import ConsumerLink, Deliveries, Delivery, NoDelivery, Sink, singly
+from ..base import ConsumerLink, Deliveries, Delivery, NoDelivery, RetryNotice, Sink, singly
 from .messages import SchemaVersions
 from .writers import Version
 
@@ -115,6 +115,9 @@ class Gate:
 
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         self._sink.on_unread(source, entries)
+
+    def on_retrying(self, source: int, notice: RetryNotice) -> None:
+        self._sink.on_retrying(source, notice)
 
     def on_failed(self, error: Exception) -> None:
         self._sink.on_failed(error)

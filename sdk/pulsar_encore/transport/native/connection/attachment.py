@@ -17,7 +17,6 @@ from ....errors import (
     EncoreError,
     NotSupportedError,
     PulsarException,
-    TransportError,
     TransportTimeout,
 )
 from ....exceptions import (
@@ -41,42 +40,83 @@ from ....exceptions import (
 )
 from ....exceptions import LookupError as TopicLookupError
 from ....loops import cancel
+from ...base import RetryNotice
 from ..lookup.lookup import Lookup
 from .addresses import Address, parse
 from .backoff import LONGEST_WAITED_FOR_S, Delays
+from .requests import is_limit
 from .service import Service
 from .session import Session
 
 log: Final = logging.getLogger("pulsar_encore.connection")
 
-# Trying again does not help (wire-protocol notes 2.2).
-_FINAL: Final = (
+# Refusals that end the first attempt, because somebody has to change something: the caller gets the
+# error at once. An error that says of itself that it is `retryable`, and a broker's refusal because
+# of a limit, are retried within the operation timeout.
+_FINAL_AT_FIRST: Final = (
     AuthenticationError,
     AuthorizationError,
     ClosedError,
+    ConnectError,  # not `retryable`: a certificate or a port that is wrong
     ConsumerAssignError,
+    ErrorGettingAuthenticationData,
     IncompatibleSchema,
     InvalidTopicName,
     NotAllowedError,
     NotSupportedError,
     ProducerFenced,
     SubscriptionNotFound,
+    TopicLookupError,  # not `retryable`: an answer that makes no sense, or that weakens TLS
     TopicNotFound,
     TopicTerminated,
     UnsupportedVersionError,
 )
-# Wrong from the start, somebody has to change something; later on a certificate or a secret that
-# is being replaced does that, and the next attempt finds the new one.
-_FINAL_AT_FIRST: Final = (ConnectError, ErrorGettingAuthenticationData, TopicLookupError)
-_NEVER_S: Final = float("inf")
-# Somebody else holds the name: right away final, after a loss perhaps our own dead connection.
+# Somebody else holds the name. After a loss it may be our own half-dead connection.
 _BUSY: Final = (ConsumerBusy, ProducerBusy)
+# What ends something that was attached before. Every other error is retried: a broker answers
+# AuthorizationError while its metadata store is away, AuthenticationError while a key server is
+# away, IncompatibleSchema and UnsupportedVersionError during a rolling upgrade, TopicNotFound and
+# NotAllowedError while a topic is being created again. Errors that are not ours are retried too:
+# they come from code of the application that is called for each attempt, and a consumer that goes
+# on retrying says so in the log, where one that has ended needs a restart.
+_FINAL: Final = (
+    ClosedError,  # closed on this side
+    InvalidTopicName,  # no broker will ever accept the name
+    ProducerFenced,  # another producer took the topic over; going on would undo that
+    TopicTerminated,  # a terminated topic takes no messages, ever
+)
+_NEVER_S: Final = float("inf")
+_FIRST_SILENCE_S: Final = 1.0  # least time between the first two notices of a loss
+_LONGEST_SILENCE_S: Final = 300.0
+
+
+class _Retries:
+    """Failed attempts since a loss, and when the next notice of them is due.
+
+    The time between notices doubles, so that a long loss does not fill the log.
+    """
+
+    def __init__(self, lost_s: float) -> None:
+        self.attempts = 0
+        self.lost_s = lost_s
+        self._due_s = lost_s
+
+    def failed(self, now_s: float) -> bool:
+        """Count a failed attempt; True if a notice is due now."""
+        self.attempts += 1
+        if now_s < self._due_s:
+            return False
+        elapsed_s = now_s - self.lost_s
+        self._due_s = now_s + min(_LONGEST_SILENCE_S, max(_FIRST_SILENCE_S, elapsed_s))
+        return True
 
 
 class Attachment:
     """Attaches to the owner of a topic, again and again.
 
     `again` is for what was attached: a loss while `attach` runs is an error that `attach` raises.
+    Once it was attached, every refusal is retried but those in `_FINAL`, for ever or, if
+    `Settings.reattach_timeout_s` is set, for so long since the loss.
 
     Args:
         lookup: Where topics are.
@@ -84,6 +124,10 @@ class Attachment:
         attach: Attaches to a broker; raises the broker's refusal. It may be cancelled.
         failed: Called once with the error after which it is not tried any more.
         find: Finds the broker, where that is not the topic's owner.
+        retrying: Called after a failed attempt to attach again: at the first one since the loss,
+            then at growing intervals.
+        established: It belongs to something that was attached before, so that the first attempt is
+            retried like later ones.
     """
 
     def __init__(
@@ -94,11 +138,15 @@ class Attachment:
         failed: Callable[[Exception], None],
         *,
         find: Callable[[], Awaitable[Session]] | None = None,
+        retrying: Callable[[RetryNotice], None] | None = None,
+        established: bool = False,
     ) -> None:
         self.topic: str = topic
         self._pool = lookup.pool
         self._attach = attach
         self._failed = failed
+        self._retrying = retrying
+        self._retries: _Retries | None = None  # since the loss that is not over yet
         self._find = find or (lambda: lookup.owner(topic))
         self._settings = settings = lookup.pool.settings
         self._loop = lookup.pool.loop
@@ -107,21 +155,27 @@ class Attachment:
         self._through: Address | None = None  # a proxy's, by which it was attached last
         self._referring: Service | None = None  # the cluster whose broker named an address
         self._lost = False  # since it was attached
+        self._worked = established  # at least once
+        self._attached_at: Service | None = None  # the cluster, the last time
+        self._resting: asyncio.Timeout | None = None  # between two attempts
         self._attached_s = _NEVER_S  # when it was
         self._stopped = False
         self._limit: asyncio.Timeout | None = None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """True if the client moved to a cluster where nothing was attached yet, so that the topic
+        may have to be created there as at first."""
+        at = self._attached_at
+        return at is not None and at.addresses != self._pool.service.addresses
 
     def take_time(self) -> None:
         """What `attach` asks for now may take as long as it takes, the first time too."""
         if self._limit is not None:
             self._limit.reschedule(None)
 
-    async def first(self, *, ours_may_be_there: bool = False) -> None:
+    async def first(self) -> None:
         """Attach for the first time.
-
-        Args:
-            ours_may_be_there: The name may be taken by a former connection of our own, which its
-                broker has not given up yet: ask again.
 
         Raises:
             PulsarException: The broker refused, or it did not come about within the operation
@@ -130,7 +184,7 @@ class Attachment:
         """
         if self._stopped:
             raise self._closed()
-        self._task = task = self._loop.create_task(self._first(ours_may_be_there))
+        self._task = task = self._loop.create_task(self._first())
         try:
             await task
         except asyncio.CancelledError:
@@ -142,7 +196,7 @@ class Attachment:
     def _closed(self) -> ClosedError:
         return ClosedError(f"{self.topic}: closed before it was attached")
 
-    async def _first(self, ours_may_be_there: bool) -> None:
+    async def _first(self) -> None:
         timeout_s = self._settings.operation_timeout_s
         deadline = self._loop.time() + timeout_s
         failure: PulsarException | None = None
@@ -163,9 +217,7 @@ class Attachment:
             finally:
                 self._limit = None
             delay = min(self._delays.next(), LONGEST_WAITED_FOR_S)
-            ours = ours_may_be_there and isinstance(failure, _BUSY)
-            final = _is_final_at_first(failure) and not ours
-            if final or self._loop.time() + delay >= deadline:
+            if self._is_final(failure) or self._loop.time() + delay >= deadline:
                 raise failure
             await self._rest(delay)
 
@@ -175,9 +227,23 @@ class Attachment:
 
     async def _rest(self, delay: float) -> None:
         """Wait before the next attempt; what did not work on one cluster may at once on another."""
-        if await self._pool.rest(delay):
+        moved = False
+        try:
+            async with asyncio.timeout(None) as self._resting:
+                moved = await self._pool.rest(delay)
+        except TimeoutError:
+            return  # `hurry`
+        finally:
+            self._resting = None
+        if moved:
             self._delays.reset()
             await asyncio.sleep(self._delays.next())
+
+    def hurry(self) -> None:
+        """The reason of the last refusal is gone: make the next attempt now."""
+        self._delays.reset()
+        if self._resting is not None:
+            self._resting.reschedule(self._loop.time())
 
     def again(self, address: str | None = None) -> None:
         """It was lost: attach once more, after a backoff.
@@ -188,6 +254,8 @@ class Attachment:
         if not self._lost:
             self._delays.worked(self._loop.time() - self._attached_s)
         self._lost = True
+        if self._retries is None:
+            self._retries = _Retries(self._loop.time())
         where = _parsed(address)
         self._referring = self._pool.service
         self._start(where, at_once=where is not None)
@@ -200,34 +268,42 @@ class Attachment:
         self._task = self._loop.create_task(self._until_attached(address, at_once))
 
     async def _until_attached(self, address: Address | None, at_once: bool) -> None:
-        busy_until: float | None = None  # from when on the name is somebody else's
+        failure: Exception | None = None
         while True:
             if not at_once:
-                await self._rest(self._delays.next())
-            try:
-                await self._once(address)
-                if not self._lost:
-                    return
-                busy_until = None
-            except _BUSY as error:
-                now = self._loop.time()
-                if busy_until is None:
-                    busy_until = now + self._settings.busy_s
-                elif now >= busy_until:
-                    self._give_up(error)
-                    return
-            except TransportError as error:
-                if _is_final(error):
-                    self._give_up(error)
-                    return
-                busy_until = None  # who has the name is to be seen anew
-                log.info("%s: not attached, tried again: %s", self.topic, error)
-            except Exception as error:
-                if not isinstance(error, EncoreError):
-                    log.exception("%s: attaching failed for no reason of the network", self.topic)
-                self._give_up(error)
+                await self._rest(min(self._delays.next(), self._time_left()))
+            left_s = self._time_left()
+            if failure is not None and left_s <= 0:
+                self._give_up(failure)
                 return
+            try:
+                async with asyncio.timeout(None if left_s == _NEVER_S else left_s):
+                    await self._once(address)
+                if not self._lost:
+                    self._over()
+                    return
+            except TimeoutError as error:
+                failure = failure or _in_time(self.topic, error)
+                self._tell(failure)
+            except Exception as error:
+                failure = error
+                if self._is_final(error):
+                    self._give_up(error)
+                    return
+                self._tell(error)
             address, at_once = None, False
+
+    def _is_final(self, error: Exception) -> bool:
+        if self._worked:
+            return isinstance(error, _FINAL)
+        return not isinstance(error, PulsarException) or _is_final_at_first(error)
+
+    def _time_left(self) -> float:
+        """Time in s until the retrying ends; infinite if it is not bounded."""
+        longest_s = self._settings.reattach_timeout_s
+        if longest_s is None or self._retries is None or not self._worked:
+            return _NEVER_S
+        return self._retries.lost_s + longest_s - self._loop.time()
 
     async def _once(self, address: Address | None) -> None:
         if address is None:
@@ -242,6 +318,41 @@ class Attachment:
         await self._attach(session)
         if not self._lost:
             self._attached_s = self._loop.time()
+            self._attached_at = self._pool.service
+            self._worked = True
+
+    def _tell(self, error: Exception) -> None:
+        """Log a failed attempt and pass it on, at growing intervals."""
+        now_s = self._loop.time()
+        retries = self._retries
+        if retries is None:
+            retries = self._retries = _Retries(now_s)
+        if not isinstance(error, EncoreError):
+            log.error("%s: an error that is not Pulsar's", self.topic, exc_info=error)
+        if not retries.failed(now_s):
+            log.debug("%s: attempt %d failed: %s", self.topic, retries.attempts, error)
+            return
+        elapsed_s = now_s - retries.lost_s
+        log.warning(
+            "%s: not attached after %d attempts in %.1f s, and retried: %s",
+            self.topic,
+            retries.attempts,
+            elapsed_s,
+            error,
+        )
+        if self._retrying is not None:
+            self._retrying(RetryNotice(self.topic, error, retries.attempts, elapsed_s))
+
+    def _over(self) -> None:
+        """Attached again."""
+        retries, self._retries = self._retries, None
+        if retries is not None and retries.attempts:
+            log.warning(
+                "%s: attached again after %d failed attempts, %.1f s after the loss",
+                self.topic,
+                retries.attempts,
+                self._loop.time() - retries.lost_s,
+            )
 
     def _give_up(self, error: Exception) -> None:
         if not self._stopped:
@@ -272,11 +383,16 @@ def _parsed(address: str | None) -> Address | None:
         return None
 
 
-def _is_final(error: PulsarException) -> bool:
-    return isinstance(error, _FINAL) and not error.retryable
+def _in_time(topic: str, error: TimeoutError) -> PulsarException:
+    if isinstance(error, PulsarException):
+        return error
+    return TransportTimeout(f"{topic}: not attached again within reattach_timeout")
 
 
 def _is_final_at_first(error: PulsarException) -> bool:
+    """True if the first attempt ends with this error, because trying again would not help."""
+    if is_limit(error):
+        return False
     if isinstance(error, _BUSY):
         return True
-    return isinstance(error, (*_FINAL, *_FINAL_AT_FIRST)) and not error.retryable
+    return isinstance(error, _FINAL_AT_FIRST) and not error.retryable

@@ -35,6 +35,11 @@ class Flushes(Generic[W]):
         self._loop = loop
         self._under_way: list[_Flush[W]] = []
 
+    @property
+    def under_way(self) -> list[_Flush[W]]:
+        """The flushes that are not over."""
+        return self._under_way
+
     def begin(self, of: list[Sending[W]]) -> list[asyncio.Future[Any]]:
         """A future that is done when all of these have left; none when there are none."""
         if not of:
@@ -43,17 +48,23 @@ class Flushes(Generic[W]):
         self._under_way.append(flush)
         return [flush.done]
 
+    def adopt(self, others: Flushes[W]) -> None:
+        """Frames of these flushes may leave here."""
+        self._under_way += others.under_way
+
     def left(self, sending: Sending[W], error: Exception | None) -> None:
         """One is no longer under way: stored, or failed with `error`."""
         for flush in list(self._under_way):
+            if flush.done.done():
+                self._under_way.remove(flush)
+                continue
             if sending not in flush.left:
                 continue
             flush.left.discard(sending)
             flush.error = flush.error or error
-            if not flush.left or flush.done.done():
+            if not flush.left:
                 self._under_way.remove(flush)
-                if not flush.done.done():
-                    _end(flush)
+                _end(flush)
 
 
 def _end(flush: _Flush[W]) -> None:

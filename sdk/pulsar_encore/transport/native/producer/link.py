@@ -2,7 +2,8 @@
 
 Owns `NativeProducer` and `open_producer`. A message that finds no room waits in one line for all
 partitions, if the options say so, or is refused; what leaves lets the next in. Partitions that
-appear are picked up while it runs.
+appear are picked up while it runs. A topic that is deleted is waited for, and if it comes back with
+other partitions, messages that have no receipt go to those.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from ....closing import CloseOnce
 from ....errors import ClosedError, ConfigurationError, EncoreError
-from ....exceptions import ProducerQueueIsFull
+from ....exceptions import NotConnected, ProducerQueueIsFull
 from ....ids import MessageId
 from ....loops import cancel
 from ....options import ProducerOptions
@@ -25,11 +26,16 @@ from ....timer import now_ms
 from ....topic_names import full_name
 from ....wire.compression import compress
 from ...advice import ADVICE
+from ...base import ProducerListener
+from ..connection.backoff import Delays
 from ..lookup.lookup import Lookup
+from ..lookup.shape import Shape
 from .choosing import Choice
 from .encoding import Encrypt
 from .encrypting import encryptor_of
+from .moving import key_of
 from .part import Part
+from .pending import Sending
 from .registration import Registration
 from .telling import Waiter, tell_failed
 
@@ -46,13 +52,19 @@ class Home(Protocol):
         """It was closed."""
 
 
-async def open_producer(home: Home, options: ProducerOptions, ids: Iterator[int]) -> NativeProducer:
+async def open_producer(
+    home: Home,
+    options: ProducerOptions,
+    ids: Iterator[int],
+    listener: ProducerListener | None = None,
+) -> NativeProducer:
     """Make a producer that the brokers have accepted.
 
     Args:
         home: Its client.
         options: The producer's.
         ids: Producer ids of the client; none comes twice.
+        listener: Told of losses that are not over at once.
 
     Raises:
         ConfigurationError: The options ask for what cannot be.
@@ -60,7 +72,7 @@ async def open_producer(home: Home, options: ProducerOptions, ids: Iterator[int]
     """
     compress(options.compression_type.value, b"")  # if it can
     encrypt = await encryptor_of(options)
-    producer = NativeProducer(home, options, ids, encrypt)
+    producer = NativeProducer(home, options, ids, encrypt, listener)
     try:
         await producer.open()
     except BaseException:
@@ -80,13 +92,19 @@ class NativeProducer:
     """
 
     def __init__(
-        self, home: Home, options: ProducerOptions, ids: Iterator[int], encrypt: Encrypt | None
+        self,
+        home: Home,
+        options: ProducerOptions,
+        ids: Iterator[int],
+        encrypt: Encrypt | None,
+        listener: ProducerListener | None = None,
     ) -> None:
         self._home = home
         self._options = options
         self._ids = ids
         self._topic = full_name(options.topic)
         self._encrypt = encrypt
+        self._listener = listener
         self._lookup = home.lookup_for(self)
         self._loop = self._lookup.pool.loop
         self._choice = Choice(options, self._lookup.pool.rng)
@@ -99,6 +117,9 @@ class NativeProducer:
         self._waiting: deque[tuple[Part, Outgoing, Waiter]] = deque()
         self._admitting = False
         self._partitioned = False
+        self._shape = Shape(self._lookup, self._topic, creates=True)
+        self._recovering: asyncio.Task[None] | None = None  # looks for a topic that is missing
+        self._changing = asyncio.Lock()  # which parts there are
         self._growing: asyncio.Task[None] | None = None
         self._closed = False
         self._close_once = CloseOnce(self._close)
@@ -112,6 +133,7 @@ class NativeProducer:
             PulsarException: One of them could not be attached.
         """
         partitions = await self._lookup.partitions(self._topic)
+        self._shape.partitions = partitions
         self._partitioned = partitions > 0
         lazy = self._options.lazy_start_partitioned_producers
         count = max(1, partitions)
@@ -121,7 +143,7 @@ class NativeProducer:
         self.parts = [chosen]
         await chosen.open()
         parts = [
-            chosen if number == first else self._part(number, chosen.name)
+            chosen if number == first else self._part(number, chosen.name, established=lazy)
             for number in range(count)
         ]
         self.parts = parts
@@ -129,7 +151,7 @@ class NativeProducer:
             await _all(part.open() for part in parts if part is not chosen)
         self._watch_growth()
 
-    def _part(self, number: int, name: str = "") -> Part:
+    def _part(self, number: int, name: str = "", *, established: bool = False) -> Part:
         partition = number if self._partitioned else -1
         topic = f"{self._topic}-partition-{number}" if self._partitioned else self._topic
         return Part(
@@ -139,6 +161,9 @@ class NativeProducer:
             _partition_of(topic) if partition < 0 else partition,
             encrypt=self._encrypt,
             on_left=self._left,
+            listener=self._listener,
+            on_missing=self._look_for_topic,
+            established=established,
         )
 
     def _watch_growth(self) -> None:
@@ -156,15 +181,19 @@ class NativeProducer:
         """Add the partitions that have come; False when that is to be tried again."""
         try:
             partitions = await self._lookup.partitions(self._topic, create=False)
-            for number in range(len(self.parts), partitions):
-                part = self._part(number, self.producer_name)
-                if not self._options.lazy_start_partitioned_producers:
-                    try:
-                        await part.open()
-                    except BaseException:
-                        part.abandon()
-                        raise
-                self.parts.append(part)
+            async with self._changing:
+                if not self._partitioned:
+                    return True
+                for number in range(len(self.parts), partitions):
+                    part = self._part(number, self.producer_name, established=True)
+                    if not self._options.lazy_start_partitioned_producers:
+                        try:
+                            await part.open()
+                        except BaseException:
+                            part.abandon()
+                            raise
+                    self.parts.append(part)
+                    self._shape.partitions = len(self.parts)
         except EncoreError as error:
             log.warning("new partitions of %s: %s; tried again", self._topic, error)
             return False
@@ -175,15 +204,115 @@ class NativeProducer:
         """Whether its event loop is closed, or has ended its connections because it is about to."""
         return self._loop.is_closed() or self._lookup.pool.closed
 
+    # A topic that is gone, and comes back
+
+    def _look_for_topic(self) -> None:
+        """The broker does not know a part's topic: it is deleted, or has other partitions now."""
+        if self._closed or (self._recovering is not None and not self._recovering.done()):
+            return
+        self._recovering = in_background(self._loop, self._recover())
+
+    async def _recover(self) -> None:
+        """Look for the topic until it is there, with the partitions that it has then."""
+        pool, shape = self._lookup.pool, self._shape
+        delays = Delays(pool.settings.backoff_s, pool.settings.max_backoff_s, pool.rng)
+        while True:
+            try:
+                count = await shape.ask()
+                if count is not None:
+                    async with self._changing:
+                        self._fit(count)
+                    if not self._missing():
+                        return
+            except EncoreError as error:
+                log.info("%s: not found, and looked for again: %s", self._topic, error)
+            await pool.rest(shape.next_look_s(delays.next()))
+
+    def _missing(self) -> bool:
+        """Have the parts attach that were refused because their topic did not exist."""
+        missing = [part for part in self.parts if part.missing_s is not None]
+        for part in missing:
+            part.may_create |= self._shape.may_create or self._shape.is_due(part.missing_s)
+            part.hurry()
+        return bool(missing)
+
+    def _fit(self, count: int) -> None:
+        """Have a part for each of so many partitions, 0 for a topic without, and no others."""
+        topics = self._shape.topics(count)
+        left = {part.topic: part for part in self.parts}
+        if [topic for topic, _ in topics] == list(left):
+            return
+        log.warning("%s has %d partitions now, and had %d", self._topic, count, len(left))
+        name = self.producer_name
+        self._partitioned = count > 0
+        self.parts = [
+            left.pop(topic) if topic in left else self._part(number, name, established=True)
+            for number, (topic, _) in enumerate(topics)
+        ]
+        for part in self.parts:
+            if part.missing_s is None and not part.started:
+                part.may_create = self._shape.may_create
+                if not self._options.lazy_start_partitioned_producers:
+                    part.begin()
+        self._move(list(left.values()))
+        if self._growing is None:
+            self._watch_growth()
+
+    def _move(self, gone: list[Part]) -> None:
+        """Send what parts of a topic that is gone have under way to those that are there."""
+        frames: list[tuple[Part, Sending[Waiter]]] = []
+        early: list[tuple[Outgoing, Waiter, int]] = []
+        for part in gone:
+            released, unpacked = part.release()
+            frames += [(part, each) for each in released]
+            early += unpacked
+        frames.sort(key=lambda each: each[1].since)
+        moved: dict[Sending[Waiter], Part] = {}
+        for old, sending in frames:
+            first = sending.first_chunk
+            if first is not None and first not in moved:
+                error = NotConnected(
+                    f"{old.topic} was deleted when it had a part of a chunked message: send it "
+                    "again"
+                )
+                tell_failed(sending.waiters, error)
+                self._left(sending.room)
+                continue
+            part = moved[first] if first is not None else self._chosen(key_of(sending))
+            moved[sending] = part
+            part.adopt([sending], old)
+            part.begin()
+        waiting = [
+            (self._chosen(message) if part in gone else part, message, waiter)
+            for part, message, waiter in self._waiting
+        ]
+        self._waiting = deque(waiting)
+        for message, waiter, room in early:
+            self._chosen(message).publish(message, waiter, room)
+
+    def _chosen(self, message: Outgoing) -> Part:
+        """The part that a message goes to whose partition was chosen before, and is gone."""
+        if len(self.parts) == 1:
+            return self.parts[0]
+        try:
+            return self.parts[self._choice.partition(message, len(self.parts), now_ms(self._loop))]
+        except ConfigurationError as error:
+            log.warning("%s: the first partition is taken: %s", self._topic, error)
+            return self.parts[0]
+
     def _come_here(self) -> None:
         """The loop has ended: go on, on the running one."""
-        if self._growing is not None:
-            cancel(self._growing)
+        self._end_tasks()
         self._lookup = self._home.lookup_for(self)
         self._loop = self._lookup.pool.loop
         self.parts = [part.moved(self._lookup) for part in self.parts]
         self._waiting.clear()
         self._under_way = 0
+        self._changing = asyncio.Lock()
+        self._recovering = None
+        self._shape = Shape(
+            self._lookup, self._topic, creates=True, partitions=self._shape.partitions
+        )
         self._watch_growth()
 
     # The seam
@@ -313,12 +442,16 @@ class NativeProducer:
         self._home.ended(self)
         waiting = list(self._waiting)
         self._waiting.clear()
-        if self._growing is not None:
-            cancel(self._growing)
+        self._end_tasks()
         if self._loop.is_closed():
             return  # with its timers and tasks, and with whoever waited
         closed = ClosedError("the producer was closed before the send ended")
         tell_failed((waiter for _, _, waiter in waiting), closed)
+
+    def _end_tasks(self) -> None:
+        for task in (self._growing, self._recovering):
+            if task is not None:
+                cancel(task)
 
 
 def _partition_of(topic: str) -> int:
