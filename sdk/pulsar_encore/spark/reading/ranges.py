@@ -148,7 +148,10 @@ class Pile:
             self._lock.notify()
 
     def on_retrying(self, source: int, notice: RetryNotice) -> None:
-        """The log has told it."""
+        # A range is of messages that were stored when it was planned: none comes back with a topic
+        # that is created again.
+        if isinstance(notice.error, TopicNotFound):
+            self.on_failed(notice.error)
 
     def on_failed(self, error: Exception) -> None:
         with self._lock:

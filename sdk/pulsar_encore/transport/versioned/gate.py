@@ -11,7 +11,9 @@ import asyncio
 from collections import deque
 from collections.abc import Container, Sequence
 
+from ...exceptions import TopicNotFound
 from ...loops import cancel
+from ...topic_names import base_name
 from ..base import ConsumerLink, Deliveries, Delivery, NoDelivery, RetryNotice, Sink, singly
 from .messages import SchemaVersions
 from .writers import Version
@@ -117,6 +119,8 @@ class Gate:
         self._sink.on_unread(source, entries)
 
     def on_retrying(self, source: int, notice: RetryNotice) -> None:
+        if isinstance(notice.error, TopicNotFound):
+            self._versions.doubt(base_name(notice.topic))
         self._sink.on_retrying(source, notice)
 
     def on_failed(self, error: Exception) -> None:

@@ -39,8 +39,9 @@ class SchemaVersions:
     def __init__(self, schema: Any, writers: WriterSchemas) -> None:
         self._schema = schema
         self._writers = writers
-        self._parsed: dict[Version, dict[str, Any]] = {}
+        self._parsed: dict[Version, tuple[str, dict[str, Any]]] = {}  # and of which text
         self.lacks: Callable[[Version | None], bool] = writers.lacks
+        self.doubt: Callable[[str], None] = writers.doubt
         self.fetch: Callable[[Version], Coroutine[Any, Any, None]] = writers.fetch
 
     def view(
@@ -69,9 +70,11 @@ class SchemaVersions:
         """
         if version is None:  # written as bytes: there is no other schema than the reader's
             return self._schema.decode(message.data())
-        writer = self._parsed.get(version)
-        if writer is None:
-            writer = self._parsed[version] = json.loads(self._writers.definition(version))
+        definition = self._writers.definition(version)
+        text, writer = self._parsed.get(version, ("", {}))
+        if text is not definition:
+            writer = json.loads(definition)
+            self._parsed[version] = definition, writer
         return self._schema._decode_bytes(message.data(), writer)
 
 

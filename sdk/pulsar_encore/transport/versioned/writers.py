@@ -38,16 +38,27 @@ class WriterSchemas:
     def __init__(self, fetch: Fetch) -> None:
         self._ask = fetch
         self._known: dict[Version, str] = {}
+        self._doubtful: set[Version] = set()  # known, of topics that may have been created again
         self._failed: dict[Version, tuple[float, Exception]] = {}
         # An event loop waits for its own tasks only.
         self._fetching: dict[tuple[Version, asyncio.AbstractEventLoop], asyncio.Task[None]] = {}
 
     def lacks(self, version: Version | None) -> bool:
         """Whether it has to be fetched, now or again."""
-        if version is None or version in self._known:
+        if version is None or (version in self._known and version not in self._doubtful):
             return False
         failed = self._failed.get(version)
         return failed is None or failed[0] + _AGAIN_S <= asyncio.get_running_loop().time()
+
+    def doubt(self, topic: str) -> None:
+        """A topic does not exist any more: if it is created again, its versions begin anew.
+
+        Versions are fetched again before messages that arrive from now on are delivered.
+
+        Args:
+            topic: Full name, without a partition number.
+        """
+        self._doubtful.update(each for each in self._known if each[0] == topic)
 
     async def fetch(self, version: Version) -> None:
         """Wait until it is known, or cannot be had; it goes on when the caller is cancelled."""
@@ -66,6 +77,7 @@ class WriterSchemas:
             if found.kind.upper() != "AVRO":
                 raise IncompatibleSchema(f"it is of type {found.kind}, not AVRO")
             self._known[version] = found.text
+            self._doubtful.discard(version)
             self._failed.pop(version, None)
         except Exception as error:
             self._fail(version, error)
