@@ -92,6 +92,11 @@ class Client:
         listener_name: Which of the broker's advertised listeners to use.
         tls_private_key_file_path: Key of a client certificate.
         tls_certificate_file_path: Client certificate.
+        max_partitions: Most partitions that a topic may have (native transport). A broker's answer
+            of more is a `LookupError`.
+        max_uncompressed_size: Largest payload after decompression, of an entry or of a chunked
+            message, in bytes (native transport). A larger one cannot be read by this client: its
+            entry is acked with the validation error UncompressedSizeCorruption.
         transport: "native", which speaks Pulsar's protocol itself; "stock", which is over
             `pulsar-client`; "auto", the native one wherever it can serve these options, else
             stock's, as the log of ``"pulsar_encore.client"`` says. None leaves it to the
@@ -123,6 +128,8 @@ class Client:
         tls_private_key_file_path: str | None = None,
         tls_certificate_file_path: str | None = None,
         *,
+        max_partitions: int = 100_000,
+        max_uncompressed_size: int = 256 * 1024 * 1024,
         transport: Transport | str | None = None,
     ) -> None:
         options = ClientOptions(
@@ -143,6 +150,8 @@ class Client:
             listener_name=listener_name,
             tls_private_key_file_path=tls_private_key_file_path,
             tls_certificate_file_path=tls_certificate_file_path,
+            max_partitions=max_partitions,
+            max_uncompressed_size=max_uncompressed_size,
         )
         if transport is None or isinstance(transport, str):
             transport = make_transport(options, transport)

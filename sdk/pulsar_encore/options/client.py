@@ -38,6 +38,8 @@ class ClientOptions:
     listener_name: str | None = None
     tls_private_key_file_path: str | None = None
     tls_certificate_file_path: str | None = None
+    max_partitions: int = 100_000
+    max_uncompressed_size: int = 256 * 1024 * 1024
 
     def __post_init__(self) -> None:
         self._check_url()
@@ -47,6 +49,8 @@ class ClientOptions:
             ("io_threads", ""),
             ("message_listener_threads", ""),
             ("concurrent_lookup_requests", ""),
+            ("max_partitions", ""),
+            ("max_uncompressed_size", "bytes"),
         ):
             integer(getattr(self, name), name, low=1, unit=unit)
         integer(self.stats_interval_in_seconds, "stats_interval_in_seconds", low=0, unit="s")

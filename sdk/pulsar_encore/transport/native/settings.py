@@ -28,6 +28,9 @@ class Settings:
         discovery_s: How often new partitions are looked for, in s.
         listener_name: Which advertised listener of the brokers to use.
         lookups: Most lookups under way.
+        max_partitions: Most partitions that a topic may have.
+        max_uncompressed_size: Largest payload of an entry or chunked message, compressed or not, in
+            bytes.
     """
 
     operation_timeout_s: float = 30.0
@@ -40,3 +43,5 @@ class Settings:
     discovery_s: float = 60.0
     listener_name: str | None = None
     lookups: int = 50_000
+    max_partitions: int = 100_000
+    max_uncompressed_size: int = 256 * 1024 * 1024

@@ -28,6 +28,7 @@ from ....exceptions import ConnectError, ErrorGettingAuthenticationData, NotConn
 from ....timer import now_ms
 from ..settings import CLIENT_VERSION, Settings
 from .addresses import Address, Addresses
+from .codecs import Codecs, CodecThread
 from .requests import RequestIds
 from .service import Credentials, Service
 from .session import ByteTransport, Session
@@ -54,15 +55,19 @@ class Pool:
         service: The cluster.
         settings: Waits and limits.
         rng: Spreads attempts; draws the first request id.
+        codecs: Where large payloads are decompressed; a thread when None.
 
     Attributes:
         service: The cluster it is on now.
     """
 
-    def __init__(self, service: Service, settings: Settings, rng: Random) -> None:
+    def __init__(
+        self, service: Service, settings: Settings, rng: Random, codecs: Codecs | None = None
+    ) -> None:
         self.settings: Settings = settings
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.rng: Random = rng
+        self.codecs: Codecs = codecs or CodecThread()
         self.service: Service = service
         self._addresses = Addresses(list(service.addresses), rng)
         self._request_ids: Iterator[int] = RequestIds(rng)
@@ -292,6 +297,7 @@ class Pool:
     def shutdown(self) -> None:
         """End all connections, at once."""
         self._closed = True
+        self.codecs.shutdown()
         if self.loop.is_closed():
             return  # nothing of it can be called any more; its sockets go with it
         if self._sweep is not None:

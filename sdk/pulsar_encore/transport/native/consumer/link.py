@@ -21,9 +21,11 @@ from ....options import Subscription
 from ....process import in_background
 from ....topic_names import base_name, full_name
 from ...base import AckPlan, Capabilities, Deliveries, NoDelivery, Sink
+from ..lookup.binary import check_partitions
 from ..lookup.lookup import Lookup
 from ..lookup.watching import Watched
 from .decryption import Decryption
+from .line import Room
 from .source import Source
 from .subscribing import Subscribing
 
@@ -64,6 +66,7 @@ class NativeConsumer:
         self._gone = gone
         self._subscribing = Subscribing(subscription, consumer_name)
         self._decryption = Decryption(subscription)
+        self._room = Room(MOST_BYTES)
         self._sources: list[Source] = []
         self._by_topic: dict[str, int] = {}
         self._deleted: set[int] = set()  # sources whose topic is no more
@@ -128,6 +131,7 @@ class NativeConsumer:
     async def _parts(self, topics: Iterable[str]) -> list[tuple[str, int]]:
         """The topics, and the partitions of those that have some."""
         found = []
+        most = self._lookup.pool.settings.max_partitions
         for topic in dict.fromkeys(topics):
             if base_name(topic) != topic:
                 found.append((topic, _partition_of(topic)))
@@ -139,6 +143,7 @@ class NativeConsumer:
                     raise
                 continue  # deleted since it was found
             if count:
+                check_partitions(len(found) + count, "the consumer's topics together", most)
                 found += [(f"{topic}-partition-{each}", each) for each in range(count)]
             else:
                 found.append((topic, -1))
@@ -171,6 +176,7 @@ class NativeConsumer:
                 self._decryption,
                 queue,
                 max(1, MOST_BYTES // (len(self._sources) + len(topics))),
+                self._room,
                 is_new=are_new,
             )
             self._sources.append(source)
