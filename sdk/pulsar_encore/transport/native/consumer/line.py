@@ -221,13 +221,20 @@ class Line:
         self._room.give(sum(size for _, size in held))
 
     def clear(self) -> list[Waiting]:
-        """Drop all entries, which come again or are void; a running call goes on for nobody."""
+        """Drop all entries, which come again or are void; a running call goes on for nobody.
+
+        Messages that `handle` added and that are not delivered after all must not be counted in
+        `delivered` any more.
+        """
         dropped, self.waiting = list(self.waiting), deque()
         self.charged = 0
         job, self._job = self._job, None
         if job is not None:
             job.cancel()
         size, self._admitted = self._admitted, 0
+        held, delivered = self._held, self._delivered()
+        while held and held[-1][0] > delivered:
+            size += held.pop()[1]
         self._room.leave(self._granted)
         self._room.give(size)
         return dropped

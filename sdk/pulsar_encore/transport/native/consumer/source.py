@@ -307,10 +307,8 @@ class Source:
             return False
         self._session = None
         self._is_attached.clear()
-        self._arrived.clear()
         self._unread.clear()
-        self._plain = self._plain_bytes = 0
-        dropped = self._clear_line()
+        dropped = self._drop_arrived()
         if self._place is not None:
             self._place.owe(self._chunked.begun())
             self._place.owe({each.uuid: each.chunks[0] for each in dropped if each.chunks})
@@ -618,9 +616,7 @@ class Source:
 
     def _hand_over(self) -> None:
         """What came so far."""
-        if self._plain:
-            self.permits.arrived(self._plain, self._plain, self._plain_bytes)
-            self._plain = self._plain_bytes = 0
+        self._count_plain()
         arrived, self._arrived = self._arrived, []
         if arrived:
             last = arrived[-1]
@@ -631,12 +627,22 @@ class Source:
             unread, self._unread = self._unread, []
             self._outlet.unread(self.number, unread)
 
-    def _drop_arrived(self) -> None:
-        """What came in this very turn and was not handed over comes again, or is void."""
+    def _count_plain(self) -> None:
+        if self._plain:
+            self.permits.arrived(self._plain, self._plain, self._plain_bytes)
+            self._plain = self._plain_bytes = 0
+
+    def _drop_arrived(self) -> list[Waiting]:
+        """What arrived and was not handed over comes again, or is void.
+
+        Returns:
+            The entries that waited in the line.
+        """
+        self._count_plain()
         dropped, self._arrived = self._arrived, []
         for each in dropped:
             self.permits.withdrawn(len(each.messages))
-        self._clear_line()
+        return self._clear_line()
 
     def on_end_of_topic(self) -> None:
         def tell() -> None:
