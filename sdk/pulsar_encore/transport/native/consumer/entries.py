@@ -295,7 +295,8 @@ class EntryReader:
         if metadata.HasField("marker_type"):
             return Marker(metadata.marker_type)
         payload = body[stop:]
-        _check_count(metadata, len(payload))
+        if metadata.encryption_keys:
+            _check_count(metadata, len(payload))  # it may be that nothing else can be seen of it
         clear = self._decryption.clear(metadata, payload)
         if isinstance(clear, tuple):
             action, why = clear
@@ -357,6 +358,7 @@ class EntryReader:
             size = metadata.uncompressed_size
             check_claim(codec, len(payload), size, self._max_size)
             if size > _AT_ONCE or size > self._left:
+                _check_count(metadata, len(payload))
                 return Packed(metadata, payload, size)
             self._left -= size
         try:

@@ -135,9 +135,9 @@ class Line:
         self.charged: int = 0
         self._job: Future[Read] | None = None  # decompresses the head
         self._admitted = 0  # bytes of room taken for the head
-        # Large payloads that were delivered: how many messages have been delivered up to each, and
-        # its size.
-        self._held: deque[tuple[int, int]] = deque()
+        #: Large payloads that were delivered: how many messages have been delivered up to each, and
+        #: its size.
+        self.held: deque[tuple[int, int]] = deque()
 
     def append(self, entry: Waiting) -> None:
         """Add an entry at the end."""
@@ -200,7 +200,7 @@ class Line:
         self._leave(error if isinstance(error, Exception) else job.result())
         after = self._delivered()
         if after > before:
-            self._held.append((after, size))
+            self.held.append((after, size))
         else:
             self._room.give(size)
 
@@ -211,13 +211,13 @@ class Line:
 
     def taken(self, messages: int) -> None:
         """The application has taken so many of the messages that were delivered, in all."""
-        held = self._held
+        held = self.held
         while held and held[0][0] <= messages:
             self._room.give(held.popleft()[1])
 
     def forget_held(self) -> None:
         """Nothing that was delivered is held any more."""
-        held, self._held = self._held, deque()
+        held, self.held = self.held, deque()
         self._room.give(sum(size for _, size in held))
 
     def clear(self) -> list[Waiting]:
@@ -232,7 +232,7 @@ class Line:
         if job is not None:
             job.cancel()
         size, self._admitted = self._admitted, 0
-        held, delivered = self._held, self._delivered()
+        held, delivered = self.held, self._delivered()
         while held and held[-1][0] > delivered:
             size += held.pop()[1]
         self._room.leave(self._granted)

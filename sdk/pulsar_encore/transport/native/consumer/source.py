@@ -342,7 +342,21 @@ class Source:
         size = end - at
         if self._reader.grown:
             size += self._grown()
-        if self._line.waiting or (type(opened) is Packed and epoch >= self._epoch):
+        place = self._place
+        waiting = self._line.waiting
+        if (
+            type(opened) is PlainMessage
+            and epoch >= self._epoch
+            and not waiting
+            and (place is None or not place.is_before(ledger, entry))
+        ):
+            # What `_opened` does, without a call for each message.
+            self._plain += 1
+            self._plain_bytes += size
+            self._arrived.append(
+                Delivery(self.number, ledger, entry, 0, redelivery_count, _ONLY, (opened,))
+            )
+        elif waiting or (type(opened) is Packed and epoch >= self._epoch):
             if epoch >= self._epoch:
                 self._reader.hold_back()
                 charged = _charged(opened, ack_set)
@@ -352,8 +366,8 @@ class Source:
                 )
             else:
                 self.permits.arrived(_charged(opened, ack_set), 0, size)
-            return
-        self._opened(ledger, entry, redelivery_count, ack_set, epoch, opened, size)
+        else:
+            self._opened(ledger, entry, redelivery_count, ack_set, epoch, opened, size)
 
     def _opened(
         self,
@@ -672,7 +686,8 @@ class Source:
     def consumed(self, messages: int) -> None:
         """There is room for so many more."""
         self.permits.consumed(messages)
-        self._line.taken(self.permits.taken)
+        if self._line.held:
+            self._line.taken(self.permits.taken)
         self.flow()
 
     def wanted(self, messages: int) -> None:
