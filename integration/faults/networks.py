@@ -112,6 +112,8 @@ class _FaultyLine(Line):
 class _FaultyDialer:
     """Connects to the broker of `dialer` by lines on which things go wrong (`Dialer`)."""
 
+    make_codecs = BrokerDialer.make_codecs
+
     def __init__(self, dialer: BrokerDialer, mischief: Mischief) -> None:
         self._dialer = dialer
         self._mischief = mischief

@@ -100,6 +100,11 @@ class Client:
         recreate_after: How long a topic has to be missing, in s, before a consumer or producer that
             was attached to it may create it again, where the broker creates topics by itself. A
             topic that an operator deletes stays deleted for so long. Native transport.
+        max_partitions: Most partitions that a topic may have (native transport). A broker's answer
+            of more is a `LookupError`.
+        max_uncompressed_size: Largest payload after decompression, of an entry or of a chunked
+            message, in bytes (native transport). A larger one cannot be read by this client: its
+            entry is acked with the validation error UncompressedSizeCorruption.
         transport: "native", which speaks Pulsar's protocol itself; "stock", which is over
             `pulsar-client`; "auto", the native one wherever it can serve these options, else
             stock's, as the log of ``"pulsar_encore.client"`` says. None leaves it to the
@@ -138,6 +143,8 @@ class Client:
         *,
         reattach_timeout: float | None = None,
         recreate_after: float = DEFAULT_RECREATE_AFTER_S,
+        max_partitions: int = 100_000,
+        max_uncompressed_size: int = 256 * 1024 * 1024,
         transport: Transport | str | None = None,
         partitions_update_interval: float = 60.0,
     ) -> None:
@@ -162,6 +169,8 @@ class Client:
             partitions_update_interval=partitions_update_interval,
             reattach_timeout=reattach_timeout,
             recreate_after=recreate_after,
+            max_partitions=max_partitions,
+            max_uncompressed_size=max_uncompressed_size,
         )
         if transport is None or isinstance(transport, str):
             transport = make_transport(options, transport)

@@ -17,6 +17,10 @@ from .errors import ConfigurationError
 _U64: Final = (1 << 64) - 1
 _MAX: Final = (1 << 63) - 1
 
+#: Most messages in a batch, where a number says it and not the batch itself. Acking or seeking into
+#: a batch takes memory for each. No client writes such batches: they would have 100 MB of headers.
+MOST_IN_BATCH: Final = 1 << 24
+
 # Field numbers of MessageIdData (wire-protocol notes 2.1).
 _LEDGER, _ENTRY, _PARTITION, _BATCH_INDEX, _BATCH_SIZE, _FIRST_CHUNK = 1, 2, 3, 4, 6, 7
 _LEDGER_TAG, _ENTRY_TAG, _PARTITION_TAG = b"\x08", b"\x10", b"\x18"
@@ -247,6 +251,24 @@ def _check_numbers(**numbers: Any) -> None:
                 f"MessageId's {name} must be an int, got {type(value).__name__}; "
                 "MessageId.deserialize reads an id from bytes"
             )
+
+
+def check_batch(message_id: MessageId) -> MessageId:
+    """Check the batch of an id that the application gave, before memory is taken for its messages.
+
+    Raises:
+        ConfigurationError: The batch size or the batch index is over 2**24.
+    """
+    for name, value in (
+        ("batch size", message_id.batch_size),
+        ("batch index", message_id.batch_index()),
+    ):
+        if value > MOST_IN_BATCH:
+            raise ConfigurationError(
+                f"{message_id!r} has a {name} of {value}, and no batch has more than "
+                f"{MOST_IN_BATCH} messages: pass the id of a message that was received"
+            )
+    return message_id
 
 
 MessageId.earliest = MessageId(-1, -1, -1)

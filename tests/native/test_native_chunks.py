@@ -33,7 +33,13 @@ class Broker:
         self.asked = 0
         self._loop = asyncio.get_running_loop()
         self.chunked = Chunked(
-            subscription(consumer_type=kind), "t", self._loop, list, self.redeliver, lambda: False
+            subscription(consumer_type=kind),
+            "t",
+            self._loop,
+            list,
+            self.redeliver,
+            lambda: False,
+            2**28,
         )
 
     def redeliver(self, places: list[Place]) -> None:

@@ -186,7 +186,8 @@ def test_what_is_small_on_its_way_and_large_here_counts_as_it_is_here(
         taken = 0
         while taken < 60:
             came = len(sink.deliveries) - taken
-            assert 0 < came <= (most // size if taken else 16)  # before it is known how large
+            # Besides those that waited for room, a read decompresses 4 MiB at once.
+            assert 0 < came <= most // size + 4
             taken += came
             link.consumed(0, came)
             await settle()

@@ -49,7 +49,7 @@ def test_none_does_not_look_at_the_announced_size() -> None:
         decompress(pb.NONE, TEXT, 0, len(TEXT) - 1)
 
 
-@pytest.mark.parametrize("size", [0, 1, len(TEXT) - 1, len(TEXT) + 1, LIMIT])
+@pytest.mark.parametrize("size", [0, 1, len(TEXT) - 1, len(TEXT) + 1, 20_000])
 @pytest.mark.parametrize("make", [zlib.compress, java_zlib])
 def test_zlib_of_another_size_is_named(make: Callable[[bytes], bytes], size: int) -> None:
     with pytest.raises(DecompressionError, match=f"{size} announced"):

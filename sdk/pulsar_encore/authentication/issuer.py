@@ -118,7 +118,7 @@ def _endpoint(endpoint: object, discovery: str) -> str:
 def _lifetime(expires_in: object) -> float:
     try:
         return max(0.0, float(expires_in))  # type: ignore[arg-type]  # some issuers write a str
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return 0.0
 
 

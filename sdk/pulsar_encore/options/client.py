@@ -45,6 +45,8 @@ class ClientOptions:
     partitions_update_interval: float = 60.0
     reattach_timeout: float | None = None  # native; None for ever
     recreate_after: float = DEFAULT_RECREATE_AFTER_S  # native
+    max_partitions: int = 100_000
+    max_uncompressed_size: int = 256 * 1024 * 1024
 
     def __post_init__(self) -> None:
         self._check_url()
@@ -54,6 +56,8 @@ class ClientOptions:
             ("io_threads", ""),
             ("message_listener_threads", ""),
             ("concurrent_lookup_requests", ""),
+            ("max_partitions", ""),
+            ("max_uncompressed_size", "bytes"),
         ):
             integer(getattr(self, name), name, low=1, unit=unit)
         if self.reattach_timeout is not None:

@@ -16,6 +16,7 @@ from ..devbroker.session import Session as BrokerSession
 from ..devbroker.settings import BrokerSettings
 from ..exceptions import ConnectError
 from ..transport.native.connection.addresses import Address
+from ..transport.native.connection.codecs import CodecCalls, Codecs
 from ..transport.native.connection.session import ByteTransport
 from ..transport.native.connection.session import Session as ClientSession
 
@@ -40,7 +41,10 @@ class BrokerDialer:
         service: The broker.
         reachable: False refuses new connections.
         lines: The connections there are.
+        make_codecs: Large payloads are decompressed on the loop: a thread takes no virtual time.
     """
+
+    make_codecs: Callable[[], Codecs] = CodecCalls
 
     def __init__(
         self,

@@ -23,7 +23,13 @@ _NAMES: Final = ("auto", "native", "stock")
 _DEFAULT: Final = "auto"
 # Options that the C++ client has not, or that Python cannot set.
 _NATIVE_ONLY: Final = frozenset(
-    {"partitions_update_interval", "reattach_timeout", "recreate_after"}
+    {
+        "max_partitions",
+        "max_uncompressed_size",
+        "partitions_update_interval",
+        "reattach_timeout",
+        "recreate_after",
+    }
 )
 
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ..errors import ConfigurationError
+from ..ids import MOST_IN_BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _WORD: Final = 8  # bytes
+_MOST_WORDS: Final = MOST_IN_BATCH // 64
 
 
 def full(batch_size: int) -> int:
@@ -50,6 +52,9 @@ def to_words(mask: int, batch_size: int) -> list[int]:
 def from_words(words: Sequence[int]) -> int:
     """Read words as a mask; bits beyond the batch are the caller's to cut with `full`.
 
+    Words beyond the largest batch there can be (2**24 messages) are left out: a frame has room for
+    millions.
+
     Raises:
         ConfigurationError: No words: what that means depends on the command.
     """
@@ -58,5 +63,8 @@ def from_words(words: Sequence[int]) -> int:
     if len(words) == 1:
         return words[0] & 0xFFFFFFFFFFFFFFFF
     return int.from_bytes(
-        b"".join((word & 0xFFFFFFFFFFFFFFFF).to_bytes(_WORD, "little") for word in words), "little"
+        b"".join(
+            (word & 0xFFFFFFFFFFFFFFFF).to_bytes(_WORD, "little") for word in words[:_MOST_WORDS]
+        ),
+        "little",
     )

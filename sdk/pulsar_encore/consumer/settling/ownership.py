@@ -11,7 +11,7 @@ from ...core.entry import Entry, EntryKey
 from ...core.source_state import SourceState
 from ...errors import ConfigurationError, MessageNotHeldError
 from ...exceptions import OperationNotSupported
-from ...ids import MessageId
+from ...ids import MessageId, check_batch
 from ...message import Held, Message, held
 from ...transport.base import ConsumerLink
 from ..sources import Sources
@@ -88,7 +88,7 @@ class Ownership:
         """What an id is of.
 
         Raises:
-            ConfigurationError: It is no id.
+            ConfigurationError: It is no id, or its batch is larger than any can be.
             MessageNotHeldError: It is no message's, or of no topic read here.
         """
         if hasattr(item, "message_id"):  # stock's Message
@@ -101,7 +101,7 @@ class Ownership:
                 f"expected a Message or a MessageId, got {type(item).__name__}: acknowledge also "
                 "takes a list of them, the other calls one at a time"
             )
-        message_id = MessageId.wrap(item)
+        message_id = check_batch(MessageId.wrap(item))
         ledger, number = message_id.ledger_id(), message_id.entry_id()
         if not (0 <= ledger < _NO_ID and 0 <= number < _NO_ID):
             raise MessageNotHeldError(f"{message_id!r} is a position, not the id of a message")

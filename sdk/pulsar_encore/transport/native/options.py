@@ -1,9 +1,9 @@
 """What a `Client(...)` says, for the native transport.
 
 Owns `of_options`, and `unsupported`, by which a client chooses its transport. What the stock
-library alone has a use for is passed over: threads (there are none), the interval of its
-statistics. `tls_validate_hostname` is too: its default is stock's False, and nobody can tell that
-from a wish; the name in a certificate is always compared, unless `tls_allow_insecure_connection`.
+library alone has a use for is passed over: its threads, the interval of its statistics.
+`tls_validate_hostname` is too: its default is stock's False, and nobody can tell that from a wish;
+the name in a certificate is always compared, unless `tls_allow_insecure_connection`.
 """
 
 from __future__ import annotations
@@ -101,6 +101,8 @@ def of_options(options: ClientOptions) -> tuple[Clusters, Settings]:
         discovery_s=options.partitions_update_interval,
         reattach_timeout_s=options.reattach_timeout,
         recreate_after_s=options.recreate_after,
+        max_partitions=options.max_partitions,
+        max_uncompressed_size=options.max_uncompressed_size,
     )
     return _clusters(options), settings
 

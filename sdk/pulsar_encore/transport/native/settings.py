@@ -30,6 +30,9 @@ class Settings:
             loss, in s; None for ever.
         recreate_after_s: How long a topic is missing before a consumer or producer that was
             attached to it creates it again, in s.
+        max_partitions: Most partitions that a topic may have.
+        max_uncompressed_size: Largest payload of an entry or chunked message, compressed or not, in
+            bytes.
     """
 
     operation_timeout_s: float = 30.0
@@ -43,3 +46,5 @@ class Settings:
     lookups: int = 50_000
     reattach_timeout_s: float | None = None
     recreate_after_s: float = 60.0
+    max_partitions: int = 100_000
+    max_uncompressed_size: int = 256 * 1024 * 1024

@@ -27,6 +27,7 @@ from ..versioned.link import VersionedLink
 from ..versioned.messages import SchemaVersions, has_versions
 from ..versioned.writers import WriterSchemas
 from .clusters import Clusters, OneCluster
+from .connection.codecs import Codecs, CodecThread
 from .connection.pool import Pool
 from .connection.service import Credentials, Dialer, Service
 from .connection.socket import Sockets
@@ -59,7 +60,9 @@ class NativeTransport:
             pulsar+ssl, http, https), or which clusters there are.
         settings: Waits and limits.
         credentials: Who the client is, where `where` is an URL.
-        dialer: How to get to an address: sockets, or a broker in memory; the same.
+        dialer: How to get to an address: sockets, or a broker in memory; the same. If it has
+            `make_codecs`, that makes what runs long codec calls on an event loop, as it must be a
+            plain call in virtual time; else a thread does.
         rng: Spreads attempts and partitions; None draws from a seed of its own.
         make_round: Says to each who looks for new topics when to.
 
@@ -88,6 +91,7 @@ class NativeTransport:
         self._settings = settings or Settings()
         self._rng = rng or Random()
         self._make_round = make_round
+        self._make_codecs: Callable[[], Codecs] = getattr(dialer, "make_codecs", CodecThread)
         self._consumer_ids = count(1)
         self._producer_ids = count(1)
         self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, _Place] = WeakKeyDictionary()
@@ -103,7 +107,7 @@ class NativeTransport:
         loop = asyncio.get_running_loop()
         place = self._places.get(loop)
         if place is None:
-            pool = Pool(self._clusters.now(), self._settings, self._rng)
+            pool = Pool(self._clusters.now(), self._settings, self._rng, self._make_codecs())
             self._clusters.guide(pool)
             place = self._places[loop] = _Place(Lookup(pool, self._make_round))
             place.end = LoopEnd(partial(self._loop_ends, place))

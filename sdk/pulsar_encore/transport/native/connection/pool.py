@@ -34,6 +34,7 @@ from ....loops import cancel
 from ....timer import now_ms
 from ..settings import CLIENT_VERSION, Settings
 from .addresses import Address, Addresses, weaker
+from .codecs import Codecs, CodecThread
 from .requests import RequestIds
 from .service import Credentials, Service
 from .session import ByteTransport, Session
@@ -60,15 +61,19 @@ class Pool:
         service: The cluster.
         settings: Waits and limits.
         rng: Spreads attempts; draws the first request id.
+        codecs: Where large payloads are decompressed; a thread when None.
 
     Attributes:
         service: The cluster it is on now.
     """
 
-    def __init__(self, service: Service, settings: Settings, rng: Random) -> None:
+    def __init__(
+        self, service: Service, settings: Settings, rng: Random, codecs: Codecs | None = None
+    ) -> None:
         self.settings: Settings = settings
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.rng: Random = rng
+        self.codecs: Codecs = codecs or CodecThread()
         self.service: Service = service
         self._addresses = Addresses(list(service.addresses), rng)
         self._request_ids: Iterator[int] = RequestIds(rng)
@@ -333,6 +338,7 @@ class Pool:
     def shutdown(self) -> None:
         """End all connections, at once."""
         self._closed = True
+        self.codecs.shutdown()
         if self.loop.is_closed():
             # Nothing of it can be called any more. The broker keeps what it has dispatched to these
             # connections until they end.

@@ -11,13 +11,19 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from hashlib import sha256
 from typing import Final
 
 from ....options import Subscription
 from ....timer import now_ms
+from ....wire import pulsar_pb2 as pb
 from ....wire.chunks import Arrival, Chunk, ChunkAssembler, Fate, Joined, LetGo, Place
 from ....wire.entries import text as as_text
 from . import entries
+
+# A publisher may send any text. Uuids of thousands of messages are remembered after their chunks
+# were let go, so that a longer one is replaced by its digest.
+_LONGEST_UUID: Final = 256  # characters
 
 log: Final = logging.getLogger("pulsar_encore.consumer")
 
@@ -30,6 +36,12 @@ _CALM_S: Final = 120.0
 _MOST_JOINED: Final = 100_000
 
 
+def uuid_of(metadata: pb.MessageMetadata) -> str:
+    """The uuid of a chunk's message, or its digest if that is much shorter."""
+    uuid = as_text(metadata.uuid)
+    return uuid if len(uuid) <= _LONGEST_UUID else sha256(uuid.encode()).hexdigest()
+
+
 class Chunked:
     """The chunked messages of one source.
 
@@ -40,6 +52,7 @@ class Chunked:
         ack: Acks entries at once.
         redeliver: Asks for entries again; what it cannot ask for now comes by itself.
         starved: Whether nothing can come now, because the broker has no permits.
+        max_bytes: Bytes held of all incomplete messages together, and so of one message.
     """
 
     def __init__(
@@ -50,6 +63,7 @@ class Chunked:
         ack: Callable[[list[Place]], None],
         redeliver: Callable[[list[Place]], None],
         starved: Callable[[], bool],
+        max_bytes: int,
     ) -> None:
         self._starved = starved
         self._topic = topic
@@ -58,7 +72,7 @@ class Chunked:
         self._redeliver = redeliver
         self._assembler = ChunkAssembler(
             max_messages=subscription.max_pending_chunked_message,
-            max_bytes=entries.LARGEST,
+            max_bytes=max_bytes,
             ack_oldest=subscription.auto_ack_oldest_chunked_message_on_queue_full,
         )
         self._remembers = subscription.durable  # nobody acks or asks for what a reader read
@@ -94,7 +108,7 @@ class Chunked:
         metadata = chunk.metadata
         arrival: Arrival = self._assembler.add(
             Chunk(
-                uuid=as_text(metadata.uuid),
+                uuid=uuid_of(metadata),
                 index=metadata.chunk_id,
                 count=metadata.num_chunks_from_msg,
                 total=metadata.total_chunk_msg_size,

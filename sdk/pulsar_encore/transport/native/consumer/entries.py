@@ -16,7 +16,7 @@ from fastcrc import crc32
 from google.protobuf.message import DecodeError
 
 from ....wire import pulsar_pb2 as pb
-from ....wire.compression import CodecError, decompress
+from ....wire.compression import CodecError, check_claim, decompress
 from ....wire.entries import BatchError, ChecksumError, EntryError
 from ...base import Run
 from ..connection.fast_path import Template
@@ -32,9 +32,11 @@ from .messages import (
     payload_size,
 )
 
-#: Largest message in bytes, be it in one entry or in chunks, compressed or not. A payload may be
-#: many times its entry's size: brokers bound what is sent, and no client what that was before.
-LARGEST: Final = 256 * 1024 * 1024
+# A larger payload is decompressed later, in a thread. 1 MiB takes 0.05 ms (LZ4) to 2 ms (ZLIB).
+_AT_ONCE: Final = 1024 * 1024
+# Bytes decompressed at once of one read, after which the rest of it is left for later. Reads of LZ4
+# batches stay below it up to a ratio of 16.
+_AT_ONCE_PER_READ: Final = 4 * 1024 * 1024
 
 _U32: Final = Struct(">I")
 _PRODUCER: Final = 0x0A
@@ -52,6 +54,7 @@ _STREAK: Final = (
     6  # messages that begin alike, one after the other, before many are compared at once
 )
 _MANY: Final = 32
+_NO_METADATA: Final = bytes(4)
 _NO_SIZE: Final = b"\xff\xff\xff\xff"  # of a metadata: no batch is so large
 
 _iscsi = crc32.iscsi
@@ -107,7 +110,26 @@ class Withheld(NamedTuple):
     error: Exception
 
 
-Read = PlainMessage | Opened | Marker | Chunk | Withheld
+class Packed(NamedTuple):
+    """An entry, or a complete chunked message, whose payload is to be decompressed later.
+
+    Attributes:
+        metadata: Of the entry, or of the last chunk.
+        payload: Decrypted, compressed.
+        size: Bytes of the payload after decompression, as its metadata says.
+    """
+
+    metadata: pb.MessageMetadata
+    payload: bytes
+    size: int
+
+    @property
+    def messages(self) -> int:
+        """Messages in the entry, as its metadata says."""
+        return max(1, self.metadata.num_messages_in_batch)
+
+
+Read = PlainMessage | Opened | Marker | Chunk | Withheld | Packed
 
 
 class EntryReader:
@@ -125,11 +147,20 @@ class EntryReader:
         self._max_size = max_size
         #: Bytes that payloads have more than on their way, since it was last set to 0.
         self.grown: int = 0
+        self._left = _AT_ONCE_PER_READ
         # Of the last plain message: the bytes up to its sequence id, where that is, how wide, and
         # the publish time behind it.
         self._head = _NO_SIZE
         self._number = self._width = self._tail = 0
         self._published = b""
+
+    def allow(self) -> None:
+        """Begin a read: so many bytes may be decompressed at once again."""
+        self._left = _AT_ONCE_PER_READ
+
+    def hold_back(self) -> None:
+        """Leave payloads compressed until `allow`: they have to wait for others."""
+        self._left = 0
 
     def open(self, data: bytes, at: int, end: int) -> Read:
         """Read the body ``data[at:end]``.
@@ -264,6 +295,8 @@ class EntryReader:
         if metadata.HasField("marker_type"):
             return Marker(metadata.marker_type)
         payload = body[stop:]
+        if metadata.encryption_keys:
+            _check_count(metadata, len(payload))  # it may be that nothing else can be seen of it
         clear = self._decryption.clear(metadata, payload)
         if isinstance(clear, tuple):
             action, why = clear
@@ -277,7 +310,9 @@ class EntryReader:
             return Chunk(metadata, body, payload)
         return self.of_payload(metadata, body, payload)
 
-    def of_chunks(self, last: Chunk, payload: bytes, sealed: bool) -> PlainMessage | Opened:
+    def of_chunks(
+        self, last: Chunk, payload: bytes, sealed: bool
+    ) -> PlainMessage | Opened | Packed:
         """The message of all its pieces.
 
         Args:
@@ -292,9 +327,23 @@ class EntryReader:
             return Sealed(self._origin, last.body, last.metadata, payload)
         return self.of_payload(last.metadata, last.body, payload)
 
+    def unpack(self, packed: Packed) -> PlainMessage | Opened:
+        """Decompress what was left for later. Called in any thread: changes nothing here.
+
+        Raises:
+            EntryError: It is not what its metadata says.
+        """
+        metadata = packed.metadata
+        try:
+            clear = decompress(metadata.compression, packed.payload, packed.size, self._max_size)
+        except CodecError as error:
+            body = _NO_METADATA + packed.payload
+            return Unreadable(self._origin, body, metadata, error)
+        return self._of_clear(metadata, bytes(clear))
+
     def of_payload(
         self, metadata: pb.MessageMetadata, body: bytes, payload: bytes
-    ) -> PlainMessage | Opened:
+    ) -> PlainMessage | Opened | Packed:
         """The messages in a whole payload in clear, still compressed.
 
         Args:
@@ -304,20 +353,27 @@ class EntryReader:
         Raises:
             EntryError: It is not what its metadata says.
         """
+        codec = metadata.compression
+        if codec != pb.NONE:
+            size = metadata.uncompressed_size
+            check_claim(codec, len(payload), size, self._max_size)
+            if size > _AT_ONCE or size > self._left:
+                _check_count(metadata, len(payload))
+                return Packed(metadata, payload, size)
+            self._left -= size
         try:
-            clear = decompress(
-                metadata.compression,
-                payload,
-                metadata.uncompressed_size,
-                self._max_size,
-            )
+            clear = decompress(codec, payload, metadata.uncompressed_size, self._max_size)
         except CodecError as error:
             # Readable elsewhere, or after an install: the application decides what becomes of it.
             return Unreadable(self._origin, body, metadata, error)
         self.grown += max(0, len(clear) - len(payload))
+        return self._of_clear(metadata, bytes(clear))
+
+    def _of_clear(self, metadata: pb.MessageMetadata, clear: bytes) -> PlainMessage | Opened:
+        """The messages in a decompressed payload. The entry's bytes are not kept beside it."""
         if not metadata.HasField("num_messages_in_batch"):
-            return PlainMessage(self._origin, body, metadata, bytes(clear))
-        batch = Batch(self._origin, body, bytes(clear), metadata)
+            return PlainMessage(self._origin, b"", metadata, clear)
+        batch = Batch(self._origin, b"", clear, metadata)
         return self._batch(batch, metadata.num_messages_in_batch, 0)
 
     def _batch(self, batch: Batch, count: int, at: int) -> Opened:
@@ -366,6 +422,24 @@ class EntryReader:
         if removed:
             return _without_removed(batch, count, starts)
         return Opened(count, BatchMessages(batch, starts))
+
+
+def _check_count(metadata: pb.MessageMetadata, size: int) -> None:
+    """Check that a batch can have as many messages as its metadata says.
+
+    Brokers count down that many permits, whether or not the batch can be read.
+
+    Args:
+        metadata: Of the entry.
+        size: Bytes of its payload, as it came.
+
+    Raises:
+        BatchError: Each message takes more than a byte, compressed or not, so it cannot.
+    """
+    if metadata.HasField("num_messages_in_batch"):
+        count, most = metadata.num_messages_in_batch, max(size, metadata.uncompressed_size)
+        if not 1 <= count <= most:
+            raise BatchError(f"a batch of {count} messages in {most} bytes")
 
 
 def _messages_in(body: bytes, end: int) -> int:

@@ -23,10 +23,12 @@ from ....process import in_background
 from ....topic_names import base_name, full_name
 from ...base import AckPlan, Capabilities, Deliveries, NoDelivery, RetryNotice, Sink
 from ..connection.backoff import Delays
+from ..lookup.binary import check_partitions
 from ..lookup.lookup import Lookup
 from ..lookup.shape import Shape
 from ..lookup.watching import Watched
 from .decryption import Decryption
+from .line import Room
 from .source import Source
 from .subscribing import Subscribing
 
@@ -67,6 +69,7 @@ class NativeConsumer:
         self._gone = gone
         self._subscribing = Subscribing(subscription, consumer_name)
         self._decryption = Decryption(subscription)
+        self._room = Room(MOST_BYTES)
         self._sources: list[Source] = []
         self._by_topic: dict[str, int] = {}
         self._deleted: set[int] = set()  # sources whose topic is no more
@@ -141,7 +144,8 @@ class NativeConsumer:
         """The topics, and the partitions of those that have some; without those that are missing,
         unless this is the first look at named topics."""
         is_first = not self._sources and self._watched is None
-        found = []
+        found: list[tuple[str, int]] = []
+        most = self._lookup.pool.settings.max_partitions
         for topic in dict.fromkeys(topics):
             if base_name(topic) != topic:
                 count = 0
@@ -160,6 +164,7 @@ class NativeConsumer:
                 shape = self._shapes[topic] = Shape(
                     self._lookup, topic, creates=self._subscribing.creates, partitions=count
                 )
+            check_partitions(len(found) + count, "the consumer's topics together", most)
             shape.partitions = count
             parts = shape.topics(count)
             self._base.update((each, topic) for each, _ in parts)
@@ -233,6 +238,7 @@ class NativeConsumer:
             self._decryption,
             self._share(sources),
             max(1, MOST_BYTES // sources),
+            self._room,
             is_new=is_new,
             creates=creates,
         )

@@ -127,7 +127,7 @@ class PlainMessage(_Body, _View):
 
     Args:
         origin: Where it came from.
-        body: ``md_size metadata payload``.
+        body: ``md_size metadata payload``; empty where there are `metadata` and `payload`.
         metadata: Decoded, where that was needed before.
         payload: In clear, where the entry was compressed, encrypted or cut; else it is in `body`.
     """
@@ -210,7 +210,7 @@ class Batch(_Body):
 
     Args:
         origin: Where it came from.
-        body: ``md_size metadata ...`` of the entry.
+        body: ``md_size metadata ...`` of the entry; empty where there is `metadata`.
         buffer: The messages, one after the other, and perhaps something before them.
         metadata: Decoded, where that was needed before.
     """

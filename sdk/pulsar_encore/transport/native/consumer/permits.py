@@ -33,6 +33,7 @@ class Permits:
         "_waits",
         "_wanted",
         "stopped",
+        "taken",
     )
 
     def __init__(self, queue: int, most_bytes: int) -> None:
@@ -44,11 +45,18 @@ class Permits:
         self._held = 0  # delivered and not consumed
         self._waits = False
         self.stopped: bool = False  # ask for nothing more
+        #: Messages that the application has taken, in all.
+        self.taken: int = 0
 
     @property
     def open(self) -> int:
         """Messages that the broker may still send."""
         return self._open
+
+    @property
+    def held(self) -> int:
+        """Messages that have arrived and were not consumed."""
+        return self._held
 
     @property
     def window(self) -> int:
@@ -80,12 +88,36 @@ class Permits:
         self._open -= charged
         self._held += delivered
         self._wanted = max(0, self._wanted - delivered)
-        mean = size / max(1, charged)
-        self._average += (mean - self._average) / _SMOOTHING if self._average else mean
+        self._learn(charged, size)
+
+    def queued(self, charged: int, size: int) -> None:
+        """An entry came that is delivered later.
+
+        Args:
+            charged: Messages that the broker counted down.
+            size: Bytes of the entry, as it is held: compressed.
+        """
+        self._open -= charged
+        self._held += charged
+        self._learn(charged, size)
+
+    def unqueued(self, charged: int) -> None:
+        """Such an entry is delivered now: `arrived` follows."""
+        self._open += charged
+        self._held -= charged
 
     def consumed(self, messages: int) -> None:
-        """There is room for so many more."""
+        """The application has taken so many: there is room for as many more."""
         self._held = max(0, self._held - messages)
+        self.taken += messages
+
+    def withdrawn(self, messages: int) -> None:
+        """So many that arrived are not delivered: they come again, or are void."""
+        self._held = max(0, self._held - messages)
+
+    def _learn(self, charged: int, size: int) -> None:
+        mean = size / max(1, charged)
+        self._average += (mean - self._average) / _SMOOTHING if self._average else mean
 
     def want(self, messages: int) -> None:
         """Somebody waits for so many."""

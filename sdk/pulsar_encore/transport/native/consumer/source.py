@@ -23,21 +23,22 @@ from ....exceptions import (
     TopicNotFound,
     UnknownError,
 )
-from ....ids import MessageId
+from ....ids import MOST_IN_BATCH, MessageId
 from ....loops import end_all
 from ....wire import commands as wire_commands
 from ....wire import pulsar_pb2 as pb
 from ....wire.chunks import Fate, Joined
-from ....wire.entries import EntryError, text
+from ....wire.entries import EntryError
 from ...base import AckPlan, Deliveries, Delivery, NoDelivery, RetryNotice, Run, Unread
 from ..connection.attachment import Attachment
 from ..connection.fast_path import Template
 from ..connection.session import Session
 from ..lookup.lookup import Lookup
 from . import commands
-from .chunking import Chunked
+from .chunking import Chunked, uuid_of
 from .decryption import Decryption, Undecrypted
-from .entries import LARGEST, Chunk, EntryReader, Marker, Opened, Read, Withheld
+from .entries import Chunk, EntryReader, Marker, Opened, Packed, Read, Withheld
+from .line import Line, Room, Waiting
 from .messages import PlainMessage
 from .permits import Permits
 from .place import Place
@@ -91,6 +92,7 @@ class Source:
         decryption: What becomes of encrypted entries.
         queue: Messages that may be on their way or unconsumed.
         most_bytes: The same in bytes.
+        room: For large decompressed payloads of the whole consumer.
         is_new: It came into being while the consumer runs.
         creates: Whether subscribing for the first time may create the topic.
 
@@ -112,6 +114,7 @@ class Source:
         decryption: Decryption,
         queue: int,
         most_bytes: int,
+        room: Room,
         *,
         is_new: bool = False,
         creates: bool = True,
@@ -135,7 +138,17 @@ class Source:
         self._attachment = Attachment(
             lookup, topic, self._attach, self._failed, retrying=self._retrying
         )
-        self._reader = EntryReader(self, decryption, LARGEST)
+        max_size = self._settings.max_uncompressed_size
+        self._reader = EntryReader(self, decryption, max_size)
+        self._line = Line(
+            room,
+            lookup.pool.codecs,
+            self._loop,
+            self._reader.unpack,
+            self._handle,
+            self._delivered_so_far,
+            self._line_moved,
+        )
         self._chunked = Chunked(
             subscribing.subscription,
             topic,
@@ -143,6 +156,7 @@ class Source:
             self._ack,
             self._ask_again,
             lambda: self.permits.open <= 0,
+            max_size,
         )
         self._session: Session | None = None  # while attached
         self._is_attached = asyncio.Event()
@@ -213,6 +227,8 @@ class Source:
         self.may_create = self._subscribing.creates and not self._stored
         self._is_attached.set()
         self.permits.reset(keeps=place is not None)
+        if place is None:
+            self._line.forget_held()
         self._came_s = self._loop.time()
         if self._flowing:
             self._attaching = True
@@ -347,11 +363,11 @@ class Source:
             return False
         self._session = None
         self._is_attached.clear()
-        self._arrived.clear()
         self._unread.clear()
-        self._plain = self._plain_bytes = 0
+        dropped = self._drop_arrived()
         if self._place is not None:
             self._place.owe(self._chunked.begun())
+            self._place.owe({each.uuid: each.chunks[0] for each in dropped if each.chunks})
         self._chunked.clear()
         self._stop_rewinding()
         if self._flowing and not self._closed and not self._seeking:
@@ -374,11 +390,52 @@ class Source:
         try:
             opened = self._reader.open(data, at, end)
         except EntryError as error:
-            self._broken(ledger, entry, error)
+            if self._line.waiting:
+                self._line.append(Waiting(ledger, entry, redelivery_count, ack_set, error, 0, 0))
+            else:
+                self._broken(ledger, entry, error)
             return
         size = end - at
         if self._reader.grown:
             size += self._grown()
+        place = self._place
+        waiting = self._line.waiting
+        if (
+            type(opened) is PlainMessage
+            and epoch >= self._epoch
+            and not waiting
+            and (place is None or not place.is_before(ledger, entry))
+        ):
+            # What `_opened` does, without a call for each message.
+            self._plain += 1
+            self._plain_bytes += size
+            self._arrived.append(
+                Delivery(self.number, ledger, entry, 0, redelivery_count, _ONLY, (opened,))
+            )
+        elif waiting or (type(opened) is Packed and epoch >= self._epoch):
+            if epoch >= self._epoch:
+                self._reader.hold_back()
+                charged = _charged(opened, ack_set)
+                self.permits.queued(charged, size)
+                self._line.append(
+                    Waiting(ledger, entry, redelivery_count, ack_set, opened, size, charged)
+                )
+            else:
+                self.permits.arrived(_charged(opened, ack_set), 0, size)
+        else:
+            self._opened(ledger, entry, redelivery_count, ack_set, epoch, opened, size)
+
+    def _opened(
+        self,
+        ledger: int,
+        entry: int,
+        redelivery_count: int,
+        ack_set: int,
+        epoch: int,
+        opened: Read,
+        size: int,
+    ) -> None:
+        """Handle an entry that can be read, in its turn."""
         place = self._place
         if epoch < self._epoch or (
             place is not None and place.is_before(ledger, entry) and not self._owes(opened)
@@ -404,13 +461,13 @@ class Source:
         """Whether it is a piece of a message of which pieces were lost with a connection."""
         if not isinstance(opened, Chunk) or self._place is None:
             return False
-        uuid = text(opened.metadata.uuid)
+        uuid = uuid_of(opened.metadata)
         return self._place.is_owed(uuid) or self._chunked.holds(uuid)
 
     def on_run(
         self, template: Template, ledger: int, epoch: int, data: bytes, at: int, most: int
     ) -> int:
-        if self._place is not None or epoch < self._epoch:
+        if self._place is not None or epoch < self._epoch or self._line.waiting:
             return at
         run = Run(self.number)
         end = self._reader.take_run(template, ledger, data, at, most, run)
@@ -436,15 +493,20 @@ class Source:
         if ack_set != -1 or which is not None or first:
             if ack_set != -1:
                 charged = _charged(opened, ack_set)
+            # Bytes, because shifting a number of so many bits for each index is quadratic.
+            unacked = (ack_set & (1 << count) - 1).to_bytes(count // 8 + 1, "little")
             kept = [
                 (index, message)
                 for index, message in zip(indexes, messages, strict=True)
-                if ack_set >> index & 1 and index >= first
+                if unacked[index >> 3] >> (index & 7) & 1 and index >= first
             ]
             indexes = [index for index, _ in kept]
             messages = [message for _, message in kept]
             # What is not delivered is as good as acked, or the entry would never be done.
-            ack_set = sum(1 << index for index in indexes)
+            left = bytearray(count // 8 + 1)
+            for index in indexes:
+                left[index >> 3] |= 1 << (index & 7)
+            ack_set = int.from_bytes(left, "little")
         elif self._place is None:
             messages = list(messages)  # who settles them needs each
         self.permits.arrived(charged, len(messages), size)
@@ -480,6 +542,10 @@ class Source:
                 self._pass(ledger, entry, Unread.BROKEN, error)
                 self._hand_over()  # what comes next begins behind it
                 self._place.passed(*place, broken=True)
+        self._come_again()
+
+    def _come_again(self) -> None:
+        """What was not handed over comes again, on another attachment."""
         if self._seeking:
             self._is_damaged = True  # and perhaps void when the seek is answered
         else:
@@ -503,7 +569,7 @@ class Source:
         entry: int,
         redelivery_count: int,
         ack_set: int,
-        opened: Marker | Chunk | Withheld,
+        opened: Marker | Chunk | Withheld | Packed,
         size: int,
     ) -> None:
         if isinstance(opened, Marker):
@@ -512,7 +578,7 @@ class Source:
             self._pass(ledger, entry, Unread.MARKER)
         elif isinstance(opened, Withheld):
             self._withhold(ledger, entry, ack_set, opened, size)
-        else:
+        elif isinstance(opened, Chunk):
             self._chunk(ledger, entry, redelivery_count, opened, size)
 
     def _withhold(self, ledger: int, entry: int, ack_set: int, opened: Withheld, size: int) -> None:
@@ -528,50 +594,99 @@ class Source:
     ) -> None:
         joined = self._chunked.add(chunk, ledger, entry, redelivery_count)
         if self._place is not None:
-            self._place.paid(text(chunk.metadata.uuid))
+            self._place.paid(uuid_of(chunk.metadata))
         if not isinstance(joined, Joined):
             self.permits.arrived(1, 0, size)
             torn = joined is Fate.REDELIVER
             self._pass(ledger, entry, Unread.TORN if torn else Unread.PIECE)
             return
+        places = joined.places
+        count = joined.redelivery_count
+        opened: Read | EntryError
         try:
             opened = self._reader.of_chunks(chunk, joined.payload, joined.sealed)
         except EntryError as error:
-            self.permits.arrived(1, 0, size)
-            log.error("%s: chunked message %d:%d is broken: %s", self.topic, ledger, entry, error)
-            self._ack(list(joined.places))
-            self._pass(ledger, entry, Unread.BROKEN, error)
-            return
-        if isinstance(opened, Opened):  # no client writes batches in chunks
-            self.permits.arrived(1, 0, size)
-            self._ack(list(joined.places))
-            self._pass(ledger, entry, Unread.BROKEN)
-            return
-        self.permits.arrived(1, 1, size + self._grown())
-        self._arrived.append(
-            Delivery(
-                self.number,
-                ledger,
-                entry,
-                0,
-                joined.redelivery_count,
-                _ONLY,
-                (opened,),
-                -1,
-                joined.places[0],
-            )
+            opened = error
+        waiting = Waiting(
+            ledger, entry, count, -1, opened, size, 1, places, uuid_of(chunk.metadata)
         )
+        if isinstance(opened, Packed):
+            self.permits.queued(1, size)
+            self._line.insert(waiting)
+        else:
+            self._joined(waiting, places, opened)
+
+    def _joined(
+        self,
+        waiting: Waiting,
+        places: tuple[tuple[int, int], ...],
+        content: Read | Exception | Callable[[], None],
+    ) -> None:
+        """Handle a chunked message that is complete."""
+        ledger, entry, size = waiting.ledger, waiting.entry, waiting.size
+        if isinstance(content, EntryError):
+            self.permits.arrived(1, 0, size)
+            log.error("%s: chunked message %d:%d is broken: %s", self.topic, ledger, entry, content)
+            self._ack(list(places))
+            self._pass(ledger, entry, Unread.BROKEN, content)
+        elif isinstance(content, Exception):
+            log.error("%s: entry %d:%d cannot be read now: %r", self.topic, ledger, entry, content)
+            self._come_again()
+        elif isinstance(content, PlainMessage):
+            self.permits.arrived(1, 1, size + self._grown())
+            count = waiting.redelivery_count
+            self._arrived.append(
+                Delivery(self.number, ledger, entry, 0, count, _ONLY, (content,), -1, places[0])
+            )
+        else:  # no client writes batches in chunks
+            self.permits.arrived(1, 0, size)
+            self._ack(list(places))
+            self._pass(ledger, entry, Unread.BROKEN)
 
     def on_entries_end(self) -> None:
         self._came_s = self._loop.time()
+        if self._line.waiting:
+            self._line.advance()
+        self._line_moved()
+
+    # Entries that wait
+
+    def _handle(self, waiting: Waiting, content: Read | Exception | Callable[[], None]) -> None:
+        """An entry has left the line."""
+        self.permits.unqueued(waiting.charged)
+        ledger, entry, ack_set = waiting.ledger, waiting.entry, waiting.ack_set
+        if waiting.chunks is not None:
+            self._joined(waiting, waiting.chunks, content)
+        elif isinstance(content, EntryError):
+            self._broken(ledger, entry, content)
+        elif isinstance(content, Exception):
+            log.error("%s: entry %d:%d cannot be read now: %r", self.topic, ledger, entry, content)
+            self._come_again()
+        elif callable(content):
+            content()
+        else:
+            count, epoch = waiting.redelivery_count, self._epoch
+            self._opened(ledger, entry, count, ack_set, epoch, content, waiting.size)
+
+    def _delivered_so_far(self) -> int:
+        permits = self.permits
+        return permits.taken + permits.held - self._line.charged + self._plain
+
+    def _line_moved(self) -> None:
+        if not self._line.waiting:
+            self._reader.allow()
         self._hand_over()
         self.flow()
 
+    def _clear_line(self) -> list[Waiting]:
+        """What waits comes again, or is void."""
+        self._reader.allow()
+        self.permits.withdrawn(self._line.charged)
+        return self._line.clear()
+
     def _hand_over(self) -> None:
         """What came so far."""
-        if self._plain:
-            self.permits.arrived(self._plain, self._plain, self._plain_bytes)
-            self._plain = self._plain_bytes = 0
+        self._count_plain()
         arrived, self._arrived = self._arrived, []
         if arrived:
             last = arrived[-1]
@@ -582,14 +697,31 @@ class Source:
             unread, self._unread = self._unread, []
             self._outlet.unread(self.number, unread)
 
-    def _drop_arrived(self) -> None:
-        """What came in this very turn and was not handed over comes again, or is void."""
+    def _count_plain(self) -> None:
+        if self._plain:
+            self.permits.arrived(self._plain, self._plain, self._plain_bytes)
+            self._plain = self._plain_bytes = 0
+
+    def _drop_arrived(self) -> list[Waiting]:
+        """What arrived and was not handed over comes again, or is void.
+
+        Returns:
+            The entries that waited in the line.
+        """
+        self._count_plain()
         dropped, self._arrived = self._arrived, []
         for each in dropped:
-            self.permits.consumed(len(each.messages))
+            self.permits.withdrawn(len(each.messages))
+        return self._clear_line()
 
     def on_end_of_topic(self) -> None:
-        self._notice(lambda: self._outlet.ended(self.number))
+        def tell() -> None:
+            self._notice(lambda: self._outlet.ended(self.number))
+
+        if self._line.waiting:
+            self._line.append(Waiting(-1, -1, 0, -1, tell, 0, 0))
+        else:
+            tell()
 
     def on_active_change(self, active: bool) -> None:
         self._notice(lambda: self._outlet.active(self.number, active))
@@ -610,6 +742,8 @@ class Source:
     def consumed(self, messages: int) -> None:
         """There is room for so many more."""
         self.permits.consumed(messages)
+        if self._line.held:
+            self._line.taken(self.permits.taken)
         self.flow()
 
     def wanted(self, messages: int) -> None:
@@ -925,6 +1059,8 @@ class Source:
         await self._attachment.stop()
         self._stop_rewinding()
         self._chunked.clear()
+        self._clear_line()
+        self._line.forget_held()
         session, self._session = self._session, None
         if session is None:
             return
@@ -948,6 +1084,8 @@ class Source:
             self._attachment.abandon,
             self._stop_rewinding,
             self._chunked.clear,
+            self._clear_line,
+            self._line.forget_held,
         )
         session, self._session = self._session, None
         if session is not None:
@@ -964,7 +1102,7 @@ def _last_id(answer: pb.CommandGetLastMessageIdResponse, partition: int, topic: 
         place.ledgerId,
         place.entryId,
         place.batch_index,
-        batch_size=place.batch_size,
+        batch_size=place.batch_size if place.batch_size <= MOST_IN_BATCH else 0,
         topic=topic,
     )
 
@@ -973,11 +1111,15 @@ def _charged(opened: Read, ack_set: int) -> int:
     """What the broker counted down for an entry: its messages, but for those acked before."""
     if isinstance(opened, Opened):
         count = opened.batch_size
-    elif isinstance(opened, Withheld):
+    elif isinstance(opened, Withheld | Packed):
         count = opened.messages
     else:
         return 1
-    return count if ack_set == -1 else (ack_set & ((1 << count) - 1)).bit_count()
+    if ack_set == -1:
+        return count
+    if count < ack_set.bit_length():
+        ack_set &= (1 << count) - 1
+    return ack_set.bit_count()
 
 
 def _confirmed(answer: asyncio.Future[Any]) -> bool:

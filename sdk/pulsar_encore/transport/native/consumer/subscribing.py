@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ....ids import MessageId
+from ....ids import MessageId, check_batch
 from ....options import ConsumerType, InitialPosition, Subscription
 from ....wire import ack_sets, commands
 from ....wire import pulsar_pb2 as pb
@@ -158,6 +158,7 @@ class Subscribing:
         A broker goes to an entry, inclusive, or into a batch by an ack set (notes 5.6).
         """
         inclusive = self._inclusive
+        check_batch(target)
         where = target.first_chunk if inclusive and target.first_chunk else target
         ledger, entry, index = where.ledger_id(), where.entry_id(), where.batch_index()
         if entry in (-1, _MOST):

@@ -67,6 +67,7 @@ class Binary:
             raise
         flags = session.features
         self.tells_missing = flags.supports_get_partitioned_metadata_without_auto_creation
+        check_partitions(answer.partitions, topic, self._settings.max_partitions)
         return answer.partitions
 
     async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> Listing:
@@ -150,3 +151,22 @@ class Binary:
             if asked is not None:
                 self._pool.did_not_answer(asked, self._pool.service)
             session.fail(error)
+
+
+def check_partitions(count: int, topic: str, most: int) -> None:
+    """Check the number of partitions that a broker answered, before anything is made for each.
+
+    Args:
+        count: The number.
+        topic: Whose they are, for the text of the error.
+        most: `max_partitions`.
+
+    Raises:
+        LookupError: There are more than the client accepts.
+    """
+    if count > most:
+        raise TopicLookupError(
+            f"{topic}: the broker answered {count} partitions, and this client accepts at most "
+            f"{most}: raise the client's max_partitions if the number is right",
+            retryable=False,
+        )

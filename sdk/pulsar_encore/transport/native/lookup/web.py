@@ -25,6 +25,7 @@ from ..connection.pool import Pool, data_of
 from ..connection.service import Credentials
 from ..connection.session import Session
 from .asking import Listing
+from .binary import check_partitions
 
 _MOST_REDIRECTS: Final = 20
 _MOST_BYTES: Final = 64 * 1024 * 1024  # of an answer: names of half a million topics
@@ -66,6 +67,7 @@ class Web:
         count = answer.get("partitions") if _is_object(answer) else None
         if not isinstance(count, int) or count < 0:
             raise _nonsense(f"partitions of {topic}: the answer makes no sense")
+        check_partitions(count, topic, self._pool.settings.max_partitions)
         return count
 
     async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> Listing:

@@ -1,0 +1,196 @@
+"""Sizes that publishers claim, and what unread messages take, against a real Pulsar."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import pulsar_encore as encore
+from pulsar_encore.wire import compress, encode_batch, pb
+
+from .admin import Admin
+from .contract.bare import Bare
+from .pulsar_server import Server
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="measures resident memory")
+
+MESSAGES = 40
+SIZE = 20_000_000
+CODECS = [pb.ZLIB, pb.LZ4, pb.ZSTD, pb.SNAPPY]
+
+# A process of its own, so that the peak of its memory is the consumer's.
+_CONSUMER = """
+import asyncio, hashlib, json, resource, sys
+import pulsar_encore as encore
+
+def now():
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize()
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+async def main(url, topic, messages):
+    async with encore.Client(url, transport="native") as client:
+        began = now()
+        async with client.subscribe(
+            topic, "s", initial_position=encore.InitialPosition.Earliest
+        ) as consumer:
+            largest, quiet = now(), 0
+            while quiet < 20:  # until nothing more has come for 2 s
+                await asyncio.sleep(0.1)
+                quiet = 0 if now() > largest + 1_000_000 else quiet + 1
+                largest = max(largest, now())
+            unread = peak() - began
+            got = []
+            while len(got) < messages:
+                message = await consumer.receive()
+                got.append(hashlib.sha256(message.data()).hexdigest())
+                await consumer.acknowledge(message)
+            del message
+            print(json.dumps({"unread": unread, "all": peak() - began, "got": got}))
+
+asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+"""
+
+
+async def consume_apart(url: str, topic: str, messages: int) -> dict[str, Any]:
+    """Subscribe in another process, wait unread, then receive all; gives what it printed."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        _CONSUMER,
+        url,
+        topic,
+        str(messages),
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(encore.__file__).parents[1])},
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def content(number: int) -> bytes:
+    return Random(number).randbytes(100) * (SIZE // 100)
+
+
+async def test_an_unread_consumer_of_messages_that_compress_well_stays_small(
+    pulsar: Server, topic: str
+) -> None:
+    """40 messages of 20 MB, 4 kB each on the wire.
+
+    Before, the first 16 permits brought 16 decompressed messages, whatever their size. Now at most
+    three are decompressed (64 MB), and one of them exists twice while it is copied.
+    """
+    async with (
+        encore.Client(pulsar.service_url, transport="native") as client,
+        client.create_producer(
+            topic,
+            compression_type=encore.CompressionType.ZSTD,
+            batching_enabled=False,
+            send_timeout_millis=120_000,
+        ) as producer,
+    ):
+        for number in range(MESSAGES):
+            await producer.send(content(number))
+    found = await consume_apart(pulsar.service_url, topic, MESSAGES)
+    assert found["got"] == [
+        hashlib.sha256(content(number)).hexdigest() for number in range(MESSAGES)
+    ]
+    assert found["unread"] < 200_000_000, found["unread"]
+    assert found["all"] < 250_000_000, found["all"]
+
+
+def lies(number: int) -> list[tuple[pb.MessageMetadata, bytes]]:
+    """Entries of a publisher whose metadata is not true, each with its payload."""
+    made: list[tuple[pb.MessageMetadata, bytes]] = []
+
+    def add(payload: bytes, **fields: Any) -> None:
+        metadata = pb.MessageMetadata(
+            producer_name="liar",
+            sequence_id=number + len(made),
+            publish_time=int(time.time() * 1000),
+            **fields,
+        )
+        made.append((metadata, payload))
+
+    data = Random(1).randbytes(1000) * 2_000
+    batch = encode_batch([(pb.SingleMessageMetadata(), b"x" * 100)] * 5)
+    # Each costs two attachments, with backoff: not every lie is told with every codec.
+    for codec in CODECS:
+        add(Random(2).randbytes(50), compression=codec, uncompressed_size=200_000_000)
+    packed = compress(pb.ZSTD, data)
+    add(packed, compression=pb.ZSTD, uncompressed_size=len(data) + 1)
+    add(packed, compression=pb.ZSTD, uncompressed_size=2**31 - 1)
+    add(packed[: len(packed) // 2], compression=pb.ZSTD, uncompressed_size=len(data))
+    small = compress(pb.LZ4, batch)
+    add(small, compression=pb.LZ4, uncompressed_size=len(batch), num_messages_in_batch=6)
+    add(b"x" * 40, num_messages_in_batch=1_000)
+    return made
+
+
+@pytest.mark.parametrize("kind", [encore.ConsumerType.Shared, encore.ConsumerType.Exclusive])
+async def test_a_publisher_that_lies_costs_its_entries_and_nothing_else(
+    pulsar: Server, admin: Admin, topic: str, kind: encore.ConsumerType
+) -> None:
+    wanted: list[bytes] = []
+    async with (
+        encore.Client(pulsar.service_url, transport="native") as client,
+        client.subscribe(topic, "s", kind) as consumer,
+        Bare(pulsar.service_url) as liar,
+    ):
+        await liar.produce(topic)
+        for at, (metadata, payload) in enumerate(lies(0)):
+            good = b"%d" % at
+            plain = pb.MessageMetadata(
+                producer_name="liar", sequence_id=1_000 + at, publish_time=int(time.time() * 1000)
+            )
+            if at % 3 == 0:  # some that wait for a thread, too
+                large = good + bytes(3_000_000)
+                plain.compression, plain.uncompressed_size = pb.ZSTD, len(large)
+                await liar.store(plain, compress(pb.ZSTD, large))
+                wanted.append(large)
+            else:
+                await liar.store(plain, good)
+                wanted.append(good)
+            await liar.store(metadata, payload)
+        seen: dict[bytes, None] = {}
+        async with asyncio.timeout(120):
+            while len(seen) < len(wanted):
+                message = await consumer.receive()
+                seen.setdefault(message.data())
+                await consumer.acknowledge(message)
+        assert sorted(seen) == sorted(wanted)
+        if kind is encore.ConsumerType.Exclusive:
+            assert list(seen) == wanted
+        async with asyncio.timeout(60):
+            while admin.stats(topic)["subscriptions"]["s"]["msgBacklog"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+
+
+async def test_more_partitions_than_the_client_accepts_are_refused_by_name(
+    pulsar: Server, admin: Admin, topic: str
+) -> None:
+    admin.create_partitioned_topic(topic, 5)
+    async with encore.Client(pulsar.service_url, max_partitions=4) as client:
+        with pytest.raises(encore.TransportError, match=r"5 partitions.*max_partitions"):
+            await client.subscribe(topic, "s")
+        with pytest.raises(encore.TransportError, match=r"5 partitions.*max_partitions"):
+            await client.create_producer(topic)
+    async with (
+        encore.Client(pulsar.service_url, max_partitions=5) as client,
+        client.create_producer(topic) as producer,
+    ):
+        await producer.send(b"x")

@@ -1,0 +1,58 @@
+"""Where long codec calls run: in one thread for each client and event loop, or on the loop.
+
+Owns `CodecThread` and `CodecCalls`. The codecs release the interpreter lock, so that the event loop
+goes on while a large payload is decompressed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+_Result = TypeVar("_Result")
+
+
+class Codecs(Protocol):
+    """Runs codec calls, one after the other."""
+
+    def submit(self, work: Callable[[], _Result]) -> Future[_Result]:
+        """Run `work`; the future may be done already."""
+
+    def shutdown(self) -> None:
+        """Cancel the calls that have not begun."""
+
+
+class CodecThread:
+    """Runs codec calls in a thread, which starts with the first call."""
+
+    def __init__(self) -> None:
+        self._executor: ThreadPoolExecutor | None = None
+
+    def submit(self, work: Callable[[], _Result]) -> Future[_Result]:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="pulsar-encore-codec")
+        try:
+            return self._executor.submit(work)
+        except RuntimeError:
+            # After the shutdown of the client or of the interpreter there are no new threads.
+            return CodecCalls().submit(work)
+
+    def shutdown(self) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+class CodecCalls:
+    """Makes plain calls: for virtual time, in which a thread's result has no place."""
+
+    def submit(self, work: Callable[[], _Result]) -> Future[_Result]:
+        future: Future[_Result] = Future()
+        try:
+            future.set_result(work())
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def shutdown(self) -> None:
+        """Nothing is under way."""

@@ -1,0 +1,279 @@
+"""Numbers that a broker or a publisher sends have bounds, and each bound names its option."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from native_kit import TOPIC, Collector, Rig, run, settle, subscription
+
+import pulsar_encore as encore
+from pulsar_encore.authentication import issuer
+from pulsar_encore.devbroker.rules.topic_log import LogEntry
+from pulsar_encore.errors import ConfigurationError
+from pulsar_encore.exceptions import LookupError as TopicLookupError
+from pulsar_encore.ids import MOST_IN_BATCH, MessageId
+from pulsar_encore.options import ClientOptions, ProducerOptions
+from pulsar_encore.testing import MemoryTransport
+from pulsar_encore.transport.base import AckPlan
+from pulsar_encore.transport.native.consumer.chunking import uuid_of
+from pulsar_encore.transport.native.consumer.decryption import Decryption
+from pulsar_encore.transport.native.consumer.entries import EntryReader
+from pulsar_encore.transport.native.lookup import binary
+from pulsar_encore.transport.native.options import of_options
+from pulsar_encore.transport.native.settings import Settings
+from pulsar_encore.wire import compress
+from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire.entries import BatchError, encode_batch, encode_body
+
+
+async def opened(rig: Rig, **fields: Any) -> tuple[Any, Collector]:
+    link = await rig.transport.subscribe(subscription(**fields))
+    sink = Collector()
+    link.start(sink)
+    await settle()
+    return link, sink
+
+
+# Partitions
+
+
+def test_more_partitions_than_the_client_accepts_are_an_error_that_names_the_option() -> None:
+    async def main() -> None:
+        rig = Rig(settings=Settings(max_partitions=3))
+        rig.service.catalogue.create_partitioned(TOPIC, 4)
+        text = r"answered 4 partitions, and this client accepts at most 3: .*max_partitions"
+        with pytest.raises(TopicLookupError, match=text):
+            await rig.transport.subscribe(subscription())
+        with pytest.raises(TopicLookupError, match=text):
+            await rig.transport.create_producer(ProducerOptions(topic=TOPIC))
+        with pytest.raises(TopicLookupError, match=text):
+            await rig.transport.topic_partitions(TOPIC)
+
+    run(main())
+
+
+def test_as_many_partitions_as_the_client_accepts_are_subscribed() -> None:
+    async def main() -> None:
+        rig = Rig(settings=Settings(max_partitions=3))
+        rig.service.catalogue.create_partitioned(TOPIC, 3)
+        link, _ = await opened(rig)
+        assert len(link.sources()) == 3
+
+    run(main())
+
+
+def test_the_partitions_of_several_topics_together_are_bounded() -> None:
+    async def main() -> None:
+        rig = Rig(settings=Settings(max_partitions=5))
+        topics = (TOPIC, f"{TOPIC}2")
+        for topic in topics:
+            rig.service.catalogue.create_partitioned(topic, 3)
+        with pytest.raises(TopicLookupError, match="6 partitions"):
+            await rig.transport.subscribe(subscription(topics=topics))
+
+    run(main())
+
+
+def test_a_number_of_partitions_beyond_belief_takes_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answer of 2**32 - 5 partitions took 22 GB."""
+
+    async def main() -> None:
+        rig = Rig()
+        ask = binary.Session.ask
+
+        async def lying(self: Any, make: Any, doing: str, timeout_s: float | None) -> Any:
+            answer = await ask(self, make, doing, timeout_s)
+            if doing.startswith("partitions"):
+                answer.partitions = 2**32 - 5
+            return answer
+
+        monkeypatch.setattr(binary.Session, "ask", lying)
+        tracemalloc.start()
+        try:
+            with pytest.raises(TopicLookupError, match="4294967291 partitions"):
+                await rig.transport.subscribe(subscription())
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 5_000_000
+
+    run(main())
+
+
+# Options
+
+
+def test_the_bounds_are_options_of_the_client() -> None:
+    options = ClientOptions(
+        service_url="pulsar://h:1", max_partitions=7, max_uncompressed_size=8 << 20
+    )
+    _, settings = of_options(options)
+    assert (settings.max_partitions, settings.max_uncompressed_size) == (7, 8 << 20)
+    for name in ("max_partitions", "max_uncompressed_size"):
+        for wrong in (0, -1, True, "5", 1.5, None):
+            values: dict[str, Any] = {name: wrong}
+            with pytest.raises(ConfigurationError, match=name):
+                ClientOptions(service_url="pulsar://h:1", **values)
+
+
+async def test_a_client_takes_the_bounds() -> None:
+    async with encore.Client(
+        "pulsar://h:1",
+        max_partitions=7,
+        max_uncompressed_size=1 << 20,
+        transport=MemoryTransport(),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_payload_over_max_uncompressed_size_is_acked_and_the_log_names_the_option(
+    compressed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        rig = Rig(settings=Settings(max_uncompressed_size=1_000))
+        payload = b"x" * 1_001
+        if compressed:
+            packed = compress(pb.ZLIB, payload)
+            rig.store(packed, compression=pb.ZLIB, uncompressed_size=len(payload))
+        else:
+            rig.store(payload, event_time=1)
+        rig.store(b"behind")
+        _, sink = await opened(rig)
+        await settle(5)
+        assert b"behind" in sink.payloads
+        assert rig.service.catalogue.topic(TOPIC).subscriptions["s"].backlog == 1
+
+    run(main())
+    assert "max_uncompressed_size" in caplog.text
+
+
+# Ids
+
+
+@pytest.mark.parametrize("where", ["batch_size", "batch_index"])
+@pytest.mark.parametrize("value", [MOST_IN_BATCH + 1, 2**31 - 1, 2**62])
+async def test_an_id_with_a_batch_beyond_any_is_refused_before_memory_is_taken(
+    where: str, value: int
+) -> None:
+    """Seeking to an id of 2**31 - 1 messages took more than a gigabyte."""
+    index, size = (value, 0) if where == "batch_index" else (3, value)
+    forged = MessageId.deserialize(MessageId(-1, 1, 1, index, batch_size=size).serialize())
+    async with (
+        encore.Client("pulsar://h:1", transport=MemoryTransport()) as client,
+        client.subscribe("t", "s") as consumer,
+    ):
+        tracemalloc.start()
+        try:
+            for call in (
+                consumer.seek,
+                consumer.acknowledge,
+                consumer.acknowledge_cumulative,
+                consumer.negative_acknowledge,
+            ):
+                with pytest.raises(ConfigurationError, match=where.replace("_", " ")):
+                    result: Any = call(forged)  # type: ignore[operator]
+                    if result is not None:
+                        await result
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 1_000_000
+
+
+# Batches
+
+
+class Here:
+    topic = TOPIC
+
+
+@pytest.mark.parametrize("count", [-(2**31), -1, 0, 41, 2**31 - 1])
+def test_a_batch_count_that_the_bytes_cannot_hold_is_a_broken_entry(count: int) -> None:
+    """Also of an encrypted batch, of which nothing else can be seen: the broker would count down
+    two thousand million permits."""
+    metadata = pb.MessageMetadata(
+        producer_name="p",
+        sequence_id=1,
+        publish_time=1,
+        num_messages_in_batch=count,
+        encryption_keys=[pb.EncryptionKeys(key="k", value=b"?")],
+    )
+    body = encode_body(metadata, bytes(40))
+    reader = EntryReader(Here(), Decryption(subscription()), 1 << 20)
+    with pytest.raises(BatchError, match=f"a batch of {count} messages in 40 bytes"):
+        reader.open(body, 0, len(body))
+
+
+@given(st.integers(1, 200), st.integers(0, 2**256 - 1))
+def test_a_batch_of_which_some_is_acked_is_cut_as_its_ack_set_says(count: int, mask: int) -> None:
+    async def main() -> None:
+        rig = Rig()
+        messages = [b"%d" % each for each in range(count)]
+        link, sink = await opened(rig)
+        source = link._sources[0]
+        metadata = pb.MessageMetadata(
+            producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=count
+        )
+        payload = encode_batch((pb.SingleMessageMetadata(), each) for each in messages)
+        body = encode_body(metadata, payload)
+        source.on_entry(1, 1, 0, mask, 0, body, 0, len(body))
+        source.on_entries_end()
+        left = [each for each in range(count) if mask >> each & 1]
+        assert [list(each.indexes) for each in sink.deliveries] == ([left] if left else [])
+        for each in sink.deliveries:
+            assert each.ack_set == mask & (1 << count) - 1
+
+    run(main())
+
+
+def test_a_large_batch_with_a_huge_ack_set_is_linear() -> None:
+    """Shifting the ack set for each message took seconds for a batch of 100,000."""
+
+    async def main() -> None:
+        rig = Rig()
+        count = 40_000  # the broker allows 50,000 unacked messages
+        metadata = pb.MessageMetadata(
+            producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=count
+        )
+        payload = encode_batch([(pb.SingleMessageMetadata(), b"")] * count)
+        state = rig.service.catalogue.topic(TOPIC, create=True)
+        state.log.append(LogEntry(encode_body(metadata, payload), batch=count, publish_ms=1))
+        link, sink = await opened(rig, receiver_queue_size=200_000)
+        (delivery,) = sink.deliveries
+        odd = int.from_bytes(b"\xaa" * (count // 8), "little")
+        link.ack(AckPlan(0, None, [], [(delivery.ledger, delivery.entry, count, odd)]))
+        await settle()
+        link.redeliver(0, [(delivery.ledger, [delivery.entry])])
+        sink.deliveries.clear()
+        await settle()
+        (again,) = sink.deliveries
+        assert list(again.indexes) == list(range(1, count, 2))
+        assert again.ack_set == odd
+
+    run(main())
+
+
+# Texts and times
+
+
+def test_a_chunk_uuid_of_any_length_is_remembered_in_few_bytes() -> None:
+    def of(uuid: str) -> str:
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, uuid=uuid)
+        return uuid_of(metadata)
+
+    assert of("producer-1-17") == "producer-1-17"
+    assert of("a" * 256) == "a" * 256
+    assert len(of("a" * 4_000_000)) == 64
+    assert of("a" * 300) != of("a" * 301)
+
+
+@pytest.mark.parametrize("value", [10**400, "1e999999", float("nan"), -5, None, "soon", []])
+def test_a_lifetime_of_a_token_that_is_no_time_is_none_or_for_ever(value: Any) -> None:
+    assert issuer._lifetime(value) in (0.0, float("inf"))

@@ -1,0 +1,689 @@
+"""Large compressed payloads: decompressed in order, when there is room, and never lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from native_kit import TOPIC, Collector, Rig, run, settle, subscription
+
+from pulsar_encore.devbroker.rules.topic_log import LogEntry
+from pulsar_encore.ids import MessageId
+from pulsar_encore.options import ConsumerType
+from pulsar_encore.transport.base import AckPlan
+from pulsar_encore.transport.native.connection.codecs import CodecThread
+from pulsar_encore.transport.native.consumer import entries as entries_module
+from pulsar_encore.transport.native.consumer import link as link_module
+from pulsar_encore.transport.native.consumer.line import Room
+from pulsar_encore.wire import compress
+from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire.entries import encode_batch, encode_body
+
+LARGE = 2_000  # bytes that are decompressed later, here
+ROOM = 5_000  # bytes that may be decompressed and unread: two of them
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries_module, "_AT_ONCE", LARGE - 1)
+    monkeypatch.setattr(link_module, "MOST_BYTES", ROOM)
+
+
+class HeldCodecs:
+    """Codec calls that are made when a test says so, as a thread would."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, work: Callable[[], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.calls.append((future, work))
+        return future
+
+    def shutdown(self) -> None:
+        """Nothing runs by itself."""
+
+    def go(self) -> None:
+        """Make the oldest call."""
+        future, work = self.calls.pop(0)
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(work())
+        except Exception as error:
+            future.set_exception(error)
+
+
+def held_rig() -> tuple[Rig, HeldCodecs]:
+    rig, codecs = Rig(), HeldCodecs()
+    rig.transport._make_codecs = lambda: codecs
+    return rig, codecs
+
+
+def large(number: int) -> bytes:
+    return b"%4d" % number + bytes(LARGE - 4)
+
+
+def store_large(rig: Rig, *numbers: int, claim: int = LARGE, damaged: bool = False) -> None:
+    for number in numbers:
+        packed = compress(pb.ZLIB, large(number))
+        if damaged:
+            packed = packed[:-8] + bytes(8)
+        rig.store(packed, compression=pb.ZLIB, uncompressed_size=claim)
+
+
+async def opened(rig: Rig, **fields: Any) -> tuple[Any, Collector]:
+    link = await rig.transport.subscribe(subscription(**fields))
+    sink = Collector()
+    link.start(sink)
+    await settle()
+    return link, sink
+
+
+def numbers(sink: Collector) -> list[int]:
+    return [int(payload[:4]) for payload in sink.payloads]
+
+
+async def take(link: Any, sink: Collector, wanted: int) -> list[int]:
+    """Take messages as they come, as an application would."""
+    taken: list[int] = []
+    for _ in range(1000):
+        got = numbers(sink)
+        sink.deliveries.clear()
+        taken += got
+        if got:
+            link.consumed(0, len(got))
+        if len(taken) >= wanted:
+            break
+        await settle()
+    return taken
+
+
+def test_an_unread_consumer_decompresses_no_more_than_its_room() -> None:
+    """Before, the first 16 messages were decompressed, however large."""
+
+    async def main() -> None:
+        rig = Rig()
+        store_large(rig, *range(40))
+        link, sink = await opened(rig)
+        await settle(1)
+        assert numbers(sink) == [0, 1]
+        assert await take(link, sink, 40) == list(range(40))
+        assert link._room.used <= ROOM
+        await settle()
+        assert link._room.used == 0
+
+    run(main())
+
+
+def test_a_payload_larger_than_the_room_comes_alone() -> None:
+    async def main() -> None:
+        rig = Rig()
+        size = 3 * ROOM
+        for number in range(3):
+            payload = b"%4d" % number + bytes(size - 4)
+            rig.store(compress(pb.ZLIB, payload), compression=pb.ZLIB, uncompressed_size=size)
+        link, sink = await opened(rig)
+        assert numbers(sink) == [0]
+        assert await take(link, sink, 3) == [0, 1, 2]
+
+    run(main())
+
+
+def test_the_sources_of_a_consumer_share_the_room_in_order_of_asking() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.service.catalogue.create_partitioned(TOPIC, 3)
+        for part in range(3):
+            packed = compress(pb.ZLIB, large(part))
+            rig.store(
+                *[packed] * 4,
+                topic=f"{TOPIC}-partition-{part}",
+                compression=pb.ZLIB,
+                uncompressed_size=LARGE,
+            )
+        link, sink = await opened(rig)
+        assert len(sink.deliveries) == 2
+        taken: list[int] = []
+        while sink.deliveries:
+            delivery = sink.deliveries.pop(0)
+            taken.append(delivery.source)
+            link.consumed(delivery.source, 1)
+            await settle()
+            assert len(sink.deliveries) <= 2
+        assert sorted(taken) == [0] * 4 + [1] * 4 + [2] * 4
+        assert set(taken[:6]) == {0, 1, 2}, "no partition waits for all of another"
+
+    run(main())
+
+
+def test_entries_behind_one_that_is_being_decompressed_wait_in_order() -> None:
+    async def main() -> None:
+        rig, codecs = held_rig()
+        rig.store(b"   0")
+        store_large(rig, 1)
+        rig.store(b"   2", b"   3")
+        rig.store(b"   4", b"   5", batch=True)
+        store_large(rig, 6)
+        rig.store(b"   7")
+        _, sink = await opened(rig)
+        assert numbers(sink) == [0]
+        codecs.go()
+        await settle()
+        assert numbers(sink) == [0, 1, 2, 3, 4, 5]
+        codecs.go()
+        await settle()
+        assert numbers(sink) == list(range(8))
+
+    run(main())
+
+
+def test_another_topic_goes_on_meanwhile() -> None:
+    async def main() -> None:
+        rig, codecs = held_rig()
+        rig.service.catalogue.create_partitioned(TOPIC, 2)
+        rig.store(b"   1", topic=f"{TOPIC}-partition-1")
+        packed = compress(pb.ZLIB, large(0))
+        topic = f"{TOPIC}-partition-0"
+        rig.store(packed, topic=topic, compression=pb.ZLIB, uncompressed_size=LARGE)
+        _, sink = await opened(rig)
+        assert numbers(sink) == [1]
+        codecs.go()
+        await settle()
+        assert numbers(sink) == [1, 0]
+
+    run(main())
+
+
+def test_permits_are_what_the_broker_counts_while_entries_wait() -> None:
+    async def main() -> None:
+        rig, codecs = held_rig()
+        store_large(rig, *range(4))
+        rig.store(b"   4", b"   5", b"   6", batch=True)
+        link, sink = await opened(rig, receiver_queue_size=20)
+        source = link._sources[0]
+        (consumer,) = rig.service.catalogue.topic(TOPIC).subscriptions["s"].consumers
+        for _ in range(4):
+            assert source.permits.open == consumer.permits
+            assert source.permits.open + source.permits.held <= 20
+            codecs.go()
+            link.consumed(0, len(sink.deliveries))
+            sink.deliveries.clear()
+            await settle()
+        await take(link, sink, 3)
+        await settle()
+        assert source.permits.held == 0
+        assert source.permits.open == consumer.permits
+
+    run(main())
+
+
+def cut(rig: Rig, link: Any) -> Any:
+    rig.dialer.drop()
+
+
+def rewind(rig: Rig, link: Any) -> Any:
+    link.redeliver_all()
+
+
+def seek(rig: Rig, link: Any) -> Any:
+    return link.seek(MessageId.earliest)
+
+
+@pytest.mark.parametrize("void", [cut, rewind, seek])
+@pytest.mark.parametrize("finishes", [False, True])
+def test_what_waits_is_void_and_comes_again(void: Any, finishes: bool) -> None:
+    """After a reconnect, a rewind or a seek the result of a call that is under way is nobody's."""
+
+    async def main() -> None:
+        rig, codecs = held_rig()
+        store_large(rig, 0, 1)
+        rig.store(b"   2")
+        link, sink = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        under_way = codecs.calls[:]
+        seeking = void(rig, link)
+        if seeking is not None:
+            seeking = asyncio.ensure_future(seeking)
+            await asyncio.sleep(0)
+        if finishes:
+            codecs.go()
+        await settle(5)
+        if seeking is not None:
+            await seeking
+        sink.deliveries.clear()
+        for _ in range(8):
+            if codecs.calls:
+                codecs.go()
+            await settle(1)
+        assert numbers(sink) == [0, 1, 2]
+        assert len(under_way) == 1
+        link.consumed(0, 3)
+        await settle()
+        assert link._room.used == 0
+
+    run(main())
+
+
+def test_a_rewind_while_a_call_is_made_delivers_nothing_of_before() -> None:
+    async def main() -> None:
+        rig, codecs = held_rig()
+        store_large(rig, 0)
+        link, sink = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        future, work = codecs.calls.pop()
+        assert future.set_running_or_notify_cancel()
+        link.redeliver_all()
+        future.set_result(work())
+        await settle()
+        assert not sink.deliveries
+        await settle(2)
+        codecs.go()
+        await settle()
+        assert numbers(sink) == [0]
+
+    run(main())
+
+
+@pytest.mark.parametrize("how", ["close", "abandon"])
+def test_a_consumer_that_closes_forgets_what_waits(how: str) -> None:
+    async def main() -> None:
+        rig, codecs = held_rig()
+        store_large(rig, 0, 1, 2)
+        link, sink = await opened(rig)
+        if how == "close":
+            await link.close()
+        else:
+            link.abandon()
+        while codecs.calls:
+            codecs.go()
+        await settle()
+        assert not sink.deliveries
+        assert link._room.used == 0
+        assert not link._sources[0]._line.waiting
+        rig.dialer.drop()
+        _, sink = await opened(rig)
+        while codecs.calls:
+            codecs.go()
+            await settle()
+        assert numbers(sink) == [0, 1]
+
+    run(main())
+
+
+def test_a_damaged_payload_is_asked_for_again_once_then_acked_and_costs_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.store(b"   0")
+        store_large(rig, 1)
+        store_large(rig, 99, damaged=True)
+        store_large(rig, 2)
+        rig.store(b"   3")
+        link, sink = await opened(rig)
+        seen: dict[int, None] = {}
+        for _ in range(200):
+            for delivery in sink.deliveries:
+                seen.setdefault(int(delivery.messages[0].data()[:4]))
+            if link.is_connected():
+                link.ack(
+                    AckPlan(0, None, [(each.ledger, each.entry) for each in sink.deliveries], [])
+                )
+                link.consumed(0, len(sink.deliveries))
+                sink.deliveries.clear()
+            await settle(0.1)
+        assert sorted(seen) == [0, 1, 2, 3]
+        assert rig.service.catalogue.topic(TOPIC).subscriptions["s"].backlog == 0
+
+    run(main())
+    assert sum("is asked for again" in each.message for each in caplog.records) == 1
+    assert sum("is broken and acked" in each.message for each in caplog.records) == 1
+
+
+@pytest.mark.parametrize("claim", [LARGE - 1, LARGE + 1, 200_000_000, 2**32 - 1])
+def test_a_publisher_that_lies_about_the_size_costs_one_entry(
+    claim: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        rig = Rig()
+        store_large(rig, 0)
+        store_large(rig, 99, claim=claim)
+        store_large(rig, 1)
+        link, sink = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        seen: dict[int, None] = {}
+        for _ in range(100):
+            for delivery in sink.deliveries:
+                seen.setdefault(int(delivery.messages[0].data()[:4]))
+            if link.is_connected():
+                link.ack(
+                    AckPlan(0, None, [(each.ledger, each.entry) for each in sink.deliveries], [])
+                )
+                link.consumed(0, len(sink.deliveries))
+                sink.deliveries.clear()
+            await settle(0.1)
+        assert list(seen) == [0, 1]
+        assert rig.service.catalogue.topic(TOPIC).subscriptions["s"].backlog == 0
+
+    run(main())
+    assert sum("is broken and acked" in each.message for each in caplog.records) == 1
+
+
+def test_an_error_that_is_not_the_entrys_never_acks_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        rig, codecs = held_rig()
+        store_large(rig, 0)
+        _, sink = await opened(rig)
+        future, _ = codecs.calls.pop()
+        future.set_running_or_notify_cancel()
+        future.set_exception(MemoryError())
+        await settle(2)
+        codecs.go()
+        await settle()
+        assert numbers(sink) == [0]
+        assert rig.service.catalogue.topic(TOPIC).subscriptions["s"].backlog == 1
+
+    run(main())
+    assert "cannot be read now" in caplog.text
+
+
+def test_a_message_that_was_decompressed_does_not_keep_the_compressed_bytes() -> None:
+    async def main() -> None:
+        rig = Rig()
+        store_large(rig, 0)
+        packed = compress(pb.LZ4, b"small" * 20)
+        rig.store(packed, compression=pb.LZ4, uncompressed_size=100)
+        _, sink = await opened(rig)
+        for delivery in sink.deliveries:
+            message: Any = delivery.messages[0]
+            assert message.body == b""
+            assert message.length() == len(message.data())
+            assert message.producer_name() == "p"
+
+    run(main())
+
+
+def test_a_large_batch_waits_as_one_entry_and_comes_without_what_is_acked() -> None:
+    async def main() -> None:
+        rig, codecs = held_rig()
+        payloads = [b"%4d" % each + bytes(496) for each in range(8)]
+        body = encode_batch((pb.SingleMessageMetadata(), each) for each in payloads)
+        metadata = pb.MessageMetadata(
+            producer_name="p",
+            sequence_id=7,
+            publish_time=1_700_000_000_000,
+            compression=pb.ZLIB,
+            uncompressed_size=len(body),
+            num_messages_in_batch=8,
+        )
+        state = rig.service.catalogue.topic(TOPIC, create=True)
+        stored = encode_body(metadata, compress(pb.ZLIB, body))
+        state.log.append(LogEntry(stored, batch=8, publish_ms=1_700_000_000_000))
+        link, sink = await opened(rig)
+        codecs.go()
+        await settle()
+        assert numbers(sink) == list(range(8))
+        (delivery,) = sink.deliveries
+        assert delivery.batch_size == 8
+        mask = 0b1010_1010
+        link.ack(AckPlan(0, None, [], [(delivery.ledger, delivery.entry, 8, mask)]))
+        link.consumed(0, 8)
+        await settle()
+        link.redeliver(0, [(delivery.ledger, [delivery.entry])])
+        sink.deliveries.clear()
+        await settle()
+        codecs.go()
+        await settle()
+        assert [tuple(each.indexes) for each in sink.deliveries] == [(1, 3, 5, 7)]
+        assert numbers(sink) == [1, 3, 5, 7]
+
+    run(main())
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_chunked_message_is_decompressed_in_its_turn(durable: bool) -> None:
+    async def main() -> None:
+        rig, codecs = held_rig()
+        packed = compress(pb.ZLIB, Random(1).randbytes(LARGE))
+        for at, piece in enumerate((packed[:900], packed[900:])):
+            rig.store(
+                piece,
+                uuid="u",
+                chunk_id=at,
+                num_chunks_from_msg=2,
+                total_chunk_msg_size=len(packed),
+                compression=pb.ZLIB,
+                uncompressed_size=LARGE,
+            )
+            if at == 0:
+                rig.store(b"   5")
+        rig.store(b"   6")
+        fields: dict[str, Any] = {}
+        if not durable:
+            fields = {
+                "durable": False,
+                "start_message_id": MessageId.earliest,
+                "consumer_type": ConsumerType.Exclusive,
+            }
+        _, sink = await opened(rig, **fields)
+        assert numbers(sink) == [5]
+        rig.dialer.drop()  # its first piece is before what a reader has delivered
+        await settle(1)
+        sink.deliveries.clear()
+        while codecs.calls:
+            codecs.go()
+            await settle()
+        assert sink.payloads == [Random(1).randbytes(LARGE), b"   6"]
+
+    run(main())
+
+
+def test_a_reader_goes_on_behind_what_was_delivered_also_when_entries_waited() -> None:
+    async def main() -> None:
+        rig, codecs = held_rig()
+        rig.store(b"   0")
+        store_large(rig, 1)
+        rig.store(b"   2")
+        link, sink = await opened(
+            rig,
+            durable=False,
+            start_message_id=MessageId.earliest,
+            consumer_type=ConsumerType.Exclusive,
+        )
+        assert numbers(sink) == [0]
+        assert await link.has_message_available()
+        rig.dialer.drop()
+        await settle(1)
+        while codecs.calls:
+            codecs.go()
+            await settle()
+        assert numbers(sink) == [0, 1, 2]
+        assert not await link.has_message_available()
+
+    run(main())
+
+
+def test_a_reader_passes_a_broken_entry_behind_one_that_waits_and_loses_nothing() -> None:
+    async def main() -> None:
+        rig = Rig()
+        store_large(rig, 0, 1, 2, 3)
+        store_large(rig, 99, claim=200_000_000)
+        store_large(rig, 4)
+        link, sink = await opened(
+            rig,
+            durable=False,
+            start_message_id=MessageId.earliest,
+            consumer_type=ConsumerType.Exclusive,
+        )
+        taken: list[int] = []
+        for _ in range(200):
+            taken += numbers(sink)
+            link.consumed(0, len(sink.deliveries))
+            sink.deliveries.clear()
+            await settle(0.1)
+        assert taken == [0, 1, 2, 3, 4]
+
+    run(main())
+
+
+def test_without_a_queue_each_message_is_asked_for() -> None:
+    async def main() -> None:
+        rig = Rig()
+        store_large(rig, 0, 1, 2)
+        link, sink = await opened(rig, receiver_queue_size=0)
+        taken = []
+        for _ in range(3):
+            link.wanted(1)
+            await settle()
+            taken += numbers(sink)
+            sink.deliveries.clear()
+            link.consumed(0, 1)
+            link.wanted(0)
+            await settle()
+        assert taken == [0, 1, 2]
+
+    run(main())
+
+
+def test_the_end_of_a_topic_is_told_behind_the_entries_that_wait() -> None:
+    async def main() -> None:
+        rig, codecs = held_rig()
+        store_large(rig, 0)
+        link, sink = await opened(rig)
+        link._sources[0].on_end_of_topic()
+        assert "end_of_topic" not in sink.names
+        codecs.go()
+        await settle()
+        assert "end_of_topic" in sink.names
+        assert numbers(sink) == [0]
+
+    run(main())
+
+
+def test_a_read_that_would_decompress_much_leaves_the_rest_for_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Six thousand entries of 40 bytes fit into a read, and each may be 1 MiB uncompressed."""
+    monkeypatch.setattr(entries_module, "_AT_ONCE_PER_READ", 3_000)
+
+    async def main() -> None:
+        rig, codecs = held_rig()
+        packed = compress(pb.ZLIB, bytes(1_000))
+        rig.store(*[packed] * 10, compression=pb.ZLIB, uncompressed_size=1_000)
+        _, sink = await opened(rig)
+        at_once = len(sink.deliveries)
+        assert at_once <= 3 + 1
+        while codecs.calls:
+            codecs.go()
+            await settle()
+        assert at_once < len(sink.deliveries) <= 10
+
+    run(main())
+
+
+@given(st.integers(0, 10_000))
+def test_histories_of_losses_and_rewinds_lose_and_reorder_nothing(seed: int) -> None:
+    """Exclusive: each attachment delivers in order from the first entry that is not acked."""
+    rng = Random(seed)
+
+    async def main() -> None:
+        rig, codecs = held_rig()
+        total = rng.randint(5, 25)
+        for number in range(total):
+            if rng.random() < 0.5:
+                store_large(rig, number)
+            else:
+                rig.store(b"%4d" % number)
+        link, sink = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        done: list[int] = []
+        for _ in range(3_000):
+            if len(done) == total:
+                break
+            act = rng.random()
+            if act < 0.03:
+                rig.dialer.drop()
+                sink.deliveries.clear()
+                await settle(2)
+                continue
+            if act < 0.06 and link.is_connected():
+                link.redeliver_all()
+                count = sum(len(each.messages) for each in sink.deliveries)
+                sink.deliveries.clear()
+                link.consumed(0, count)
+                continue
+            if act < 0.5 and codecs.calls:
+                codecs.go()
+            elif sink.deliveries and link.is_connected():
+                delivery = sink.deliveries.pop(0)
+                number = int(delivery.messages[0].data()[:4])
+                assert number <= len(done), "one was left out"
+                if number == len(done):
+                    done.append(number)
+                    link.ack(AckPlan(0, None, [(delivery.ledger, delivery.entry)], []))
+                link.consumed(0, 1)
+            await settle(rng.choice([0, 0.001, 0.2]))
+        assert done == list(range(total))
+        source = link._sources[0]
+        await settle(1)
+        assert source.permits.held == 0
+        assert link._room.used == 0
+
+    run(main())
+
+
+def test_room_is_given_to_those_who_waited_in_their_order() -> None:
+    room = Room(10)
+    granted: list[str] = []
+    assert room.take(8, partial(granted.append, "a"))
+    waits = {name: partial(granted.append, name) for name in "bcd"}
+    assert not room.take(9, waits["b"])
+    assert not room.take(1, waits["c"]), "a small one does not overtake for ever"
+    assert not room.take(20, waits["d"])
+    room.give(8)
+    assert granted == ["b", "c"]
+    room.leave(waits["d"])
+    room.give(10)
+    assert granted == ["b", "c"]
+    assert room.used == 0
+
+
+def test_a_large_payload_is_decompressed_in_a_thread_that_ends_with_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[str] = []
+    decompress = entries_module.decompress
+
+    def watched(*args: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return decompress(*args)
+
+    monkeypatch.setattr(entries_module, "decompress", watched)
+
+    async def main() -> None:
+        rig = Rig()
+        rig.transport._make_codecs = CodecThread
+        rig.store(b"   0")
+        link, sink = await opened(rig)
+        names = {each.name for each in threading.enumerate()}
+        assert not any(name.startswith("pulsar-encore-codec") for name in names)
+        store_large(rig, 1, 2)
+        async with asyncio.timeout(30):
+            while len(sink.deliveries) < 3:
+                await settle()
+        assert numbers(sink) == [0, 1, 2]
+        await link.close()
+        await rig.transport.close()
+
+    asyncio.run(main())
+    assert len(threads) == 2
+    assert all(name.startswith("pulsar-encore-codec") for name in threads)
+    for each in threading.enumerate():
+        if each.name.startswith("pulsar-encore-codec"):
+            each.join(30)
+            assert not each.is_alive()

@@ -1,0 +1,102 @@
+"""Sizes that a publisher claims: memory is taken for data that has arrived, not for claims."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tracemalloc
+from random import Random
+from typing import Any
+
+import pytest
+
+from pulsar_encore.ids import MOST_IN_BATCH
+from pulsar_encore.wire import DecompressionError, ack_sets, compress, decompress, pb
+from pulsar_encore.wire.compression import check_claim
+
+CODECS = [pb.ZLIB, pb.LZ4, pb.ZSTD, pb.SNAPPY]
+CLAIM = 200_000_000
+LIMIT = 256 * 1024 * 1024
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_small_payload_that_claims_much_is_damaged_before_memory_is_allocated(
+    codec: int,
+) -> None:
+    garbage = Random(1).randbytes(50)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DecompressionError, match=r"50 bytes announces 200000000 bytes"):
+            decompress(codec, garbage, CLAIM, LIMIT)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+_PEAK = """
+import resource, sys
+from random import Random
+from pulsar_encore.wire import DecompressionError, compress, decompress, pb
+codec, claim = int(sys.argv[1]), 200_000_000
+compress(codec, b"x")  # loads what it needs
+ratio = {pb.LZ4: 256, pb.ZSTD: 32_768, pb.SNAPPY: 22}[codec]
+good = compress(codec, Random(1).randbytes(3_000))
+garbage = [
+    Random(1).randbytes(claim // ratio + 1),
+    good + bytes(claim // ratio + 1 - len(good)),
+    bytes(claim // ratio + 1),
+]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for payload in garbage:
+    try:
+        decompress(codec, payload, claim, claim)
+    except DecompressionError:
+        pass
+    else:
+        raise SystemExit("decompressed")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="measures resident memory in KiB")
+@pytest.mark.parametrize("codec", [pb.LZ4, pb.ZSTD, pb.SNAPPY])
+def test_a_plausible_claim_of_a_damaged_payload_takes_no_memory_either(codec: int) -> None:
+    """The buffer's pages exist only once the codec has written to them; it took 200 MB before."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PEAK, str(codec)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},  # this tree's package
+    )
+    assert int(done.stdout) < 20_000
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("size", [0, 1, 2, 10, 100, 1_000, 100_000, 1_048_576, 10_000_000])
+@pytest.mark.parametrize("make", [bytes, Random(1).randbytes])
+def test_no_real_payload_is_over_the_ratio(codec: int, size: int, make: Any) -> None:
+    data = make(size)
+    packed = compress(codec, data)
+    check_claim(codec, len(packed), size, LIMIT)
+    clear = decompress(codec, packed, size, LIMIT)
+    assert bytes(clear) == data
+    if size > 1024 * 1024:
+        assert type(clear) is bytes
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_large_payload_of_another_size_is_named(codec: int) -> None:
+    data = Random(1).randbytes(10_000) * 300
+    packed = compress(codec, data)
+    for size in (len(data) - 1, len(data) + 1, 2 * len(data), len(data) // 2):
+        with pytest.raises(DecompressionError):
+            decompress(codec, packed, size, LIMIT)
+
+
+def test_ack_set_words_beyond_any_batch_are_left_out() -> None:
+    words = [-1] * (2 * MOST_IN_BATCH // 64)
+    assert ack_sets.from_words(words) == ack_sets.full(MOST_IN_BATCH)
+    assert ack_sets.from_words([5, -1]) == 5 | (2**64 - 1) << 64
