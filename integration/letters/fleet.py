@@ -14,7 +14,6 @@ import contextlib
 import statistics
 import uuid
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,7 +27,7 @@ Failure = Literal["nack", "timeout"]
 
 NACK_DELAY_MS = 200
 ACK_TIMEOUT_MS = 1_000  # the least that clients allow
-SIZE = 10  # messages in the batch
+SLOW_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,31 +38,19 @@ class Fleet:
         consumers: Number of consumers of the subscription.
         most: `max_redeliver_count`.
         failure: How a message fails.
-        failing: For the payload of a message, the number of attempts that fail.
-        slow_s: For the payload of a message, seconds that the application needs for it.
+        batch: What each message of the batch is: "p" for a poison message, whose every attempt
+            fails; "h" for a healthy one, which is acked at once; "s" for a healthy one that takes
+            `SLOW_S`; "o" for one that fails once, at any consumer.
     """
 
     consumers: int
     most: int
     failure: Failure
-    failing: Callable[[str], float]
-    slow_s: Callable[[str], float] = lambda name: 0.0
+    batch: str
 
-
-def all_poison(name: str) -> float:
-    """Every attempt at every message fails."""
-    return float("inf")
-
-
-def one_poison(name: str) -> float:
-    """Every attempt at message 0 fails; the others pass."""
-    return float("inf") if name == "p0" else 0
-
-
-def payloads(failing: Callable[[str], float]) -> list[str]:
-    """`p3` for a poison message, `h3` for one that passes in the end."""
-    names = [f"p{number}" for number in range(SIZE)]
-    return [name if failing(name) == float("inf") else f"h{name[1:]}" for name in names]
+    def names(self) -> list[str]:
+        """The payloads."""
+        return [f"{kind}{number}" for number, kind in enumerate(self.batch)]
 
 
 @dataclass
@@ -84,7 +71,7 @@ class Outcome:
 
     def healthy_dead(self) -> list[str]:
         """Messages that are not poison and were dead-lettered."""
-        return sorted(name for name in self.dead if name[0] == "h")
+        return sorted(name for name in self.dead if name[0] != "p")
 
 
 async def publish_batch(client: encore.Client, topic: str, names: list[str]) -> None:
@@ -103,7 +90,7 @@ async def run_fleet(client: encore.Client, topic: str, fleet: Fleet, **options: 
     """Publish a batch and let the consumers try it until nothing comes any more."""
     timeout = ACK_TIMEOUT_MS if fleet.failure == "timeout" else None
     attempts: Counter[str] = Counter()
-    names = payloads(fleet.failing)
+    names = fleet.names()
     async with contextlib.AsyncExitStack() as stack:
         consumers = [
             await stack.enter_async_context(
@@ -128,9 +115,10 @@ async def run_fleet(client: encore.Client, topic: str, fleet: Fleet, **options: 
                 delivered.set()
                 name = message.data().decode()
                 attempts[name] += 1
-                if fleet.slow_s(name):
-                    await asyncio.sleep(fleet.slow_s(name))
-                if attempts[name] > fleet.failing(f"p{name[1:]}"):
+                if name[0] == "s":
+                    await asyncio.sleep(SLOW_S)
+                fails = name[0] == "p" or (name[0] == "o" and attempts[name] == 1)
+                if not fails:
                     await consumer.acknowledge(message)
                 elif fleet.failure == "nack":
                     await consumer.negative_acknowledge(message)
@@ -151,8 +139,8 @@ async def run_fleet(client: encore.Client, topic: str, fleet: Fleet, **options: 
 
 
 def run_java_fleet(java: JavaClient, topic: str, fleet: Fleet) -> Outcome:
-    """The same by consumers of the Java client; poison messages fail, the others are acked."""
-    names = payloads(fleet.failing)
+    """The same by consumers of the Java client."""
+    names = fleet.names()
     tried = java.call("fleet", topic, "s", fleet.most, fleet.consumers, fleet.failure, *names)
     letters = java.call("read", f"{topic}-s-DLQ")
     return Outcome(
@@ -160,11 +148,11 @@ def run_java_fleet(java: JavaClient, topic: str, fleet: Fleet) -> Outcome:
     )
 
 
-def row(who: str, world: str, fleet: Fleet, outcome: Outcome) -> str:
+def row(who: str, batch: str, fleet: Fleet, outcome: Outcome) -> str:
     """One line of the table."""
     tries = outcome.poison()
     return (
-        f"| {who} | {world} | {fleet.failure} | {fleet.consumers} | {fleet.most} | {max(tries)} | "
+        f"| {who} | {batch} | {fleet.failure} | {fleet.consumers} | {fleet.most} | {max(tries)} | "
         f"{statistics.median(tries):g} | {', '.join(outcome.healthy_dead()) or 'none'} | "
         f"{sum(outcome.dead.values())} |"
     )
@@ -176,13 +164,13 @@ async def _main() -> None:
     parser.add_argument("--consumers", default="3,10,30")
     parser.add_argument("--most", default="1,3")
     parser.add_argument("--failures", default="nack,timeout")
+    parser.add_argument("--batches", default="pppppppppp,phhhhhhhhh")
     parser.add_argument("--java", action="store_true")
     parser.add_argument("--transport", default="native")
     given = parser.parse_args()
-    worlds = {"all poison": all_poison, "1 poison, 9 healthy": one_poison}
     fleets = [
-        (world, Fleet(consumers=int(consumers), most=int(most), failure=failure, failing=failing))
-        for world, failing in worlds.items()
+        (batch, Fleet(consumers=int(consumers), most=int(most), failure=failure, batch=batch))
+        for batch in given.batches.split(",")
         for failure in given.failures.split(",")
         for most in given.most.split(",")
         for consumers in given.consumers.split(",")
@@ -191,15 +179,15 @@ async def _main() -> None:
     print("|---|---|---|---|---|---|---|---|---|")
     if given.java:
         with java_client(given.url) as java:
-            for world, fleet in fleets:
+            for batch, fleet in fleets:
                 outcome = await asyncio.to_thread(run_java_fleet, java, _topic(), fleet)
-                print(row("Java", world, fleet, outcome), flush=True)
+                print(row("Java", batch, fleet, outcome), flush=True)
         return
     logger = QUIET if given.transport == "stock" else None
     async with encore.Client(given.url, logger=logger, transport=given.transport) as client:
-        for world, fleet in fleets:
+        for batch, fleet in fleets:
             outcome = await run_fleet(client, _topic(), fleet)
-            print(row(given.transport, world, fleet, outcome), flush=True)
+            print(row(given.transport, batch, fleet, outcome), flush=True)
 
 
 def _topic() -> str:

@@ -11,6 +11,7 @@ import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.ConsumerBuilder;
 import org.apache.pulsar.client.api.DeadLetterPolicy;
@@ -37,7 +38,7 @@ import org.apache.pulsar.common.schema.KeyValueEncodingType;
  *                                  reconsume | nack | ack
  * fleet TOPIC SUBSCRIPTION MAX CONSUMERS nack|timeout NAMES...   one batch of the names, tried by
  *                                  several consumers, each delivery printed; names that begin
- *                                  with p fail, the others are acked
+ *                                  with p fail, those with o fail once, those with s take 200 ms
  * read TOPIC                       everything on a topic
  * </pre>
  */
@@ -145,6 +146,7 @@ public final class Main {
         boolean timesOut = "timeout".equals(failure);
         DeadLetterPolicy policy = DeadLetterPolicy.builder().maxRedeliverCount(most).build();
         AtomicLong last = new AtomicLong(System.currentTimeMillis());
+        Map<String, Integer> attempts = new TreeMap<>();
         List<Consumer<byte[]>> consumers = new ArrayList<>();
         try {
             for (int each = 0; each < count; each++) {
@@ -154,10 +156,17 @@ public final class Main {
                         .negativeAckRedeliveryDelay(200, TimeUnit.MILLISECONDS)
                         .messageListener((consumer, message) -> {
                             last.set(System.currentTimeMillis());
+                            int attempt;
                             synchronized (this) {
                                 print(message);
+                                attempt = attempts.merge(new String(message.getData(),
+                                        StandardCharsets.UTF_8), 1, Integer::sum);
                             }
-                            if (message.getData()[0] != 'p') {
+                            byte kind = message.getData()[0];
+                            if (kind == 's') {
+                                LockSupport.parkNanos(200_000_000);
+                            }
+                            if (kind != 'p' && !(kind == 'o' && attempt == 1)) {
                                 consumer.acknowledgeAsync(message);
                             } else if (!timesOut) {
                                 consumer.negativeAcknowledge(message);
