@@ -201,7 +201,7 @@ def assemble(
     if topics is not None:
         forwarder = Forwarder(topics, settlement, link.consumer_name, VERSION)
         last = LastAttempts(verdicts, forwarder, options.schema)
-        redelivery.failed = last.failed
+        redelivery.last = last
         arrivals = Arrivals(options, verdicts, forwarder, queue, redelivery, loop, last)
     router = Router(ownership, verdicts, redelivery, sources, loop, forwarder, last)
     receipts = acks.receipts if options.ack_receipt_enabled else None

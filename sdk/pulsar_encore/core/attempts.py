@@ -33,7 +33,8 @@ MOST_FAILURES: Final = 100_000
 # Class, message and stack of a failure take up to 20 kB: a hundred thousand would be 2 GB.
 EVIDENCE_BYTES: Final = 16 * 2**20
 MOST_OVERLOOKED: Final = 50_000  # the broker's unacked window
-MOST_SHARED_BATCHES: Final = 50_000  # the same
+# As many as failures: a batch that is forgotten first would have its own failures counted twice.
+MOST_SHARED_BATCHES: Final = MOST_FAILURES
 
 
 class Failures(NamedTuple):

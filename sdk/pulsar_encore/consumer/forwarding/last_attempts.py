@@ -93,6 +93,17 @@ class LastAttempts:
         self._forwarder.dead_letter(message, held, evidence_of(None, reason), reason)
         return True
 
+    def all_failed(self, state: SourceState, reason: str) -> None:
+        """All messages of a source that the application holds failed.
+
+        Args:
+            state: The source.
+            reason: How they failed, for the evidence.
+        """
+        for entry, index in list(self._kept):
+            if entry.source is state:
+                self.failed(entry, index, reason)
+
     def _drop(self, key: tuple[Entry, int]) -> None:
         raw = self._kept.pop(key, None)
         if raw is not None:
