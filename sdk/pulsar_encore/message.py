@@ -60,7 +60,7 @@ class Message:
     """One message, as received by a consumer or a reader.
 
     The methods are stock's. `redelivery_count` counts this message, also inside a batch, where the
-    broker only counts the entry.
+    broker only counts the entry, as far as no other consumer had it.
     """
 
     __slots__ = ("_count", "_entry", "_hand_over", "_id", "_index", "_raw", "_schema")
@@ -212,7 +212,12 @@ class Message:
         return self._raw.topic_name()
 
     def redelivery_count(self) -> int:
-        """How often this message came back before this look; 0 the first time.
+        """Attempts at this message that failed before, as far as this consumer knows; 0 at first.
+
+        For a message of a batch, these are the attempts that failed at this consumer, plus the
+        redeliveries of the batch that other consumers of the subscription asked for. The broker
+        counts the batch as a whole, so a message that nobody tried may show the attempts at its
+        siblings elsewhere.
 
         What `reconsume_later` sent on is a new message and counts from 0: how often it was sent on
         is in its property `RECONSUMETIMES` (`letters.RECONSUME_TIMES`). A nack that was parked

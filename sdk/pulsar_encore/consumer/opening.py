@@ -29,6 +29,7 @@ from .consumer import Consumer, Parts
 from .durability import Durability
 from .forwarding.arrivals import Arrivals
 from .forwarding.forwarder import Forwarder
+from .forwarding.last_attempts import LastAttempts
 from .forwarding.router import Router
 from .forwarding.topics import LetterTopics
 from .intake import Intake
@@ -196,11 +197,13 @@ def assemble(
     ownership = Ownership(sources, link)
     settlement = Settlement(ownership, link, acks, redelivery)
     verdicts = _verdicts(options, rng)
-    forwarder = arrivals = None
+    forwarder = arrivals = last = None
     if topics is not None:
         forwarder = Forwarder(topics, settlement, link.consumer_name, VERSION)
-        arrivals = Arrivals(options, verdicts, forwarder, queue, redelivery, loop)
-    router = Router(ownership, verdicts, redelivery, sources, loop, forwarder)
+        last = LastAttempts(verdicts, forwarder, options.schema)
+        redelivery.last = last
+        arrivals = Arrivals(options, verdicts, forwarder, queue, redelivery, loop, last)
+    router = Router(ownership, verdicts, redelivery, sources, loop, forwarder, last)
     receipts = acks.receipts if options.ack_receipt_enabled else None
     writer = inheritance = None
     if durability is not None:

@@ -5,8 +5,11 @@ counted is how many of them failed, which is what `redelivery_count` says. Three
 it, and the largest counts:
 - of a message that is its entry, the broker's count, less the copies that nobody attempted: given
   back while they were queued, a letter too early, a second copy of what is here;
-- in a batch, where the broker counts the entry and so every sibling, only what failed here
-  (consumer-semantics notes 3.8);
+- in a batch, the attempts at the message that failed here, plus the redeliveries of its entry that
+  other consumers caused. The broker counts the entry, and so every sibling. A redelivery that this
+  consumer asked for says nothing of a message beyond the attempts that failed here. A redelivery
+  that another consumer asked for is taken for a failed attempt at each message of the entry,
+  because nothing else tells this consumer of attempts elsewhere;
 - where a dead-letter policy needs it, a memory of every failure with what it said, because the
   broker forgets: a partial ack, an unload, a restart and the last consumer leaving all set its
   count back to 0, and a poison message might never reach the dead-letter topic.
@@ -30,6 +33,8 @@ MOST_FAILURES: Final = 100_000
 # Class, message and stack of a failure take up to 20 kB: a hundred thousand would be 2 GB.
 EVIDENCE_BYTES: Final = 16 * 2**20
 MOST_OVERLOOKED: Final = 50_000  # the broker's unacked window
+# As many as failures: a batch that is forgotten first would have its own failures counted twice.
+MOST_SHARED_BATCHES: Final = MOST_FAILURES
 
 
 class Failures(NamedTuple):
@@ -40,15 +45,51 @@ class Failures(NamedTuple):
     evidence: Evidence | None
 
 
+class _Redeliveries:
+    """The broker's redelivery count of one batch, split by the consumers that asked.
+
+    Any ack of a part of the entry resets the broker's count to 0. `elsewhere` therefore adds up
+    what each delivery shows, and never goes down.
+
+    Attributes:
+        base: The broker's count at the last delivery to this consumer, or after its last ack.
+        asked: This consumer asked for a redelivery since that delivery. The broker counts the first
+            such request only: after it, this consumer does not have the entry any more.
+        elsewhere: Redeliveries that other consumers asked for, as far as deliveries have shown.
+    """
+
+    __slots__ = ("asked", "base", "elsewhere")
+
+    def __init__(self) -> None:
+        self.base = 0
+        self.asked = False
+        self.elsewhere = 0
+
+    def delivered(self, count: int) -> None:
+        """The entry was delivered with this redelivery count."""
+        # A lower count than before means that the broker began anew: all but one request came from
+        # other consumers. A request of this consumer may have been lost with its connection, so a
+        # count that stands still says nothing.
+        base = self.base if count >= self.base else 0
+        self.elsewhere += max(0, count - base - self.asked)
+        self.base, self.asked = count, False
+
+    def acked(self) -> None:
+        """This consumer acked a part of the entry: the broker counts from 0."""
+        # A request that was sent before the ack is not in the new count.
+        self.base = -self.asked
+
+
 class Attempts:
     """Counts of one source.
 
     A remembered failure takes about 350 bytes, so at most 35 MB, and `EVIDENCE_BYTES` more; an
-    overlooked copy about 250.
+    overlooked copy about 250, as does a batch that was redelivered.
 
     Attributes:
         failures: By message key, oldest first; always empty without `remembers`. To look at.
         copies: Copies that nobody attempted, by entry, oldest first. To look at.
+        batches: Redeliveries of batches, by entry, oldest first. To look at.
 
     Args:
         remembers: Keep every failure, for a dead-letter policy.
@@ -60,6 +101,7 @@ class Attempts:
         "_counts_overlooked",
         "_weight",
         "_weights",
+        "batches",
         "copies",
         "failures",
         "remembers",
@@ -74,6 +116,7 @@ class Attempts:
         self._weights: OrderedDict[MessageKey, int] = OrderedDict()
         self._weight = 0
         self.copies: OrderedDict[EntryKey, int] = OrderedDict()
+        self.batches: OrderedDict[EntryKey, _Redeliveries] = OrderedDict()
 
     # What the broker says
 
@@ -112,12 +155,57 @@ class Attempts:
         if len(self.copies) > MOST_OVERLOOKED:
             self.copies.popitem(last=False)
 
+    def batch_delivered(self, key: EntryKey, redelivery_count: int) -> int:
+        """Count a delivery of a batch.
+
+        Returns:
+            Redeliveries of it that other consumers asked for.
+        """
+        if not self._counts_overlooked:
+            return 0
+        redeliveries = self.batches.get(key)
+        if redeliveries is None:
+            if not redelivery_count:
+                return 0
+            redeliveries = self._new_batch(key)
+        redeliveries.delivered(redelivery_count)
+        return redeliveries.elsewhere
+
+    def batch_asked(self, key: EntryKey) -> None:
+        """This consumer asks for a redelivery of a batch."""
+        if self._counts_overlooked:
+            (self.batches.get(key) or self._new_batch(key)).asked = True
+
+    def batch_acked(self, key: EntryKey) -> None:
+        """This consumer acks a part of a batch."""
+        redeliveries = self.batches.get(key)
+        if redeliveries is not None:
+            redeliveries.acked()
+
+    def elsewhere_of(self, key: EntryKey) -> int:
+        """Redeliveries of a batch that other consumers asked for."""
+        redeliveries = self.batches.get(key)
+        return 0 if redeliveries is None else redeliveries.elsewhere
+
+    def _new_batch(self, key: EntryKey) -> _Redeliveries:
+        if len(self.batches) >= MOST_SHARED_BATCHES:
+            self.batches.popitem(last=False)
+        redeliveries = self.batches[key] = _Redeliveries()
+        return redeliveries
+
     # What happens here
 
     def count(self, entry: Entry, index: int) -> int:
         """Failed attempts at this very message, as known here."""
         if entry.size == 1:
             return entry.redelivered
+        return self._failed_here(entry, index) + entry.redelivered
+
+    def tried_here(self, entry: Entry, index: int) -> bool:
+        """True if a failed attempt at this very message is known, not only one at its entry."""
+        return entry.size == 1 or self._failed_here(entry, index) > 0
+
+    def _failed_here(self, entry: Entry, index: int) -> int:
         failed = 0 if entry.failed is None else entry.failed.get(index, 0)
         return max(failed, self._remembered(entry.due_key(index))) if self.failures else failed
 
@@ -129,12 +217,15 @@ class Attempts:
         if entry.size == 1:
             return entry.redelivered + 1
         failed = 0 if entry.failed is None else entry.failed.get(index, 0)
-        return max(failed + 1, self._remembered(entry.due_key(index)))
+        return max(failed + 1, self._remembered(entry.due_key(index))) + entry.redelivered
 
     def recalled(self, entry: Entry, attempts: Mapping[int, int]) -> None:
         """What is known of a batch's messages from another life of the process, by index."""
         failed = {} if entry.failed is None else entry.failed
-        for index, count in attempts.items():
+        for index, total in attempts.items():
+            # The total of then includes redeliveries, and the broker's count of now includes those
+            # that the earlier process asked for: their sum would count them twice.
+            count = total - entry.redelivered
             if index < entry.size and count > failed.get(index, 0):
                 failed[index] = count
         entry.failed = failed or None
@@ -203,6 +294,7 @@ class Attempts:
     def done(self, key: EntryKey) -> None:
         """The entry is acked: of its copies nothing counts any more."""
         self.copies.pop(key, None)
+        self.batches.pop(key, None)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -210,6 +302,7 @@ class Attempts:
         self._weights.clear()
         self._weight = 0
         self.copies.clear()
+        self.batches.clear()
 
 
 def _weight(evidence: Evidence | None) -> int:

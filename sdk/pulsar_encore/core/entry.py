@@ -94,7 +94,7 @@ class Entry:
         unacked: Indexes not ACKED.
         active: Indexes QUEUED, HELD, NACKED or LEAVING.
         redelivered: Of a message that is its entry: attempts at it that failed, as `Attempts` makes
-            them of the broker's count. In a batch that says nothing of one message, and is 0 here.
+            them of the broker's count. Of a batch: redeliveries that other consumers asked for.
         failed: In a batch, attempts at each index that failed here, where not 0. Both are written
             by `Attempts`.
         hand_overs: Of each index, hand-overs that have ended, where not 0: tells one from the next.

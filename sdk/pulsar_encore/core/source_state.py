@@ -150,8 +150,10 @@ class SourceState:
                 self.acks.cumulative.retract(key)
                 ack_set &= self.acks.cumulative.remaining_of(key)
             size, attempts = batch_size or 1, self.attempts
-            if size > 1:  # the broker's count is of the entry, and says nothing of one message
+            if size > 1:  # the broker's count is of the entry, not of one message
                 redelivered = 0
+                if redelivery_count or attempts.batches:
+                    redelivered = attempts.batch_delivered(key, redelivery_count)
             elif attempts.failures or attempts.copies:
                 redelivered = attempts.delivered(key, redelivery_count)
             else:
@@ -177,6 +179,8 @@ class SourceState:
                 if self.duplicates.asked_all:
                     self.overlook(key, 1)
                 self.attempts.delivered_again(entry, redelivery_count)
+            elif redelivery_count or self.attempts.batches:
+                entry.redelivered = self.attempts.batch_delivered(key, redelivery_count)
             if ack_set != -1:
                 entry.learn_acked(ack_set)
         wanted = self._admit(entry, indexes, now_ms)
@@ -412,6 +416,8 @@ class SourceState:
             self.rewind.settled_part(entry.key, entry.lowest_unacked())
         if entry.unsent_part:
             return 0
+        if self.attempts.batches:
+            self.attempts.batch_acked(entry.key)
         self.acks.add_part(entry)
         return 1
 
@@ -705,6 +711,8 @@ class SourceState:
             entry = self._entries.get((ledger, number))
             if entry is None or entry.size > 1:
                 self.duplicates.ask((ledger, number, -1), earliest_ms)
+                if entry is not None:
+                    self.attempts.batch_asked(entry.key)
             else:
                 released = self._release_indexes(entry, 1, earliest_ms)
                 self.unacked += released  # counted twice: above, and there
@@ -721,6 +729,8 @@ class SourceState:
             return 0
         entry.again |= ASKED
         self.attempts.failed(entry, released & ~again)
+        if entry.size > 1:
+            self.attempts.batch_asked(entry.key)
         self.unacked -= released.bit_count()
         for index in set_bits(released):
             self.duplicates.ask(entry.due_key(index), earliest_ms)
@@ -770,6 +780,8 @@ class SourceState:
             released = entry.release_all()
             if self.shared:
                 self.attempts.failed(entry, released)
+                if entry.size > 1:
+                    self.attempts.batch_asked(entry.key)
             entry.again |= REWOUND
             if entry.active == 0:
                 self._remember_away(entry)
@@ -874,6 +886,7 @@ class SourceState:
         entry = self._referred.pop(key, None)
         if entry is None:
             entry = Entry.of_packed(self, key, packed, self.era)
+            entry.redelivered = self.attempts.elsewhere_of(key)
         entry.live = True
         entry.again |= RECONNECTED  # one may have been meanwhile, and sent it
         self._keep(key, entry)

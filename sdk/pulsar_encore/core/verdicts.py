@@ -81,9 +81,22 @@ class Verdicts:
             return Park(delay_ms)
         return Wait(delay_ms)
 
-    def on_arrival(self, failed: int) -> DeadLetter | None:
-        """A message came back, that failed so often; None when the application may see it."""
-        return DeadLetter("redelivered too often") if self._used_up(failed) else None
+    def on_arrival(self, failed: int, *, tried_here: bool = True) -> DeadLetter | None:
+        """A message came back, that failed so often; None when the application may see it.
+
+        Args:
+            failed: Attempts at it that failed.
+            tried_here: One of them was at this very message, not only at a sibling of its batch.
+                If none was, the message is handed out, however often its entry was redelivered: it
+                may be a healthy sibling of a poison message. It is dead-lettered when it fails.
+        """
+        if tried_here and self._used_up(failed):
+            return DeadLetter("redelivered too often")
+        return None
+
+    def is_last(self, failed: int) -> bool:
+        """True if a message that failed so often is dead-lettered when it fails once more."""
+        return self._used_up(failed + 1)
 
     def _used_up(self, failed: int) -> bool:
         return self.max_redeliver_count is not None and used_up(failed, self.max_redeliver_count)

@@ -23,7 +23,9 @@ class DeadLetterPolicy:
     """When a message is given up, and where it goes.
 
     Args:
-        max_redeliver_count: M, at least 1. The application sees a message M + 1 times.
+        max_redeliver_count: M, at least 1. The application sees a message M + 1 times. On several
+            consumers, a message of a batch is dead-lettered when it fails after M failed attempts
+            at this consumer and redeliveries of the batch by others, taken together.
         dead_letter_topic: None for Java's name, `<topic>-<subscription>-DLQ`.
         retry_letter_topic: None for Java's name, `<topic>-<subscription>-RETRY`.
         initial_subscription_name: A subscription to create on the dead-letter topic before the

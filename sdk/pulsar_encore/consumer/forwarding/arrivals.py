@@ -22,6 +22,7 @@ from ...timer import wall_now_ms
 from ..receiving.queue import ReceiveQueue
 from ..settling.redelivery import Redelivery
 from .forwarder import Forwarder
+from .last_attempts import LastAttempts
 
 # A letter that is early by less waits here with its payload; by more, its redelivery is asked for.
 _MOST_EARLY_MS: Final = 5_000
@@ -38,6 +39,7 @@ class Arrivals:
         queue: Gets early letters when they are due.
         redelivery: Asks for letters again that are too early to keep.
         loop: The consumer's event loop.
+        last: Keeps the payloads of batch messages at their last attempt.
     """
 
     def __init__(
@@ -48,7 +50,9 @@ class Arrivals:
         queue: ReceiveQueue,
         redelivery: Redelivery,
         loop: asyncio.AbstractEventLoop,
+        last: LastAttempts,
     ) -> None:
+        self._last = last
         self._options = options
         self._verdicts = verdicts
         self._forwarder = forwarder
@@ -73,7 +77,8 @@ class Arrivals:
             self._letter_sources[state.number] = letters_here
         if letters_here:
             indexes, messages = self._due(state, entry, indexes, messages)
-        elif self._most is None or entry.redelivered <= self._most:
+        # Less by one in a batch, whose messages are looked at from their last attempt on.
+        elif self._most is None or entry.redelivered <= self._most - (entry.size > 1):
             if entry.failed is None and not (entry.size > 1 and state.attempts.failures):
                 return indexes, messages  # nearly always
         return self._not_dead(state, entry, indexes, messages)
@@ -90,6 +95,7 @@ class Arrivals:
         kept_indexes, kept_messages = [], []
         for index, raw in zip(indexes, messages, strict=True):
             if not self.bury(entry, index, raw):
+                self._last.keep(entry, index, raw, state.attempts.count(entry, index))
                 kept_indexes.append(index)
                 kept_messages.append(raw)
         return kept_indexes, kept_messages
@@ -97,12 +103,17 @@ class Arrivals:
     def bury(self, entry: Entry, index: int, raw: RawMessage) -> bool:
         """Whether a message that is queued had its attempts; a dead letter is written of it then.
 
+        A message of a batch is handed out if no attempt at it is known, however often its entry was
+        redelivered. If it is a poison message, it is dead-lettered when it fails: by `Router`, or
+        by `LastAttempts` where it is only named.
+
         Asked of each that arrives, or, where messages keep the order of their keys, when its turn
         comes: then only may it be gone past.
         """
         state: SourceState = entry.source
         failed = state.attempts.count(entry, index)
-        verdict = self._verdicts.on_arrival(failed)
+        tried_here = state.attempts.tried_here(entry, index)
+        verdict = self._verdicts.on_arrival(failed, tried_here=tried_here)
         if verdict is None:
             return False
         message = Message(raw, self._options.schema, entry, index, failed - 1)

@@ -21,6 +21,7 @@ from ..settling.ownership import Ownership, Settleable, check_index, chunks_unkn
 from ..settling.redelivery import Redelivery
 from ..sources import Sources
 from .forwarder import Forwarder
+from .last_attempts import LastAttempts
 
 
 class Router:
@@ -33,6 +34,8 @@ class Router:
         sources: Of the consumer.
         loop: Its event loop.
         forwarder: Writes letters; None where there is no letter topic, and no verdict asks for it.
+        last: Writes dead letters of messages that fail by an id; None where there is no letter
+            topic.
     """
 
     def __init__(
@@ -43,7 +46,9 @@ class Router:
         sources: Sources,
         loop: asyncio.AbstractEventLoop,
         forwarder: Forwarder | None = None,
+        last: LastAttempts | None = None,
     ) -> None:
+        self._last = last
         self._ownership = ownership
         self._verdicts = verdicts
         self._redelivery = redelivery
@@ -156,4 +161,6 @@ class Router:
             index = check_index(entry, message_id)
             indexes = range(index, index + 1)
         for index in indexes:
+            if self._last is not None and self._last.failed(entry, index, "nack"):
+                continue
             self._wait(Held(entry, index, 0, 0), state.attempts.count(entry, index), delay_ms)

@@ -12,11 +12,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 from ...core.due import DueBatch, MessageKey, precision_bits
 from ...core.due_index import DueIndex
-from ...core.entry import Entry, EntryKey
+from ...core.entry import Entry, EntryKey, set_bits
 from ...core.source_state import SourceState
 from ...errors import TransportError
 from ...exceptions import NotConnected
@@ -42,11 +42,24 @@ _REWINDS: Final = 6
 _LAST: Final = (1 << 63) - 1
 
 
+class LastAttempts(Protocol):
+    """Writes dead letters of batch messages that failed at their last attempt."""
+
+    def failed(self, entry: Entry, index: int, reason: str) -> bool:
+        """A message failed; return False if it has to be redelivered."""
+        ...
+
+    def all_failed(self, state: SourceState, reason: str) -> None:
+        """All messages of a source that the application holds failed."""
+        ...
+
+
 class Redelivery:
     """The clockwork of one consumer.
 
     Attributes:
         offered: Called when nothing that stays here need wait any longer.
+        last: Told of each batch message that failed; None without a dead-letter policy.
 
     Args:
         link: Where redeliver commands go.
@@ -82,6 +95,7 @@ class Redelivery:
         self._watch: asyncio.TimerHandle | None = None
         self._refused: dict[int, tuple[int, int]] = {}  # by source: until when (ms), pause in ms
         self.offered: Callable[[], None] = _nobody
+        self.last: LastAttempts | None = None
         alarm.start(self._ring)
 
     # What waits
@@ -157,6 +171,8 @@ class Redelivery:
         return min(heads, default=None)
 
     def _time_out(self, state: SourceState, due: DueBatch, now: int) -> None:
+        if due.indexes and self.last is not None:
+            due = _without_dead(self.last, state, due)
         if not due:
             return
         if state.attempts.remembers:  # an attempt that timed out counts where the broker forgets
@@ -227,6 +243,8 @@ class Redelivery:
         if not any(each.shared or each.unacked or each.owed for each in rewound):
             return
         for each in rewound:
+            if each.shared and self.last is not None:
+                self.last.all_failed(each, "redeliver_unacknowledged_messages")
             each.release_all()
         self._rewind(state)
         # Last: the room that this gives back must not bring more before the rewind.
@@ -298,6 +316,20 @@ class Redelivery:
         self._alarm.cancel()
         if self._watch is not None:
             self._watch.cancel()
+
+
+def _without_dead(last: LastAttempts, state: SourceState, due: DueBatch) -> DueBatch:
+    """The ack timeouts of messages that have another attempt."""
+    left = []
+    for ledger, number, mask in due.indexes:
+        entry = state.find((ledger, number))
+        if entry is not None:
+            for index in set_bits(mask):
+                if last.failed(entry, index, "ack timeout"):
+                    mask ^= 1 << index
+        if mask:
+            left.append((ledger, number, mask))
+    return DueBatch(due.entries, left)
 
 
 def _nobody() -> None:

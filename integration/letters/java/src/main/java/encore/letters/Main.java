@@ -10,7 +10,10 @@ import java.util.StringJoiner;
 import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.pulsar.client.api.Consumer;
+import org.apache.pulsar.client.api.ConsumerBuilder;
 import org.apache.pulsar.client.api.DeadLetterPolicy;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
@@ -33,6 +36,9 @@ import org.apache.pulsar.common.schema.KeyValueEncodingType;
  * keys TOPIC                       messages with keys of bytes: 4 of them, 12, and a key-value pair
  * consume TOPIC SUBSCRIPTION MAX ACTION MESSAGES DELAY_MS   up to MESSAGES, each printed and then
  *                                  reconsume | nack | ack
+ * fleet TOPIC SUBSCRIPTION MAX CONSUMERS nack|timeout NAMES...   one batch of the names, tried by
+ *                                  several consumers, each delivery printed; names that begin
+ *                                  with p fail, those with o fail once, those with s take 200 ms
  * read TOPIC                       everything on a topic
  * send-values TOPIC SCHEMA BATCHED values of a schema, nulls among them
  * read-values TOPIC SCHEMA         getValue of everything on a topic, or the class of its exception
@@ -70,6 +76,8 @@ public final class Main {
             case "keys" -> keys(words[1]);
             case "consume" -> consume(words[1], words[2], Integer.parseInt(words[3]), words[4],
                     Integer.parseInt(words[5]), Long.parseLong(words[6]));
+            case "fleet" -> fleet(words[1], words[2], Integer.parseInt(words[3]),
+                    Integer.parseInt(words[4]), words[5], List.of(words).subList(6, words.length));
             case "read" -> read(words[1]);
             case "send-values" -> sendValues(words[1], words[2], "batched".equals(words[3]));
             case "read-values" -> readValues(words[1], words[2]);
@@ -133,6 +141,64 @@ public final class Main {
             }
             if ("nack".equals(action)) {
                 Thread.sleep(1500);  // the last nack is due, comes back hidden and is dead-lettered
+            }
+        }
+    }
+
+    private void fleet(String topic, String subscription, int most, int count, String failure,
+            List<String> names) throws Exception {
+        boolean timesOut = "timeout".equals(failure);
+        DeadLetterPolicy policy = DeadLetterPolicy.builder().maxRedeliverCount(most).build();
+        AtomicLong last = new AtomicLong(System.currentTimeMillis());
+        Map<String, Integer> attempts = new TreeMap<>();
+        List<Consumer<byte[]>> consumers = new ArrayList<>();
+        try {
+            for (int each = 0; each < count; each++) {
+                ConsumerBuilder<byte[]> builder = client.newConsumer().topic(topic)
+                        .subscriptionName(subscription).subscriptionType(SubscriptionType.Shared)
+                        .deadLetterPolicy(policy).enableBatchIndexAcknowledgment(true)
+                        .negativeAckRedeliveryDelay(200, TimeUnit.MILLISECONDS)
+                        .messageListener((consumer, message) -> {
+                            last.set(System.currentTimeMillis());
+                            int attempt;
+                            synchronized (this) {
+                                print(message);
+                                attempt = attempts.merge(new String(message.getData(),
+                                        StandardCharsets.UTF_8), 1, Integer::sum);
+                            }
+                            byte kind = message.getData()[0];
+                            if (kind == 's') {
+                                LockSupport.parkNanos(200_000_000);
+                            }
+                            if (kind != 'p' && !(kind == 'o' && attempt == 1)) {
+                                consumer.acknowledgeAsync(message);
+                            } else if (!timesOut) {
+                                consumer.negativeAcknowledge(message);
+                            }
+                        });
+                if (timesOut) {
+                    builder.ackTimeout(1, TimeUnit.SECONDS)
+                            .ackTimeoutTickTime(100, TimeUnit.MILLISECONDS);
+                }
+                consumers.add(builder.subscribe());
+            }
+            try (Producer<byte[]> producer = client.newProducer().topic(topic)
+                    .batchingMaxPublishDelay(500, TimeUnit.MILLISECONDS)
+                    .batchingMaxMessages(names.size()).create()) {
+                List<CompletableFuture<MessageId>> sends = new ArrayList<>();
+                for (String name : names) {
+                    sends.add(producer.sendAsync(name.getBytes(StandardCharsets.UTF_8)));
+                }
+                for (CompletableFuture<MessageId> send : sends) {
+                    send.get(30, TimeUnit.SECONDS);
+                }
+            }
+            while (System.currentTimeMillis() - last.get() < QUIET_SECONDS * 1000) {
+                Thread.sleep(100);
+            }
+        } finally {
+            for (Consumer<byte[]> consumer : consumers) {
+                consumer.close();
             }
         }
     }

@@ -1,0 +1,83 @@
+"""One batch on several consumers of a real Pulsar: attempts at poison messages, by both transports.
+
+`python -m integration.letters.fleet` measures more of it, and the Java client beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+import pulsar_encore as encore
+
+from .letters.fleet import Failure, Fleet, run_fleet
+from .letters.kit import QUIET
+from .pulsar_server import Server
+
+ALL_POISON = "pppppppppp"
+ONE_POISON = "phhhhhhhhh"
+SIBLINGS_FAIL_ONCE = "pooooooooo"
+
+
+@pytest_asyncio.fixture(params=["native", "stock"])
+async def client(pulsar: Server, request: pytest.FixtureRequest) -> AsyncIterator[encore.Client]:
+    logger = QUIET if request.param == "stock" else None
+    url = pulsar.service_url
+    async with encore.Client(url, logger=logger, transport=request.param) as client:
+        yield client
+
+
+@pytest.mark.parametrize("failure", ["nack", "timeout"])
+@pytest.mark.parametrize("batch", [ALL_POISON, ONE_POISON, SIBLINGS_FAIL_ONCE])
+async def test_three_consumers_try_a_poison_message_at_most_m_plus_2_times(
+    client: encore.Client, topic: str, batch: str, failure: Failure
+) -> None:
+    most = 1
+    fleet = Fleet(consumers=3, most=most, failure=failure, batch=batch)
+    outcome = await run_fleet(client, topic, fleet)
+    assert set(outcome.attempts) == set(fleet.names())
+    assert most + 1 <= max(outcome.poison()) <= most + 2
+    assert outcome.dead == Counter(name for name in fleet.names() if name[0] == "p")
+
+
+@pytest.mark.parametrize("most", [1, 3])
+async def test_ten_consumers_try_it_at_most_twice_m_plus_1_times(
+    client: encore.Client, topic: str, most: int
+) -> None:
+    fleet = Fleet(consumers=10, most=most, failure="nack", batch=ALL_POISON)
+    outcome = await run_fleet(client, topic, fleet)
+    assert most + 1 <= max(outcome.poison()) <= 2 * (most + 1)
+    assert outcome.dead == Counter(fleet.names())
+
+
+async def test_a_sibling_that_nobody_tried_is_handed_out_and_not_dead_lettered(
+    client: encore.Client, topic: str
+) -> None:
+    """The broker's count of the entry is used up before anybody looked at its messages."""
+    options = {
+        "consumer_type": encore.ConsumerType.Shared,
+        "dead_letter_policy": encore.DeadLetterPolicy(1),
+        "batch_index_ack_enabled": True,
+    }
+    async with (
+        await client.subscribe(topic, "s", **options) as first,
+        await client.create_producer(topic, batching_enabled=True) as producer,
+    ):
+        await asyncio.gather(*(producer.send(each) for each in (b"one", b"two")))
+        for _ in range(4):
+            await asyncio.sleep(0.5)
+            first.redeliver_unacknowledged_messages()
+        await asyncio.sleep(0.5)
+        async with await client.subscribe(topic, "s", **options) as second:
+            await first.close()
+            for expected in (b"one", b"two"):
+                message = await second.receive(timeout=10)
+                assert message.data() == expected
+                assert message.redelivery_count() >= 2, (
+                    "its entry was redelivered more than m times"
+                )
+                await second.acknowledge(message)

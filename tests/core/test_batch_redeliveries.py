@@ -1,0 +1,196 @@
+"""Redeliveries of a batch: which of them other consumers asked for, and which messages that kills.
+
+The broker counts redeliveries of the entry, and forgets them at each ack of a part of it. A
+consumer adds those that others asked for to the attempts that failed at itself.
+"""
+
+from __future__ import annotations
+
+import pytest
+from core_kit import source_state
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_encore.core import attempts as module
+from pulsar_encore.core.attempts import Attempts
+from pulsar_encore.core.due import DueBatch
+from pulsar_encore.core.entry import Entry
+from pulsar_encore.core.source_state import SourceState
+from pulsar_encore.core.verdicts import DeadLetter, Verdicts
+
+KEY = (7, 3)
+
+
+def elsewhere(*deliveries: int, asks: bool = True) -> int:
+    """Redeliveries by others, where this consumer asks for one after each delivery, or never."""
+    attempts = Attempts()
+    found = 0
+    for count in deliveries:
+        found = attempts.batch_delivered(KEY, count)
+        if asks:
+            attempts.batch_asked(KEY)
+    return found
+
+
+def test_the_redeliveries_that_this_consumer_asked_for_are_not_counted() -> None:
+    assert elsewhere(0, 1, 2, 3) == 0
+
+
+def test_the_redeliveries_between_two_deliveries_here_are_counted() -> None:
+    assert elsewhere(0, 3) == 2
+    assert elsewhere(0, 3, 6) == 4
+    assert elsewhere(2) == 2
+    assert elsewhere(2, 2, 3, asks=False) == 3
+
+
+def test_what_was_counted_stays_when_the_broker_begins_anew() -> None:
+    assert elsewhere(4, 0) == 4
+    assert elsewhere(4, 1) == 4, "the one may be the request of this consumer"
+    assert elsewhere(4, 3) == 6
+
+
+def test_a_request_that_was_lost_with_its_connection_is_not_a_new_beginning() -> None:
+    assert elsewhere(0, 1, 2, 2, 3) == 0
+
+
+def test_after_an_ack_of_a_part_the_broker_counts_from_0() -> None:
+    attempts = Attempts()
+    assert attempts.batch_delivered(KEY, 2) == 2
+    attempts.batch_acked(KEY)
+    attempts.batch_asked(KEY)  # counted: 1
+    assert attempts.batch_delivered(KEY, 2) == 3
+    attempts.batch_asked(KEY)
+    attempts.batch_acked(KEY)  # what was asked for is forgotten: 0
+    assert attempts.batch_delivered(KEY, 1) == 4
+
+
+def test_only_the_first_request_after_a_delivery_is_counted_by_the_broker() -> None:
+    attempts = Attempts()
+    attempts.batch_asked(KEY)
+    attempts.batch_asked(KEY)
+    assert attempts.batch_delivered(KEY, 2) == 1
+
+
+@given(st.lists(st.sampled_from(["ask", "ack", "unload", "reconnect"]), max_size=30))
+def test_alone_on_the_subscription_nothing_is_counted_as_elsewhere(events: list[str]) -> None:
+    attempts = Attempts()
+    count, with_broker = 0, False
+    for event in events:
+        if event == "ask":
+            attempts.batch_asked(KEY)
+            count += not with_broker
+            with_broker = True
+        elif event == "ack":
+            attempts.batch_acked(KEY)
+            count = 0
+        elif event == "unload":
+            count, with_broker = 0, True
+        else:
+            with_broker = True
+        if with_broker and event != "ack":  # it is delivered at once, or after the next ack
+            assert attempts.batch_delivered(KEY, count) == 0
+            with_broker = False
+
+
+def test_a_message_counts_its_own_failures_and_the_redeliveries_by_others() -> None:
+    attempts = Attempts(remembers=True)
+    entry = Entry(None, KEY, 3, True, attempts.batch_delivered(KEY, 2))
+    attempts.failed(entry, 0b010)
+    attempts.remember((*KEY, 2), 0, None)
+    assert [attempts.count(entry, index) for index in range(3)] == [2, 3, 3]
+    assert [attempts.ended(entry, index) for index in range(3)] == [3, 4, 3]
+    assert [attempts.tried_here(entry, index) for index in range(3)] == [False, True, True]
+
+
+def test_what_another_process_counted_is_not_added_to_the_brokers_count() -> None:
+    attempts = Attempts()
+    entry = Entry(None, KEY, 3, True, attempts.batch_delivered(KEY, 2))
+    attempts.recalled(entry, {0: 1, 1: 2, 2: 5})
+    assert [attempts.count(entry, index) for index in range(3)] == [2, 2, 5]
+
+
+def test_the_oldest_batch_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_SHARED_BATCHES", 2)
+    attempts = Attempts()
+    for number in range(3):
+        attempts.batch_delivered((7, number), 1)
+    assert list(attempts.batches) == [(7, 1), (7, 2)]
+    attempts.done((7, 1))
+    assert list(attempts.batches) == [(7, 2)]
+    attempts.clear()
+    assert not attempts.batches
+
+
+def test_on_exclusive_and_failover_nothing_is_counted() -> None:
+    attempts = Attempts(counts_overlooked=False)
+    attempts.batch_asked(KEY)
+    assert attempts.batch_delivered(KEY, 5) == 0
+    assert not attempts.batches
+
+
+# Verdicts
+
+
+def test_a_message_that_nobody_is_known_to_have_tried_is_handed_out() -> None:
+    verdicts = Verdicts(lambda failed: 0, 2)
+    assert verdicts.on_arrival(9, tried_here=False) is None
+    assert verdicts.on_arrival(2) is None
+    assert isinstance(verdicts.on_arrival(3), DeadLetter)
+
+
+def test_it_is_dead_lettered_when_it_fails_and_its_entry_was_redelivered_often_enough() -> None:
+    verdicts = Verdicts(lambda failed: 0, 2)
+    assert isinstance(verdicts.on_nack(2, None, 0), DeadLetter)
+    assert not isinstance(verdicts.on_nack(1, None, 0), DeadLetter)
+    assert [verdicts.is_last(failed) for failed in (1, 2, 3)] == [False, True, True]
+    assert not Verdicts(lambda failed: 0).is_last(9), "there is no dead-letter policy"
+
+
+# Through the state of a source
+
+
+def arrive(state: SourceState, count: int, ack_set: int = -1) -> Entry:
+    left = [index for index in range(3) if ack_set >> index & 1]
+    entry, wanted = state.arrive(KEY, 3, count, left, ack_set)
+    assert entry is not None
+    for position in wanted:
+        entry.hand_over(left[position])
+    return entry
+
+
+def test_a_release_of_several_messages_is_one_request() -> None:
+    state = source_state()
+    arrive(state, 0)
+    for mask in (0b001, 0b110):
+        state.release(DueBatch([], [(*KEY, mask)]))
+    entry = arrive(state, 2)
+    assert [state.attempts.count(entry, index) for index in range(3)] == [2, 2, 2]
+
+
+def test_an_ack_of_a_sibling_is_known_to_reset_the_count() -> None:
+    state = source_state()
+    entry = arrive(state, 2)
+    state.ack(entry, 2)
+    state.release(DueBatch([], [(*KEY, 0b011)]))
+    entry = arrive(state, 2, 0b011)  # one of them by this consumer, one by another
+    assert [state.attempts.count(entry, index) for index in range(2)] == [4, 4]
+
+
+def test_a_batch_that_only_waits_keeps_the_count_while_it_is_packed() -> None:
+    state = source_state()
+    entry = arrive(state, 2)
+    for index in range(3):
+        state.nack(entry, index, 1_000, 0)
+    assert KEY in state._packed
+    del entry
+    again = state.find(KEY)
+    assert again is not None and state.attempts.count(again, 0) == 2
+
+
+def test_a_batch_that_is_done_is_forgotten() -> None:
+    state = source_state()
+    entry = arrive(state, 2)
+    assert state.attempts.batches
+    for index in range(3):
+        state.ack(entry, index)
+    assert not state.attempts.batches
