@@ -86,7 +86,7 @@ class Recording:
     def on_retrying(self, source: int, notice: RetryNotice) -> None:
         self.retrying.append((source, notice))
 
-    def on_failed(self, error: Exception) -> None:
+    def on_failed(self, error: Exception, source: int | None = None) -> None:
         self.events.append(f"failed: {error}")
         self._more.set()
 

@@ -6,8 +6,20 @@ import math
 from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
+from typing import Final
 
 from .errors import ConfigurationError
+
+_FIRST_REPORT_S: Final = 1.0
+_RAREST_REPORT_S: Final = 300.0
+
+
+def next_report_s(elapsed_s: float) -> float:
+    """Seconds until the next report of a failure that has lasted for `elapsed_s` seconds.
+
+    The intervals double, from 1 s to 5 minutes, so that a long failure does not fill the log.
+    """
+    return min(_RAREST_REPORT_S, max(_FIRST_REPORT_S, elapsed_s))
 
 
 def to_ms(value: float | timedelta, name: str) -> int:

@@ -18,10 +18,11 @@ from .awaiting import opening
 from .backoff import Backoff
 from .closing import CloseOnce, warn_unless_closed
 from .consumer import Consumer
+from .consumer.announcer import EventDispatcher, ProducerAnnouncer
 from .consumer.durability import Durability
-from .consumer.events import ConsumerEvent
+from .consumer.events import ConsumerEvent, ProducerEvent, ReaderEvent
 from .consumer.opening import make_consumer, open_link
-from .errors import ClosedError, ConfigurationError, TransportTimeout
+from .errors import ClosedError, ConfigurationError, NotSupportedError, TransportTimeout
 from .ids import MessageId
 from .loops import running_loop
 from .options import (
@@ -192,6 +193,8 @@ class Client:
         crypto_key_reader: Any = None,
         access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
         message_router: Callable[[Any, int], int] | None = None,
+        *,
+        event_listener: Callable[[ProducerEvent], object] | None = None,
     ) -> Producer:
         """Create a producer: `await` it, or enter it with `async with`.
 
@@ -199,9 +202,18 @@ class Client:
         With `block_if_queue_full`, a send over the limit of `max_pending_messages` (of the whole
         producer) waits its turn; the event loop is never blocked. With `chunking_enabled` each
         chunk counts, and a message of more chunks than the limit goes when no other is under way.
+        New here:
+
+        Args:
+            event_listener: Called on the event loop with each `ProducerEvent`: the connection is
+                lost (`Disconnected`), attempts to attach again fail (`Retrying`), the producer is
+                attached again (`Connected`) or has ended for good (`Failed`). An exception that it
+                raises is logged. Not called after `close`.
 
         Raises:
             ConfigurationError: A keyword is wrong; nothing was connected.
+            NotSupportedError: `event_listener` on the stock transport, whose library reports
+                nothing about its producers.
             ClosedError: The client is or was closed.
             TransportError: The broker refused, or could not be reached.
         """
@@ -229,12 +241,29 @@ class Client:
             crypto_key_reader=crypto_key_reader,
             access_mode=access_mode,
             message_router=message_router,
+            event_listener=event_listener,
         )
-        link = await self._transport.create_producer(options)
+        announcer = self._producer_announcer(options)
+        if announcer is None:
+            link = await self._transport.create_producer(options)
+        else:
+            link = await self._transport.create_producer(options, announcer)
         await self._still_open(link)
-        producer = Producer(link, options, on_closed=self._forget)
+        producer = Producer(link, options, on_closed=self._forget, announcer=announcer)
         self._open[producer] = warn_unless_closed(producer, f"the producer of {link.topic}")
         return producer
+
+    def _producer_announcer(self, options: ProducerOptions) -> ProducerAnnouncer | None:
+        if options.event_listener is None:
+            return None
+        capabilities = self._transport.capabilities
+        if not capabilities.producer_events:
+            raise NotSupportedError(
+                f"event_listener: the {capabilities.name} transport is told nothing about its "
+                "producers. Leave it out, or use transport='native'"
+            )
+        loop = asyncio.get_running_loop()
+        return ProducerAnnouncer(EventDispatcher(options.event_listener, loop, started=False))
 
     @opening
     async def subscribe(
@@ -299,9 +328,12 @@ class Client:
             ack_group_max_size: Acks are sent as soon as there are so many.
             ack_receipt_enabled: Awaiting an ack takes until the broker has confirmed it. It is
                 grouped all the same: await many together, or set `ack_group_time_ms` to 0.
-            event_listener: Called on the event loop with each `ConsumerEvent`: connections lost and
-                back, turns of a Failover, ends of topics, new topics. The stock transport tells of
-                connections only. What it raises is logged.
+            event_listener: Called on the event loop with each `ConsumerEvent`: connections lost
+                (`Disconnected`), failed attempts to attach again (`Retrying`), connections back
+                (`Connected`), a consumer or a letter producer that has ended for good (`Failed`),
+                turns of a Failover, ends of topics, new topics. The stock transport reports lost
+                and restored connections and `Failed` only. An exception that the listener raises
+                is logged. Not called after `close`.
             max_unacked_messages: The broker's `maxUnackedMessagesPerConsumer`, for the warning
                 before the consumer stalls.
             retry_enable: Read the retry-letter topic along, for `reconsume_later`.
@@ -401,10 +433,19 @@ class Client:
         crypto_key_reader: Any = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        *,
+        event_listener: Callable[[ReaderEvent], object] | None = None,
     ) -> Reader:
         """Create a reader: `await` it, or enter it with `async with`.
 
-        Keywords, units and defaults are those of `pulsar.asyncio`.
+        Keywords, units and defaults are those of `pulsar.asyncio`. New here:
+
+        Args:
+            event_listener: Called on the event loop with each `ReaderEvent`: the connection is lost
+                (`Disconnected`), attempts to attach again fail (`Retrying`), the reader is attached
+                again (`Connected`) or has ended for good (`Failed`). The stock transport reports
+                `Failed` only. An exception that the listener raises is logged. Not called after
+                `close`.
 
         Raises:
             ConfigurationError: A keyword is wrong; nothing was connected.
@@ -423,6 +464,7 @@ class Client:
             crypto_key_reader=crypto_key_reader,
             start_message_id_inclusive=start_message_id_inclusive,
             crypto_failure_action=crypto_failure_action,
+            event_listener=event_listener,
         )
         link = await self._transport.subscribe(subscription_of(options))
         await self._still_open(link)

@@ -187,8 +187,9 @@ class Intake:
         """Told of subscriptions that are not durable."""
 
     def on_retrying(self, source: int, notice: RetryNotice) -> None:
-        """The log has told it."""
+        self._announcer.retrying(source, notice)
 
-    def on_failed(self, error: Exception) -> None:
+    def on_failed(self, error: Exception, source: int | None = None) -> None:
         self._queue.fail(error)
         self._acks.receipts.fail(error)
+        self._announcer.failed(error, source)

@@ -45,6 +45,7 @@ class Capabilities:
         rewind_one_source: `redeliver_all` of one source leaves the others alone.
         binary_keys: Binary partition and ordering keys can be read and written.
         receipts: `ConsumerLink.ack` answers with a receipt.
+        producer_events: Calls the `ProducerListener` of a producer.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Capabilities:
     rewind_one_source: bool = True
     binary_keys: bool = True
     receipts: bool = True
+    producer_events: bool = True
 
 
 class Delivery:
@@ -215,6 +217,9 @@ class ProducerListener(Protocol):
         intervals, at least every few minutes.
         """
 
+    def on_disconnected(self, topic: str) -> None:
+        """The producer lost its connection to the broker of `topic`, and attaches again."""
+
     def on_connected(self, topic: str) -> None:
         """The producer is attached to `topic` again, after a loss. Not called the first time."""
 
@@ -291,8 +296,14 @@ class Sink(Protocol):
         intervals, at least every few minutes. `on_connected` says when it is over.
         """
 
-    def on_failed(self, error: Exception) -> None:
-        """The link is dead for good; pending and later receives get this error."""
+    def on_failed(self, error: Exception, source: int | None = None) -> None:
+        """The link is dead for good; pending and later receives get this error.
+
+        Args:
+            error: The reason.
+            source: The source that caused it; None for the link as a whole. Several sources may
+                fail at the same time, each with a call.
+        """
 
 
 class ConsumerLink(Protocol):
@@ -430,8 +441,8 @@ class Transport(Protocol):
 
         Args:
             options: The producer's.
-            listener: Told of losses that are not over at once; the stock transport, whose library
-                does not say so, never calls it.
+            listener: Told of lost connections and failures; never called by a transport without
+                `Capabilities.producer_events`.
         """
 
     async def topic_partitions(self, topic: str, *, create: bool = True) -> list[str]:

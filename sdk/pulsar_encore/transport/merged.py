@@ -102,8 +102,9 @@ class _PartSink:
     def on_retrying(self, source: int, notice: RetryNotice) -> None:
         self._sink.on_retrying(source * self._parts + self._part, notice)
 
-    def on_failed(self, error: Exception) -> None:
-        self._sink.on_failed(error)
+    def on_failed(self, error: Exception, source: int | None = None) -> None:
+        merged = None if source is None else source * self._parts + self._part
+        self._sink.on_failed(error, merged)
 
 
 class MergedLink:

@@ -150,7 +150,7 @@ class Pile:
     def on_retrying(self, source: int, notice: RetryNotice) -> None:
         """The log has told it."""
 
-    def on_failed(self, error: Exception) -> None:
+    def on_failed(self, error: Exception, source: int | None = None) -> None:
         with self._lock:
             self._error = error
             self._lock.notify()

@@ -118,5 +118,5 @@ class Gate:
     def on_retrying(self, source: int, notice: RetryNotice) -> None:
         self._sink.on_retrying(source, notice)
 
-    def on_failed(self, error: Exception) -> None:
-        self._sink.on_failed(error)
+    def on_failed(self, error: Exception, source: int | None = None) -> None:
+        self._sink.on_failed(error, source)

@@ -74,7 +74,7 @@ class NativeConsumer:
         self._early: list[tuple[int, bool | None]] = []  # notices from before it had
         self._flow_stopped = False
         self._closed = False
-        self._failure: Exception | None = None
+        self._failure: tuple[Exception, int] | None = None  # and the source that caused it
         self._discovering: asyncio.Task[None] | None = None
         self._close_once = CloseOnce(self._close)
 
@@ -299,7 +299,7 @@ class NativeConsumer:
     def start(self, sink: Sink) -> None:
         self._sink = sink
         if self._failure is not None:
-            sink.on_failed(self._failure)
+            sink.on_failed(*self._failure)
             return
         self._announce()
         for source in list(self._sources):
@@ -433,9 +433,9 @@ class NativeConsumer:
     def failed(self, source: int, error: Exception) -> None:
         if self._ends_alone(source, error):
             return
-        self._failure = error
+        self._failure = (error, source)
         if self._sink is not None:
-            self._sink.on_failed(error)
+            self._sink.on_failed(error, source)
 
     def unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         if self._sink is not None:

@@ -230,6 +230,8 @@ class Part:
             self._attached = False
             self._pending.disconnected()
             self._attachment.again(address)
+            if self._listener is not None:
+                self._listener.on_disconnected(self.topic)
 
     def _attach_again(self) -> None:
         """The broker has to forget it first, and with it all that is on its way."""
