@@ -38,7 +38,7 @@ class Recording:
         self.link = link
         self.deliveries: list[Delivery] = []
         self.events: list[str] = []
-        self.retrying: list[tuple[int, RetryNotice]] = []
+        self.retrying: list[tuple[int | None, RetryNotice]] = []
         self.unread: list[tuple[int, int, str]] = []
         self.seen: list[tuple[bytes, int]] = []
         self._more = asyncio.Event()
@@ -83,7 +83,7 @@ class Recording:
         self.unread += [(ledger, entry, why.name) for ledger, entry, why, _ in entries]
         self._more.set()
 
-    def on_retrying(self, source: int, notice: RetryNotice) -> None:
+    def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
         self.retrying.append((source, notice))
 
     def on_failed(self, error: Exception, source: int | None = None) -> None:

@@ -159,7 +159,7 @@ class ReadQueue:
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         """The log says of each what is wrong with it, if anything is."""
 
-    def on_retrying(self, source: int, notice: RetryNotice) -> None:
+    def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
         if self._announcer is not None:
             self._announcer.retrying(source, notice)
 

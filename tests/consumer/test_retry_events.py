@@ -16,6 +16,7 @@ import pytest
 from consumer_kit import TOPIC, Subscribe
 
 from pulsar_encore import (
+    AuthorizationError,
     Client,
     Connected,
     ConsumerEvent,
@@ -31,6 +32,7 @@ from pulsar_encore import (
     ProducerFenced,
     Retrying,
     ServiceUnitNotReady,
+    TopicAdded,
     TopicTerminated,
 )
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
@@ -450,3 +452,41 @@ async def test_a_listener_that_cannot_be_called_is_refused(client: Client, wrong
         await client.create_producer(TOPIC, event_listener=wrong)
     with pytest.raises(ValueError, match="event_listener must be a plain function"):
         await client.create_reader(TOPIC, MessageId.earliest, event_listener=wrong)
+
+
+# Topics and partitions that are found later
+
+
+async def test_a_new_partition_that_is_refused_is_reported_until_it_is_read(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    transport.catalogue.create_partitioned(PARTS, 1)
+    events: Events = []
+    consumer = await subscribe(PARTS, event_listener=events.append)
+    new = f"{PARTS}-partition-1"
+    refuse(transport, "SUBSCRIBE", 10_000, error="AuthorizationError", topic=new)
+    transport.catalogue.create_partitioned(PARTS, 2)
+    await asyncio.sleep(3600)
+    told = retries(events)
+    assert told == events
+    assert {each.topic for each in told} == {new}
+    assert isinstance(told[0].error, AuthorizationError)
+    assert 5 < len(told) < 20, "at growing intervals"
+    assert consumer.is_connected(), "the others are read"
+    transport.faults = None
+    events.clear()
+    await asyncio.sleep(120)
+    assert events == [TopicAdded(new)]
+
+
+async def test_that_new_topics_cannot_be_looked_for_is_logged(
+    transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
+) -> None:
+    transport.catalogue.create_partitioned(PARTS, 1)
+    consumer = await subscribe(PARTS)
+    refuse(transport, "PARTITIONED_METADATA", 10_000, error="AuthorizationError")
+    transport.catalogue.create_partitioned(PARTS, 2)  # has the topic looked at
+    await asyncio.sleep(3600)
+    said = [each for each in caplog.records if "cannot be looked for" in each.getMessage()]
+    assert consumer.is_connected()
+    assert 5 < len(said) < 20, "at growing intervals"

@@ -194,10 +194,12 @@ class Announcer:
         if self._events.heard:
             self._events.send(Disconnected(self._topics(only), self._component))
 
-    def retrying(self, source: int, notice: RetryNotice) -> None:
+    def retrying(self, source: int | None, notice: RetryNotice) -> None:
         """An attempt to attach the source again failed, and others follow."""
-        self._lost.add(source)
-        self._retrying[source] = event = _retrying(notice, self._component)
+        event = _retrying(notice, self._component)
+        if source is not None:  # else the event `TopicAdded` says when it is over
+            self._lost.add(source)
+            self._retrying[source] = event
         self._events.send(event)
 
     def failed(self, error: Exception, source: int | None) -> None:

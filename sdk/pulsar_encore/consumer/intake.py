@@ -186,7 +186,7 @@ class Intake:
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         """Told of subscriptions that are not durable."""
 
-    def on_retrying(self, source: int, notice: RetryNotice) -> None:
+    def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
         self._announcer.retrying(source, notice)
 
     def on_failed(self, error: Exception, source: int | None = None) -> None:

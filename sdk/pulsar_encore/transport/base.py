@@ -289,11 +289,16 @@ class Sink(Protocol):
         knows its end, and what is missing in it.
         """
 
-    def on_retrying(self, source: int, notice: RetryNotice) -> None:
+    def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
         """An attempt to attach `source` again failed, and others follow.
 
         Called at the first failed attempt since the connection was lost, then at growing
         intervals, at least every few minutes. `on_connected` says when it is over.
+
+        Args:
+            source: The source; None for a partition or topic that was found later and is no source
+                yet. Then `on_new_source` says when it is over.
+            notice: The refusal.
         """
 
     def on_failed(self, error: Exception, source: int | None = None) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from typing import Final, TypeAlias
 
-from ...backoff import Backoff, next_report_s
+from ...backoff import Backoff, FailureReports
 from ...errors import ClosedError, EncoreError, PulsarException
 from ...exceptions import (
     InvalidTopicName,
@@ -69,8 +69,7 @@ class LetterProducer:
         self._failures = 0
         self._not_before = 0.0
         self._last_error: Exception | None = None
-        self._unmade = 0  # attempts to make a producer that failed, since one was made
-        self._unmade_since = self._report_at = 0.0
+        self._unmade: FailureReports | None = None  # attempts to make a producer that failed
         self._closed = False
         self._closings: set[asyncio.Task[None]] = set()
         self._rng = Random()
@@ -149,25 +148,26 @@ class LetterProducer:
     def _report(self, error: Exception) -> None:
         """Tell the application that no producer could be made: at once, then ever more rarely."""
         now = self._loop.time()
-        if not self._unmade:
-            self._unmade_since = self._report_at = now
-        self._unmade += 1
+        if self._unmade is None:
+            self._unmade = FailureReports()
+        due = self._unmade.failed(now)
         if isinstance(error, _FINAL):
             self._announcer.on_failed(self._topic, error)
-        elif now >= self._report_at:
-            elapsed_s = now - self._unmade_since
-            self._report_at = now + next_report_s(elapsed_s)
-            self._announcer.on_retrying(RetryNotice(self._topic, error, self._unmade, elapsed_s))
+        elif due:
+            elapsed_s = self._unmade.elapsed_s(now)
+            self._announcer.on_retrying(
+                RetryNotice(self._topic, error, self._unmade.attempts, elapsed_s)
+            )
 
     def _made(self) -> None:
-        if self._unmade:
+        unmade, self._unmade = self._unmade, None
+        if unmade is not None:
             logger.warning(
                 "%s: letters are sent again, after %d failed attempts in %.1f s",
                 self._topic,
-                self._unmade,
-                self._loop.time() - self._unmade_since,
+                unmade.attempts,
+                unmade.elapsed_s(self._loop.time()),
             )
-        self._unmade = 0
         self._announcer.made_anew()
 
     def _failed(self, error: Exception, link: ProducerLink | None) -> None:

@@ -147,7 +147,7 @@ class Pile:
             self._came += came
             self._lock.notify()
 
-    def on_retrying(self, source: int, notice: RetryNotice) -> None:
+    def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
         """The log has told it."""
 
     def on_failed(self, error: Exception, source: int | None = None) -> None:

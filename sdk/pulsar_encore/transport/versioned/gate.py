@@ -115,7 +115,7 @@ class Gate:
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         self._sink.on_unread(source, entries)
 
-    def on_retrying(self, source: int, notice: RetryNotice) -> None:
+    def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
         self._sink.on_retrying(source, notice)
 
     def on_failed(self, error: Exception, source: int | None = None) -> None:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from ....backoff import FailureReports
 from ....closing import CloseOnce
 from ....errors import ClosedError, EncoreError, NotSupportedError
 from ....exceptions import OperationNotSupported, TopicNotFound
@@ -67,6 +68,7 @@ class NativeConsumer:
         self._sources: list[Source] = []
         self._by_topic: dict[str, int] = {}
         self._deleted: set[int] = set()  # sources whose topic is no more
+        self._refusals: dict[str, FailureReports] = {}  # of topics that were found later
         self._watched = self._watch(subscription)
         self._round = lookup.make_round()
         self._sink: Sink | None = None
@@ -196,11 +198,18 @@ class NativeConsumer:
 
     async def _discover(self) -> None:
         """Subscribe to what is new, as it is found."""
+        failed: FailureReports | None = None  # looks in a row
         while True:
             try:
                 topics = await self._new_topics()
-            except EncoreError:
-                continue  # the next look may be answered
+            except EncoreError as error:  # the next look may be answered
+                failed = failed or FailureReports()
+                # While the consumer is not connected, that is reported, and enough.
+                if failed.failed(self._lookup.pool.loop.time()) and self.is_connected():
+                    text = "%s: new topics and partitions cannot be looked for; retried: %s"
+                    log.warning(text, self.topic, error)
+                continue
+            failed = None
             for topic, partition in topics:
                 if not self._closed:
                     await self._add(topic, partition)
@@ -210,8 +219,9 @@ class NativeConsumer:
         try:
             await self._open_all([(topic, partition)], are_new=True)
             refused = before in self._deleted
-        except EncoreError:
+        except EncoreError as error:
             refused = True
+            self._report_refusal(topic, error)
         if refused:
             # Found again at the next look. Nobody has heard of its number.
             for source in self._sources[before:]:
@@ -222,10 +232,28 @@ class NativeConsumer:
             self._look_again()
             return
         source = self._sources[before]
+        self._refusals.pop(topic, None)
         if self._sink is not None:
             self._sink.on_new_source(source.number)
             self._announce()
             self._started(source)
+
+    def _report_refusal(self, topic: str, error: EncoreError) -> None:
+        """Report that a topic that was found cannot be subscribed to: at once, then more rarely.
+
+        Otherwise nobody would know why the messages of a new partition do not arrive.
+        """
+        if isinstance(error, TopicNotFound):  # deleted since it was found
+            self._refusals.pop(topic, None)
+            return
+        now_s = self._lookup.pool.loop.time()
+        reports = self._refusals.setdefault(topic, FailureReports())
+        if not reports.failed(now_s):
+            return
+        log.warning("%s: not subscribed to, and retried: %s", topic, error)
+        if self._sink is not None:
+            elapsed_s = reports.elapsed_s(now_s)
+            self._sink.on_retrying(None, RetryNotice(topic, error, reports.attempts, elapsed_s))
 
     def _look_again(self) -> None:
         """There is something that was not subscribed to."""
