@@ -40,6 +40,7 @@ _TOGETHER = {
     "integration/test_dlq_secured.py": "logins",
     "integration/test_evacuation_secured.py": "logins",
     "integration/test_native_connections.py": "logins",
+    "integration/test_retry_events.py": "logins",
     "integration/test_letter_forms.py": "Java",
 }
 
