@@ -79,6 +79,9 @@ class Recording:
     def on_new_source(self, source: int) -> None:
         self.events.append("new source")
 
+    def on_removed(self, source: int) -> None:
+        self.events.append(f"removed {source}")
+
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         self.unread += [(ledger, entry, why.name) for ledger, entry, why, _ in entries]
         self._more.set()

@@ -27,6 +27,7 @@ from .consumer.events import (
     ReaderEvent,
     Retrying,
     TopicAdded,
+    TopicRemoved,
 )
 from .consumer.leasing.lease import Lease
 from .encryption import CryptoKeyReader, EncryptionContext, EncryptionKey
@@ -261,6 +262,7 @@ __all__ = [
     "TooManyLookupRequestException",
     "TopicAdded",
     "TopicNotFound",
+    "TopicRemoved",
     "TopicTerminated",
     "TransactionConflict",
     "TransactionCoordinatorNotFoundError",

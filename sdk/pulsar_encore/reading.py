@@ -154,7 +154,12 @@ class ReadQueue:
         """Nobody takes turns with a reader."""
 
     def on_new_source(self, source: int) -> None:
-        """Its messages come as the others' do."""
+        if self._announcer is not None:
+            self._announcer.new_source(source)
+
+    def on_removed(self, source: int) -> None:
+        if self._announcer is not None:
+            self._announcer.removed(source)
 
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         """The log says of each what is wrong with it, if anything is."""

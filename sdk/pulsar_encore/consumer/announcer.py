@@ -25,6 +25,7 @@ from .events import (
     Failed,
     Retrying,
     TopicAdded,
+    TopicRemoved,
 )
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -118,6 +119,12 @@ class ProducerAnnouncer:
         if topic in self._lost:
             self._lost.discard(topic)
             self.events.send(Connected((topic,), self._component))
+
+    def on_removed(self, topic: str) -> None:
+        self.retrying.pop(topic, None)
+        self._lost.discard(topic)
+        self._failed.discard(topic)
+        self.events.send(TopicRemoved(topic, self._component))
 
     def made_anew(self) -> None:
         """The letter producer that failed was replaced: all its topics are attached."""
@@ -234,7 +241,14 @@ class Announcer:
 
     def new_source(self, source: int) -> None:
         """One more is read."""
-        self._events.send(TopicAdded(self._topic(source)))
+        self._events.send(TopicAdded(self._topic(source), self._component))
+
+    def removed(self, source: int) -> None:
+        """The topic of the source is read no more."""
+        self._lost.discard(source)
+        self._retrying.pop(source, None)
+        self._active.pop(source, None)
+        self._events.send(TopicRemoved(self._topic(source), self._component))
 
     def sought(self, only: Container[int] | None) -> None:
         """What was at its end may have messages again."""

@@ -53,7 +53,9 @@ class Retrying:
     """An attempt to attach to a topic again failed; further attempts follow.
 
     Sent at the first failed attempt after a loss, then at growing intervals of up to 5 minutes.
-    `Connected` says that it is over, `Failed` that no further attempt is made.
+    `Connected` says that it is over, `Failed` that no further attempt is made, and `TopicRemoved`
+    that the topic is gone. For a partition or topic that a consumer found later, `TopicAdded` says
+    that it is over.
 
     Attributes:
         topic: Full name of the topic or partition.
@@ -133,9 +135,27 @@ class TopicAdded:
 
     Attributes:
         topic: Full name of the topic or partition.
+        component: What reads it.
     """
 
     topic: str
+    component: Component = "consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRemoved:
+    """A topic or partition was deleted, or the topic was created again with other partitions.
+
+    Nothing is read from it or sent to it any more, and no `Connected` event follows for it. If the
+    topic has other partitions now, a consumer receives a `TopicAdded` event for each.
+
+    Attributes:
+        topic: Full name of the topic or partition.
+        component: What used it.
+    """
+
+    topic: str
+    component: Component = "consumer"
 
 
 ConsumerEvent: TypeAlias = (
@@ -147,11 +167,12 @@ ConsumerEvent: TypeAlias = (
     | BecameInactive
     | EndOfTopic
     | TopicAdded
+    | TopicRemoved
 )
 """Events of `Client.subscribe(event_listener=...)`."""
 
-ProducerEvent: TypeAlias = Connected | Disconnected | Retrying | Failed
+ProducerEvent: TypeAlias = Connected | Disconnected | Retrying | Failed | TopicRemoved
 """Events of `Client.create_producer(event_listener=...)`."""
 
-ReaderEvent: TypeAlias = Connected | Disconnected | Retrying | Failed
+ReaderEvent: TypeAlias = Connected | Disconnected | Retrying | Failed | TopicAdded | TopicRemoved
 """Events of `Client.create_reader(event_listener=...)`."""

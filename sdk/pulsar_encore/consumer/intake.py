@@ -183,6 +183,9 @@ class Intake:
     def on_new_source(self, source: int) -> None:
         self._announcer.new_source(source)
 
+    def on_removed(self, source: int) -> None:
+        self._announcer.removed(source)
+
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         """Told of subscriptions that are not durable."""
 

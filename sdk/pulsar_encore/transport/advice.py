@@ -13,6 +13,13 @@ REACHABLE: Final = (
     "for a port with TLS"
 )
 
+#: For a refusal because of a limit, whatever its result is.
+LIMIT_ADVICE: Final = (
+    "the broker's limit is reached: close some, or raise the limit (maxConsumersPerTopic, "
+    "maxConsumersPerSubscription, maxProducersPerTopic, brokerMaxConnections); a connection that "
+    "was lost counts until the broker notices that, which can take two minutes"
+)
+
 # Result -> what to change.
 ADVICE: Final[dict[str, str]] = {
     "Timeout": (

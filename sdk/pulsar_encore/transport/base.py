@@ -221,7 +221,13 @@ class ProducerListener(Protocol):
         """The producer lost its connection to the broker of `topic`, and attaches again."""
 
     def on_connected(self, topic: str) -> None:
-        """The producer is attached to `topic` again, after a loss. Not called the first time."""
+        """The producer is attached to `topic` again, after a loss.
+
+        Not called for the first attachment, but for one of a partition that was found later.
+        """
+
+    def on_removed(self, topic: str) -> None:
+        """`topic` was deleted, or has other partitions now: nothing is sent to it any more."""
 
     def on_failed(self, topic: str, error: Exception) -> None:
         """The producer on `topic` has ended for good; every send to it fails with `error`."""
@@ -281,6 +287,9 @@ class Sink(Protocol):
 
     def on_new_source(self, source: int) -> None:
         """A partition or topic that came into being is read too; before anything else of it."""
+
+    def on_removed(self, source: int) -> None:
+        """The topic of a source was deleted, or has other partitions now: it is read no more."""
 
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         """Entries that are no deliveries; all before them was delivered.

@@ -96,6 +96,9 @@ class _PartSink:
     def on_new_source(self, source: int) -> None:
         self._sink.on_new_source(source * self._parts + self._part)
 
+    def on_removed(self, source: int) -> None:
+        self._sink.on_removed(source * self._parts + self._part)
+
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         self._sink.on_unread(source * self._parts + self._part, entries)
 

@@ -147,6 +147,9 @@ class Pile:
             self._came += came
             self._lock.notify()
 
+    def on_removed(self, source: int) -> None:
+        """The messages that are here stay."""
+
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
         """The log has told it."""
 

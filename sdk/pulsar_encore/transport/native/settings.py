@@ -22,12 +22,14 @@ class Settings:
             it is given up (wire-protocol notes 3.3). Infinite: never, and there is no timer.
         backoff_s: First delay before another attempt at what was lost, in s; it doubles.
         max_backoff_s: The longest, in s.
-        busy_s: How long a name that is taken is asked for again after a reconnect, in s: a broker
-            needs up to 5 s to see that our own former connection is dead (notes 3.4).
         idle_s: A connection that nobody uses is closed after one to two of these, in s; 0 keeps it.
         discovery_s: How often new partitions are looked for, in s.
         listener_name: Which advertised listener of the brokers to use.
         lookups: Most lookups under way.
+        reattach_timeout_s: How long something that was attached is attached again and again after a
+            loss, in s; None for ever.
+        recreate_after_s: How long a topic is missing before a consumer or producer that was
+            attached to it creates it again, in s.
     """
 
     operation_timeout_s: float = 30.0
@@ -35,8 +37,9 @@ class Settings:
     keep_alive_s: float = 30.0
     backoff_s: float = 0.1
     max_backoff_s: float = 60.0
-    busy_s: float = 10.0
     idle_s: float = 60.0
     discovery_s: float = 60.0
     listener_name: str | None = None
     lookups: int = 50_000
+    reattach_timeout_s: float | None = None
+    recreate_after_s: float = 60.0

@@ -112,6 +112,9 @@ class Gate:
     def on_new_source(self, source: int) -> None:
         self._sink.on_new_source(source)
 
+    def on_removed(self, source: int) -> None:
+        self._sink.on_removed(source)
+
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         self._sink.on_unread(source, entries)
 

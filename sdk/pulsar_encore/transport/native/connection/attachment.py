@@ -17,7 +17,6 @@ from ....errors import (
     EncoreError,
     NotSupportedError,
     PulsarException,
-    TransportError,
     TransportTimeout,
 )
 from ....exceptions import (
@@ -43,16 +42,21 @@ from ...base import RetryNotice
 from ..lookup.lookup import Lookup
 from .addresses import Address, parse
 from .backoff import LONGEST_WAITED_FOR_S, Delays
+from .requests import is_limit
 from .session import Session
 
 log: Final = logging.getLogger("pulsar_encore.connection")
 
-# Trying again does not help (wire-protocol notes 2.2).
-_FINAL: Final = (
+# Refusals that end the first attempt, because somebody has to change something: the caller gets the
+# error at once. An error that says of itself that it is `retryable`, and a broker's refusal because
+# of a limit, are retried within the operation timeout.
+_FINAL_AT_FIRST: Final = (
     AuthenticationError,
     AuthorizationError,
     ClosedError,
+    ConnectError,  # not `retryable`: a certificate or a port that is wrong
     ConsumerAssignError,
+    ErrorGettingAuthenticationData,
     IncompatibleSchema,
     InvalidTopicName,
     NotAllowedError,
@@ -63,12 +67,21 @@ _FINAL: Final = (
     TopicTerminated,
     UnsupportedVersionError,
 )
-# Wrong from the start, somebody has to change something; later on a certificate or a secret that
-# is being replaced does that, and the next attempt finds the new one.
-_FINAL_AT_FIRST: Final = (ConnectError, ErrorGettingAuthenticationData)
-_NEVER_S: Final = float("inf")
-# Somebody else holds the name: right away final, after a loss perhaps our own dead connection.
+# Somebody else holds the name. After a loss it may be our own half-dead connection.
 _BUSY: Final = (ConsumerBusy, ProducerBusy)
+# What ends something that was attached before. Every other error is retried: a broker answers
+# AuthorizationError while its metadata store is away, AuthenticationError while a key server is
+# away, IncompatibleSchema and UnsupportedVersionError during a rolling upgrade, TopicNotFound and
+# NotAllowedError while a topic is being created again. Errors that are not ours are retried too:
+# they come from code of the application that is called for each attempt, and a consumer that goes
+# on retrying says so in the log, where one that has ended needs a restart.
+_FINAL: Final = (
+    ClosedError,  # closed on this side
+    InvalidTopicName,  # no broker will ever accept the name
+    ProducerFenced,  # another producer took the topic over; going on would undo that
+    TopicTerminated,  # a terminated topic takes no messages, ever
+)
+_NEVER_S: Final = float("inf")
 _FIRST_SILENCE_S: Final = 1.0  # least time between the first two notices of a loss
 _LONGEST_SILENCE_S: Final = 300.0
 
@@ -98,6 +111,8 @@ class Attachment:
     """Attaches to the owner of a topic, again and again.
 
     `again` is for what was attached: a loss while `attach` runs is an error that `attach` raises.
+    Once it was attached, every refusal is retried but those in `_FINAL`, for ever or, if
+    `Settings.reattach_timeout_s` is set, for so long since the loss.
 
     Args:
         lookup: Where topics are.
@@ -107,6 +122,8 @@ class Attachment:
         find: Finds the broker, where that is not the topic's owner.
         retrying: Called after a failed attempt to attach again: at the first one since the loss,
             then at growing intervals.
+        established: It belongs to something that was attached before, so that the first attempt is
+            retried like later ones.
     """
 
     def __init__(
@@ -118,6 +135,7 @@ class Attachment:
         *,
         find: Callable[[], Awaitable[Session]] | None = None,
         retrying: Callable[[RetryNotice], None] | None = None,
+        established: bool = False,
     ) -> None:
         self.topic: str = topic
         self._pool = lookup.pool
@@ -132,6 +150,8 @@ class Attachment:
         self._task: asyncio.Task[None] | None = None  # that attaches, now or before
         self._through: Address | None = None  # a proxy's, by which it was attached last
         self._lost = False  # since it was attached
+        self._worked = established  # at least once
+        self._resting: asyncio.Timeout | None = None  # between two attempts
         self._attached_s = _NEVER_S  # when it was
         self._stopped = False
         self._limit: asyncio.Timeout | None = None
@@ -141,12 +161,8 @@ class Attachment:
         if self._limit is not None:
             self._limit.reschedule(None)
 
-    async def first(self, *, ours_may_be_there: bool = False) -> None:
+    async def first(self) -> None:
         """Attach for the first time.
-
-        Args:
-            ours_may_be_there: The name may be taken by a former connection of our own, which its
-                broker has not given up yet: ask again.
 
         Raises:
             PulsarException: The broker refused, or it did not come about within the operation
@@ -155,7 +171,7 @@ class Attachment:
         """
         if self._stopped:
             raise self._closed()
-        self._task = task = self._loop.create_task(self._first(ours_may_be_there))
+        self._task = task = self._loop.create_task(self._first())
         try:
             await task
         except asyncio.CancelledError:
@@ -167,7 +183,7 @@ class Attachment:
     def _closed(self) -> ClosedError:
         return ClosedError(f"{self.topic}: closed before it was attached")
 
-    async def _first(self, ours_may_be_there: bool) -> None:
+    async def _first(self) -> None:
         timeout_s = self._settings.operation_timeout_s
         deadline = self._loop.time() + timeout_s
         failure: PulsarException | None = None
@@ -188,9 +204,7 @@ class Attachment:
             finally:
                 self._limit = None
             delay = min(self._delays.next(), LONGEST_WAITED_FOR_S)
-            ours = ours_may_be_there and isinstance(failure, _BUSY)
-            final = _is_final_at_first(failure) and not ours
-            if final or self._loop.time() + delay >= deadline:
+            if self._is_final(failure) or self._loop.time() + delay >= deadline:
                 raise failure
             await self._rest(delay)
 
@@ -200,9 +214,23 @@ class Attachment:
 
     async def _rest(self, delay: float) -> None:
         """Wait before the next attempt; what did not work on one cluster may at once on another."""
-        if await self._pool.rest(delay):
+        moved = False
+        try:
+            async with asyncio.timeout(None) as self._resting:
+                moved = await self._pool.rest(delay)
+        except TimeoutError:
+            return  # `hurry`
+        finally:
+            self._resting = None
+        if moved:
             self._delays.reset()
             await asyncio.sleep(self._delays.next())
+
+    def hurry(self) -> None:
+        """The reason of the last refusal is gone: make the next attempt now."""
+        self._delays.reset()
+        if self._resting is not None:
+            self._resting.reschedule(self._loop.time())
 
     def again(self, address: str | None = None) -> None:
         """It was lost: attach once more, after a backoff.
@@ -224,36 +252,42 @@ class Attachment:
         self._task = self._loop.create_task(self._until_attached(address, at_once))
 
     async def _until_attached(self, address: Address | None, at_once: bool) -> None:
-        busy_until: float | None = None  # from when on the name is somebody else's
+        failure: Exception | None = None
         while True:
             if not at_once:
-                await self._rest(self._delays.next())
+                await self._rest(min(self._delays.next(), self._time_left()))
+            left_s = self._time_left()
+            if failure is not None and left_s <= 0:
+                self._give_up(failure)
+                return
             try:
-                await self._once(address)
+                async with asyncio.timeout(None if left_s == _NEVER_S else left_s):
+                    await self._once(address)
                 if not self._lost:
                     self._over()
                     return
-                busy_until = None
-            except _BUSY as error:
-                now = self._loop.time()
-                if busy_until is None:
-                    busy_until = now + self._settings.busy_s
-                elif now >= busy_until:
-                    self._give_up(error)
-                    return
-                self._tell(error)
-            except TransportError as error:
-                if _is_final(error):
-                    self._give_up(error)
-                    return
-                busy_until = None  # who has the name is to be seen anew
-                self._tell(error)
+            except TimeoutError as error:
+                failure = failure or _in_time(self.topic, error)
+                self._tell(failure)
             except Exception as error:
-                if not isinstance(error, EncoreError):
-                    log.exception("%s: attaching failed for no reason of the network", self.topic)
-                self._give_up(error)
-                return
+                failure = error
+                if self._is_final(error):
+                    self._give_up(error)
+                    return
+                self._tell(error)
             address, at_once = None, False
+
+    def _is_final(self, error: Exception) -> bool:
+        if self._worked:
+            return isinstance(error, _FINAL)
+        return not isinstance(error, PulsarException) or _is_final_at_first(error)
+
+    def _time_left(self) -> float:
+        """Time in s until the retrying ends; infinite if it is not bounded."""
+        longest_s = self._settings.reattach_timeout_s
+        if longest_s is None or self._retries is None or not self._worked:
+            return _NEVER_S
+        return self._retries.lost_s + longest_s - self._loop.time()
 
     async def _once(self, address: Address | None) -> None:
         if address is None:
@@ -266,6 +300,7 @@ class Attachment:
         await self._attach(session)
         if not self._lost:
             self._attached_s = self._loop.time()
+            self._worked = True
 
     def _tell(self, error: Exception) -> None:
         """Log a failed attempt and pass it on, at growing intervals."""
@@ -273,6 +308,8 @@ class Attachment:
         retries = self._retries
         if retries is None:
             retries = self._retries = _Retries(now_s)
+        if not isinstance(error, EncoreError):
+            log.error("%s: an error that is not Pulsar's", self.topic, exc_info=error)
         if not retries.failed(now_s):
             log.debug("%s: attempt %d failed: %s", self.topic, retries.attempts, error)
             return
@@ -327,11 +364,16 @@ def _parsed(address: str | None) -> Address | None:
         return None
 
 
-def _is_final(error: PulsarException) -> bool:
-    return isinstance(error, _FINAL) and not error.retryable
+def _in_time(topic: str, error: TimeoutError) -> PulsarException:
+    if isinstance(error, PulsarException):
+        return error
+    return TransportTimeout(f"{topic}: not attached again within reattach_timeout")
 
 
 def _is_final_at_first(error: PulsarException) -> bool:
+    """True if the first attempt ends with this error, because trying again would not help."""
+    if is_limit(error):
+        return False
     if isinstance(error, _BUSY):
         return True
-    return isinstance(error, (*_FINAL, *_FINAL_AT_FIRST)) and not error.retryable
+    return isinstance(error, _FINAL_AT_FIRST) and not error.retryable

@@ -7,6 +7,7 @@ connection; an answer that nobody waits for (any more) is ignored.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from itertools import count
 from random import Random
@@ -15,9 +16,20 @@ from typing import Any, Final
 from ....errors import PulsarException, TransportTimeout
 from ....exceptions import named
 from ....wire import pulsar_pb2 as pb
-from ...advice import ADVICE
+from ...advice import ADVICE, LIMIT_ADVICE
 
 _Type = pb.BaseCommand
+
+# A broker's words where it refuses because of a limit, for which it has no code of its own
+# (`maxConsumersPerTopic`, `maxProducersPerTopic`, `maxConsumersPerSubscription`,
+# `brokerMaxConnections`, `brokerMaxConnectionsPerIp`).
+_LIMIT: Final = re.compile(
+    r"reached max (same address )?(consumers|producers) limit"
+    r"|reached the maximum number of connections"
+    r"|exceeds? (the )?maximum number of (topics|subscriptions)",
+    re.IGNORECASE,
+)
+_SAID: Final = " (broker: "
 
 #: What answers a request, and where its body is.
 ANSWERS: Final[dict[int, str]] = {
@@ -180,6 +192,14 @@ def refusal(error: int, message: str, doing: str) -> PulsarException:
     """The named error of a broker's `ServerError`, with what to change and what the broker said."""
     value = pb.ServerError.DESCRIPTOR.values_by_number.get(error)
     made = named("UnknownError" if value is None else str(value.name), doing)
-    advice = ADVICE.get(made.result)
+    limit = _LIMIT.search(message) is not None
+    advice = LIMIT_ADVICE if limit else ADVICE.get(made.result)
     text = f"{doing}: {made.result}" + (f": {advice}" if advice else "")
-    return named(made.result, f"{text} (broker: {message})" if message else text)
+    retryable = True if limit else None
+    text += f"{_SAID}{message})" if message else ""
+    return named(made.result, text, retryable=retryable)
+
+
+def is_limit(error: PulsarException) -> bool:
+    """True if a broker refused because a limit is reached, which passes when others leave."""
+    return _LIMIT.search(str(error).partition(_SAID)[2]) is not None

@@ -1,8 +1,9 @@
 """A subscription of one or many topics: the `ConsumerLink` of the native transport.
 
 Owns `NativeConsumer`: the numbering of its sources, and what concerns all of them. Partitions and
-topics that appear while it runs are subscribed as they are found; one of several topics that is
-deleted ends alone, and of a pattern without a sound.
+topics that appear while it runs are subscribed as they are found. A named topic that is deleted is
+waited for: if it comes back with other partitions, the sources of those that are gone leave, and
+the new ones are subscribed. The topics of a pattern leave when they are deleted.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from ....options import Subscription
 from ....process import in_background
 from ....topic_names import base_name, full_name
 from ...base import AckPlan, Capabilities, Deliveries, NoDelivery, RetryNotice, Sink
+from ..connection.backoff import Delays
 from ..lookup.lookup import Lookup
+from ..lookup.shape import Shape
 from ..lookup.watching import Watched
 from .decryption import Decryption
 from .source import Source
@@ -69,6 +72,11 @@ class NativeConsumer:
         self._by_topic: dict[str, int] = {}
         self._deleted: set[int] = set()  # sources whose topic is no more
         self._refusals: dict[str, FailureReports] = {}  # of topics that were found later
+        self._shapes: dict[str, Shape] = {}  # by the topic as it was named, or found
+        self._base: dict[str, str] = {}  # of each topic that is read: its key in `_shapes`
+        self._missing: set[str] = set()  # topics that are looked for
+        self._recovering: asyncio.Task[None] | None = None  # that looks for them
+        self._changing = asyncio.Lock()  # which sources there are
         self._watched = self._watch(subscription)
         self._round = lookup.make_round()
         self._sink: Sink | None = None
@@ -87,7 +95,7 @@ class NativeConsumer:
             EncoreError: The first refusal.
         """
         try:
-            await self._open_all(await self._topics())
+            await self._open_all(await self._topics(create=self._subscribing.creates))
         except BaseException:
             await self.close()
             raise
@@ -105,79 +113,73 @@ class NativeConsumer:
             min(discovery_s, subscription.pattern_auto_discovery_period),
         )
 
-    async def _topics(self) -> list[tuple[str, int]]:
-        """Full names of the topics and partitions there are now, with partition numbers."""
+    async def _topics(self, *, create: bool) -> list[tuple[str, int]]:
+        """Full names of the topics and partitions there are now, with partition numbers.
+
+        Args:
+            create: Whether the brokers may create topics that are missing.
+        """
         if self._watched is not None:
-            return await self._parts(map(base_name, await self._watched.first()))
-        return await self._parts(full_name(topic) for topic in self._subscription.topics)
+            return await self._parts(map(base_name, await self._watched.first()), create=False)
+        return await self._parts(map(full_name, self._subscription.topics), create=create)
 
     async def _new_topics(self) -> list[tuple[str, int]]:
         """The same of what has come since, once it is time to look."""
         if self._watched is not None:
             names = await self._watched.changed()
             found = await self._parts(
-                base_name(name) for name in names if name not in self._by_topic
+                (base_name(name) for name in names if name not in self._by_topic), create=False
             )
         else:
             await self._round.next(self._lookup.pool.settings.discovery_s)
             try:
-                found = await self._topics()
+                found = await self._topics(create=False)
             except EncoreError:
                 self._round.again()
                 raise
         return [each for each in found if each[0] not in self._by_topic]
 
-    async def _parts(self, topics: Iterable[str]) -> list[tuple[str, int]]:
-        """The topics, and the partitions of those that have some."""
+    async def _parts(self, topics: Iterable[str], *, create: bool) -> list[tuple[str, int]]:
+        """The topics, and the partitions of those that have some; without those that are missing,
+        unless this is the first look at named topics."""
+        is_first = not self._sources and self._watched is None
         found = []
         for topic in dict.fromkeys(topics):
             if base_name(topic) != topic:
-                found.append((topic, _partition_of(topic)))
-                continue
-            try:
-                count = await self._lookup.partitions(topic, create=self._may_create)
-            except TopicNotFound:
-                if self._watched is None and not self._deleted:
-                    raise
-                continue  # deleted since it was found
-            if count:
-                found += [(f"{topic}-partition-{each}", each) for each in range(count)]
+                count = 0
             else:
-                found.append((topic, -1))
+                try:
+                    count = await self._lookup.partitions(topic, create=create)
+                except TopicNotFound:
+                    if is_first:
+                        raise
+                    continue  # deleted since it was found, or looked for by `_recover`
+            shape = self._shapes.get(topic)
+            if shape is None or not self._fits(shape, count):
+                if shape is not None and self._sources_of(topic):
+                    self._look_for(topic)  # some of its sources have to leave
+                    continue
+                shape = self._shapes[topic] = Shape(
+                    self._lookup, topic, creates=self._subscribing.creates, partitions=count
+                )
+            shape.partitions = count
+            parts = shape.topics(count)
+            self._base.update((each, topic) for each, _ in parts)
+            found += parts
         return found
 
-    @property
-    def _may_create(self) -> bool:
-        """Whether a topic may come to be by our asking for it."""
-        return self._subscription.force_topic_creation and self._watched is None
+    def _fits(self, shape: Shape, count: int) -> bool:
+        """True if a topic has the partitions that it had, and perhaps more."""
+        return count == shape.partitions or 0 < shape.partitions < count
 
-    async def _open_all(self, topics: Sequence[tuple[str, int]], *, are_new: bool = False) -> None:
-        if not self._subscription.receiver_queue_size and (
-            len(self._sources) + len(topics) != 1 or self._subscription.pattern is not None
-        ):
-            raise OperationNotSupported(
-                "receiver_queue_size=0 is for one topic without partitions: give it 1 or more"
-            )
+    def _sources_of(self, topic: str) -> list[Source]:
+        """The sources of a topic by its key in `_shapes`."""
+        return [each for each in self._there if self._base[each.topic] == topic]
+
+    async def _open_all(self, topics: Sequence[tuple[str, int]]) -> None:
         limit = asyncio.Semaphore(_AT_ONCE)
-        queue = self._share(len(self._sources) + len(topics))
-        opening = []
-        for topic, partition in topics:
-            source = Source(
-                len(self._sources),
-                topic,
-                partition,
-                self._lookup,
-                self._subscribing,
-                self._ids,
-                self,
-                self._decryption,
-                queue,
-                max(1, MOST_BYTES // (len(self._sources) + len(topics))),
-                is_new=are_new,
-            )
-            self._sources.append(source)
-            self._by_topic[topic] = source.number
-            opening.append(source)
+        self._check_queue(len(topics))
+        opening = [self._new_source(topic, partition, len(topics)) for topic, partition in topics]
 
         async def open_one(source: Source) -> None:
             async with limit:
@@ -187,8 +189,58 @@ class NativeConsumer:
             tasks = [group.create_task(_caught(open_one(source))) for source in opening]
         for source, task in zip(opening, tasks, strict=True):
             error = task.result()
-            if error is not None and not self._ends_alone(source.number, error):
+            if isinstance(error, TopicNotFound) and self._watched is not None:
+                self._drop(source)  # deleted since it was found
+            elif error is not None:
                 raise error
+
+    def _check_queue(self, topics: int) -> None:
+        """
+        Raises:
+            OperationNotSupported: Without a receiver queue there is one topic without partitions.
+        """
+        if not self._subscription.receiver_queue_size and (
+            topics != 1 or self._subscription.pattern is not None
+        ):
+            raise OperationNotSupported(
+                "receiver_queue_size=0 is for one topic without partitions: give it 1 or more"
+            )
+
+    def _new_source(
+        self,
+        topic: str,
+        partition: int,
+        sources: int,
+        *,
+        is_new: bool = False,
+        creates: bool = True,
+    ) -> Source:
+        """A source with the next number, which is not attached yet.
+
+        Args:
+            topic: Full name.
+            partition: Its number, or -1.
+            sources: How many share the receiver queue.
+            is_new: The topic is newer than the consumer.
+            creates: Whether subscribing may create the topic.
+        """
+        source = Source(
+            len(self._sources),
+            topic,
+            partition,
+            self._lookup,
+            self._subscribing,
+            self._ids,
+            self,
+            self._decryption,
+            self._share(sources),
+            max(1, MOST_BYTES // sources),
+            is_new=is_new,
+            creates=creates,
+        )
+        self._sources.append(source)
+        self._by_topic[topic] = source.number
+        return source
 
     def _share(self, sources: int) -> int:
         """The receiver queue of each source."""
@@ -211,32 +263,41 @@ class NativeConsumer:
                 continue
             failed = None
             for topic, partition in topics:
-                if not self._closed:
-                    await self._add(topic, partition)
+                async with self._changing:
+                    added = await self._add(topic, partition)
+                if not added:
+                    self._look_again()
 
-    async def _add(self, topic: str, partition: int) -> None:
-        before = len(self._sources)
+    async def _add(self, topic: str, partition: int, *, creates: bool = False) -> bool:
+        """Subscribe to one more; False if that was refused, and nobody has heard of it.
+
+        Args:
+            topic: Full name.
+            partition: Its number, or -1.
+            creates: Whether subscribing may create the topic.
+        """
+        if self._closed or topic in self._by_topic:
+            return True
+        sources = len(self._there) + 1
         try:
-            await self._open_all([(topic, partition)], are_new=True)
-            refused = before in self._deleted
+            self._check_queue(sources)
+            source = self._new_source(topic, partition, sources, is_new=True, creates=creates)
         except EncoreError as error:
-            refused = True
-            self._report_refusal(topic, error)
-        if refused:
-            # Found again at the next look. Nobody has heard of its number.
-            for source in self._sources[before:]:
-                source.abandon()
-                self._by_topic.pop(source.topic, None)
-            del self._sources[before:]
-            self._deleted.discard(before)
-            self._look_again()
-            return
-        source = self._sources[before]
+            log.error("%s cannot be read: %s", topic, error)
+            return False
+        refused = await _caught(source.open())
+        if refused is not None:
+            self._report_refusal(topic, refused)
+            source.abandon()
+            del self._by_topic[topic]
+            self._sources.pop()
+            return False
         self._refusals.pop(topic, None)
         if self._sink is not None:
             self._sink.on_new_source(source.number)
             self._announce()
             self._started(source)
+        return True
 
     def _report_refusal(self, topic: str, error: EncoreError) -> None:
         """Report that a topic that was found cannot be subscribed to: at once, then more rarely.
@@ -244,6 +305,7 @@ class NativeConsumer:
         Otherwise nobody would know why the messages of a new partition do not arrive.
         """
         if isinstance(error, TopicNotFound):  # deleted since it was found
+            log.info("%s: not subscribed to: %s", topic, error)
             self._refusals.pop(topic, None)
             return
         now_s = self._lookup.pool.loop.time()
@@ -262,26 +324,75 @@ class NativeConsumer:
         else:
             self._round.again()
 
-    def _ends_alone(self, source: int, error: Exception) -> bool:
-        """Whether a topic that was found is no more; then it is left, and may be found again.
+    # Topics that are gone, and come back
 
-        Of a consumer of named topics the last one does not: nobody would hear of that.
-        """
-        if not isinstance(error, TopicNotFound):
-            return False
-        if self._watched is None and (not self._sink or len(self._there) == 1):
-            return False
-        gone = self._sources[source]
-        self._deleted.add(source)
-        self._by_topic.pop(gone.topic, None)
-        gone.abandon()
+    def missing(self, source: int) -> None:
+        """The broker does not know a source's topic: it is deleted, or has other partitions now."""
+        if self._closed or source in self._deleted:
+            return
+        self._look_for(self._base[self._sources[source].topic])
+
+    def _look_for(self, topic: str) -> None:
+        self._missing.add(topic)
+        if self._recovering is None or self._recovering.done():
+            self._recovering = in_background(self._lookup.pool.loop, self._recover())
+
+    async def _recover(self) -> None:
+        """Look for topics that are gone until they are there, and read the partitions they have."""
+        settings = self._lookup.pool.settings
+        delays = Delays(settings.backoff_s, settings.max_backoff_s, self._lookup.pool.rng)
+        while self._missing:  # see `failed` for the other end
+            delay_s = delays.next()
+            for topic in list(self._missing):
+                shape = self._shapes[topic]
+                try:
+                    await self._recover_topic(shape)
+                except EncoreError as error:
+                    log.info("%s: not found, and looked for again: %s", topic, error)
+                delay_s = shape.next_look_s(delay_s)
+            if self._missing:
+                await self._lookup.pool.rest(delay_s)
+
+    async def _recover_topic(self, shape: Shape) -> None:
+        count = await shape.ask()
+        if count is None and self._watched is None:
+            return
+        async with self._changing:
+            parts = [] if count is None else shape.topics(count)
+            names = {topic for topic, _ in parts}
+            sources = self._sources_of(shape.topic)
+            for source in sources:
+                if source.topic not in names:
+                    self._leave(source)
+            is_whole = True
+            for topic, partition in parts:
+                self._base[topic] = shape.topic
+                is_whole &= await self._add(topic, partition, creates=shape.may_create)
+        for source in sources:
+            if source.topic in names and source.missing_s is not None:
+                is_whole = False
+                source.may_create |= shape.may_create or shape.is_due(source.missing_s)
+                source.hurry()
+        if is_whole:
+            self._missing.discard(shape.topic)
+            if self._watched is not None:
+                self._watched.tell_again()
+
+    def _leave(self, source: Source) -> None:
+        """The topic of a source is no more, or no partition any more: the others go on."""
+        self._drop(source)
         if self._watched is None:
-            text = "%s does not exist any more, and is looked for every %g s; the others go on"
-            every = self._lookup.pool.settings.discovery_s
-            log.warning(text, gone.topic, every)
-        if source < self._announced:
-            self.sought(source)  # there is nothing to ack, and nothing comes again
-        return True
+            log.warning("%s does not exist any more", source.topic)
+        if source.number < self._announced:
+            if self._subscription.durable:
+                self.sought(source.number)  # there is nothing to ack, and nothing comes again
+            if self._sink is not None:
+                self._sink.on_removed(source.number)
+
+    def _drop(self, source: Source) -> None:
+        self._deleted.add(source.number)
+        self._by_topic.pop(source.topic, None)
+        source.abandon()
 
     @property
     def _there(self) -> list[Source]:
@@ -305,7 +416,9 @@ class NativeConsumer:
         return self._consumer_name
 
     def is_connected(self) -> bool:
-        return not self._closed and all(source.attached for source in self._there)
+        if self._closed or self._missing:
+            return False
+        return all(source.attached for source in self._there)
 
     def topic_of(self, source: int) -> tuple[str, int]:
         found = self._sources[source]
@@ -341,7 +454,8 @@ class NativeConsumer:
         self._sources[source].consumed(messages)
 
     def wanted(self, messages: int) -> None:
-        self._sources[0].wanted(messages)
+        for source in self._there:  # one: see `_check_queue`
+            source.wanted(messages)
 
     def stop_flow(self) -> None:
         self._flow_stopped = True
@@ -382,15 +496,16 @@ class NativeConsumer:
 
     async def last_message_id(self) -> MessageId:
         self._check_open()
-        if len(self._sources) != 1:
+        sources = self._there
+        if len(sources) != 1:
             raise OperationNotSupported(
                 "the last message id is one topic's; this consumer has several"
             )
-        return await self._sources[0].last_message_id()
+        return await sources[0].last_message_id()
 
     async def acked_position(self) -> MessageId | None:
         self._check_open()
-        return await self._sources[0].acked_position()
+        return await (self._there or self._sources)[0].acked_position()
 
     async def has_message_available(self) -> bool:
         self._check_open()
@@ -410,8 +525,7 @@ class NativeConsumer:
     async def _close(self) -> None:
         self._closed = True
         try:
-            if self._discovering is not None:
-                self._discovering.cancel()
+            self._end_tasks()
             if self._watched is not None:
                 await self._watched.stop()
             await _all(source.close() for source in self._sources)
@@ -421,8 +535,7 @@ class NativeConsumer:
     def abandon(self) -> None:
         """Drop everything at once; who waits for messages or receipts is told."""
         was_closed, self._closed = self._closed, True
-        if self._discovering is not None:
-            self._discovering.cancel()
+        self._end_tasks()
         if self._watched is not None:
             self._watched.abandon()
         for source in self._sources:
@@ -431,6 +544,11 @@ class NativeConsumer:
         elsewhere = loop.is_running() and loop is not running_loop()
         if self._sink is not None and not (was_closed or elsewhere or loop.is_closed()):
             self._sink.on_failed(ClosedError("the transport was shut down"))
+
+    def _end_tasks(self) -> None:
+        for task in (self._discovering, self._recovering):
+            if task is not None:
+                task.cancel()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -459,9 +577,12 @@ class NativeConsumer:
             self._sink.on_retrying(source, notice)
 
     def failed(self, source: int, error: Exception) -> None:
-        if self._ends_alone(source, error):
+        if self._failure is not None:
             return
         self._failure = (error, source)
+        self._end_tasks()
+        text = "%s: the subscription %s has ended for good: %s"
+        log.error(text, self._sources[source].topic, self.subscription_name, error)
         if self._sink is not None:
             self._sink.on_failed(error, source)
 
@@ -490,10 +611,6 @@ class NativeConsumer:
         early, self._early = self._early, []
         for source, active in early:
             self._notice(source, active)
-
-
-def _partition_of(topic: str) -> int:
-    return int(topic.rpartition("-partition-")[2])
 
 
 async def _caught(call: Coroutine[Any, Any, None]) -> EncoreError | None:

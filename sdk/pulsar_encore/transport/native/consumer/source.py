@@ -16,7 +16,13 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from ....errors import ClosedError, NotSupportedError, PulsarException, TransportTimeout
-from ....exceptions import NotConnected
+from ....exceptions import (
+    BrokerMetadataError,
+    NotAllowedError,
+    NotConnected,
+    TopicNotFound,
+    UnknownError,
+)
 from ....ids import MessageId
 from ....wire import commands as wire_commands
 from ....wire import pulsar_pb2 as pb
@@ -50,6 +56,8 @@ _DRAIN_S: Final = 0.5
 _WRITTEN_S: Final = 0.5
 _FENCED: Final = "Failed to fence subscription"  # a broker's words, for which it has no code
 _AGAIN_S: Final = 0.1
+# With these a broker refuses a topic that does not exist, or has other partitions now.
+_PERHAPS_MISSING: Final = (TopicNotFound, NotAllowedError, BrokerMetadataError, UnknownError)
 _MOST_DAMAGED: Final = 1_000  # entries remembered
 
 
@@ -61,6 +69,7 @@ class Outlet(Protocol):
     def disconnected(self, source: int) -> None: ...
     def sought(self, source: int) -> None: ...
     def retrying(self, source: int, notice: RetryNotice) -> None: ...
+    def missing(self, source: int) -> None: ...
     def failed(self, source: int, error: Exception) -> None: ...
     def ended(self, source: int) -> None: ...
     def active(self, source: int, active: bool) -> None: ...
@@ -82,6 +91,12 @@ class Source:
         queue: Messages that may be on their way or unconsumed.
         most_bytes: The same in bytes.
         is_new: It came into being while the consumer runs.
+        creates: Whether subscribing for the first time may create the topic.
+
+    Attributes:
+        missing_s: Loop time of the first broker's answer that the topic does not exist, since it
+            was attached; None otherwise.
+        may_create: Whether the next attempts to attach again may create the topic.
     """
 
     def __init__(
@@ -98,7 +113,14 @@ class Source:
         most_bytes: int,
         *,
         is_new: bool = False,
+        creates: bool = True,
     ) -> None:
+        self.missing_s: float | None = None
+        self.may_create: bool = creates and subscribing.creates
+        # A topic that is not stored exists only while somebody uses it.
+        self._stored = not topic.startswith("non-persistent://")
+        self._is_new = is_new
+        self._was_attached = False
         self.number: int = number
         self.topic: str = topic
         self.partition: int = partition
@@ -174,7 +196,11 @@ class Source:
         session.attach_consumer(consumer_id, self)
         self._early.clear()
         epoch = self._epoch
-        await self._subscribe(session, consumer_id, self._subscribe_command(consumer_id))
+        try:
+            await self._subscribe(session, consumer_id, self._subscribe_command(consumer_id))
+        except _PERHAPS_MISSING as error:
+            self._perhaps_missing(error)
+            raise
         if self._closed:
             self._abandon(session, consumer_id)
             raise ClosedError("the consumer was closed")
@@ -182,6 +208,8 @@ class Source:
             # What ended it came with the answer, in one read.
             raise NotConnected(f"{self.topic}: it was closed as soon as it was attached")
         self._session = session
+        self._was_attached, self._is_new, self.missing_s = True, False, None
+        self.may_create = self._subscribing.creates and not self._stored
         self._is_attached.set()
         self.permits.reset(keeps=place is not None)
         self._came_s = self._loop.time()
@@ -195,6 +223,18 @@ class Source:
         early, self._early = self._early, []
         for tell in early:
             tell()
+
+    def _perhaps_missing(self, error: PulsarException) -> None:
+        """The broker does not know the topic, or does not take it as it is named."""
+        if self._was_attached:
+            if isinstance(error, TopicNotFound) and self.missing_s is None:
+                self.missing_s = self._loop.time()
+                self._is_new = True
+            self._outlet.missing(self.number)
+
+    def hurry(self) -> None:
+        """Attach now, if it is not attached: the topic exists, or may be created."""
+        self._attachment.hurry()
 
     async def _subscribe(
         self, session: Session, consumer_id: int, make: Callable[[int], pb.BaseCommand]
@@ -219,7 +259,13 @@ class Source:
         def make(request_id: int) -> pb.BaseCommand:
             start = None if self._place is None else self._place.start
             return self._subscribing.command(
-                self.topic, consumer_id, request_id, self._epoch, start
+                self.topic,
+                consumer_id,
+                request_id,
+                self._epoch,
+                start,
+                creates=self.may_create,
+                from_start=self._is_new,
             )
 
         return make
@@ -259,7 +305,9 @@ class Source:
         await self._subscribe(
             session,
             consumer_id,
-            lambda request_id: self._subscribing.probe(self.topic, consumer_id, request_id),
+            lambda request_id: self._subscribing.probe(
+                self.topic, consumer_id, request_id, creates=self.may_create
+            ),
         )
         try:
             last = _last_id(await self._ask_last(session, consumer_id), self.partition, self.topic)

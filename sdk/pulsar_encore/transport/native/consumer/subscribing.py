@@ -39,6 +39,7 @@ class Subscribing:
         name: Of the subscription.
         durable: Whether the broker keeps it.
         shared: Shared or Key_Shared.
+        creates: Whether subscribing for the first time may create a topic.
     """
 
     def __init__(self, subscription: Subscription, consumer_name: str) -> None:
@@ -49,7 +50,7 @@ class Subscribing:
         self.subscription: Subscription = subscription
         self._consumer_name = consumer_name
         # A topic that a pattern found and that is deleted is not to come back by our subscribing.
-        self._creates = subscription.force_topic_creation and subscription.pattern is None
+        self.creates: bool = subscription.force_topic_creation and subscription.pattern is None
         self._key_shared = _key_shared(subscription)
         self._schema = wire_schema(subscription.schema)
 
@@ -82,6 +83,9 @@ class Subscribing:
         request_id: int,
         epoch: int,
         start: MessageId | None,
+        *,
+        creates: bool,
+        from_start: bool,
     ) -> pb.BaseCommand:
         """SUBSCRIBE.
 
@@ -90,6 +94,9 @@ class Subscribing:
             consumer_id, request_id: Numbers of this attachment.
             epoch: Of the consumer; Shared and Key_Shared have none.
             start: Where a non-durable one begins now.
+            creates: Whether the broker may create the topic.
+            from_start: The topic is newer than the consumer: a durable subscription that the broker
+                has to create begins at the first message, whatever the initial position is.
         """
         chosen = self.subscription
         return commands.subscribe(
@@ -106,19 +113,22 @@ class Subscribing:
             read_compacted=chosen.read_compacted or None,
             schema=self._schema,
             # Of one that is not durable it would overrule the start id (notes 5.1).
-            initial_position=_POSITIONS[chosen.initial_position] if self.durable else None,
+            initial_position=self._position(from_start) if self.durable else None,
             replicate_subscription_state=chosen.replicate_subscription_state_enabled or None,
-            force_topic_creation=None if self._creates else False,
+            force_topic_creation=None if creates else False,
             key_shared=self._key_shared,
             consumer_epoch=None if self.shared else epoch,
         )
 
-    def probe(self, topic: str, consumer_id: int, request_id: int) -> pb.BaseCommand:
+    def probe(
+        self, topic: str, consumer_id: int, request_id: int, *, creates: bool
+    ) -> pb.BaseCommand:
         """SUBSCRIBE of a consumer that gets nothing, and is there to ask for the last message.
 
         Args:
             topic: Full name.
             consumer_id, request_id: Numbers of its own.
+            creates: Whether the broker may create the topic.
         """
         return commands.subscribe(
             topic,
@@ -129,8 +139,13 @@ class Subscribing:
             durable=False,
             start_message_id=commands.message_id(_MOST, _MOST, partition=None),
             read_compacted=self.subscription.read_compacted or None,
-            force_topic_creation=None if self._creates else False,
+            force_topic_creation=None if creates else False,
         )
+
+    def _position(self, from_start: bool) -> pb.CommandSubscribe.InitialPosition.ValueType:
+        return _POSITIONS[
+            InitialPosition.Earliest if from_start else self.subscription.initial_position
+        ]
 
     def entry_of(self, start: MessageId) -> pb.MessageIdData:
         """The entry of an id; delivery begins at it, and what is too early is left out here."""

@@ -38,11 +38,16 @@ class Binary:
 
     Args:
         pool: Of connections.
+
+    Attributes:
+        tells_missing: Whether the broker that answered last tells a missing topic from one without
+            partitions, if it is asked not to create any (PIP-344).
     """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._settings = pool.settings
+        self.tells_missing: bool = True
         self._refused: WeakKeyDictionary[Session, deque[float]] = WeakKeyDictionary()
 
     async def partitions(self, topic: str, create: bool) -> int:
@@ -60,6 +65,8 @@ class Binary:
         except TooManyLookupRequestException as error:
             self._count(session, error)
             raise
+        flags = session.features
+        self.tells_missing = flags.supports_get_partitioned_metadata_without_auto_creation
         return answer.partitions
 
     async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> Listing:

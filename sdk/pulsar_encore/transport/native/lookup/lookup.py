@@ -125,6 +125,14 @@ class Lookup:
         """
         return await self._once(("owner", topic), lambda: self._way().owner(topic))
 
+    @property
+    def tells_missing(self) -> bool:
+        """True if the last answer to `partitions` told a missing topic from one without partitions.
+
+        Brokers do since PIP-344 (3.0.6, 3.2.4, 3.3.1), and their web services do.
+        """
+        return self.pool.service.web or self._binary.tells_missing
+
     def _way(self) -> Way:
         return self._web if self.pool.service.web else self._binary
 

@@ -122,6 +122,10 @@ class Watched:
         """What was found could not be used: the list is to be asked for once more."""
         self._round.again()
 
+    def tell_again(self) -> None:
+        """A topic was left: if it is here again already, `changed` has to say so."""
+        self._news.set()
+
     async def stop(self) -> None:
         """No more news."""
         await self._attachment.stop()

@@ -43,17 +43,23 @@ class Flushes(Generic[W]):
         self._under_way.append(flush)
         return [flush.done]
 
+    def adopt(self, others: Flushes[W]) -> None:
+        """Frames of these flushes may leave here."""
+        self._under_way += others._under_way
+
     def left(self, sending: Sending[W], error: Exception | None) -> None:
         """One is no longer under way: stored, or failed with `error`."""
         for flush in list(self._under_way):
+            if flush.done.done():
+                self._under_way.remove(flush)
+                continue
             if sending not in flush.left:
                 continue
             flush.left.discard(sending)
             flush.error = flush.error or error
-            if not flush.left or flush.done.done():
+            if not flush.left:
                 self._under_way.remove(flush)
-                if not flush.done.done():
-                    _end(flush)
+                _end(flush)
 
 
 def _end(flush: _Flush[W]) -> None:

@@ -2,7 +2,8 @@
 
 Owns `NativeProducer` and `open_producer`. A message that finds no room waits in one line for all
 partitions, if the options say so, or is refused; what leaves lets the next in. Partitions that
-appear are picked up while it runs.
+appear are picked up while it runs. A topic that is deleted is waited for, and if it comes back with
+other partitions, messages that have no receipt go to those.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from ....closing import CloseOnce
 from ....errors import ClosedError, ConfigurationError, EncoreError
-from ....exceptions import ProducerQueueIsFull
+from ....exceptions import NotConnected, ProducerQueueIsFull
 from ....ids import MessageId
 from ....options import ProducerOptions
 from ....outgoing import Outgoing
@@ -25,11 +26,15 @@ from ....topic_names import full_name
 from ....wire.compression import compress
 from ...advice import ADVICE
 from ...base import ProducerListener
+from ..connection.backoff import Delays
 from ..lookup.lookup import Lookup
+from ..lookup.shape import Shape
 from .choosing import Choice
 from .encoding import Encrypt
 from .encrypting import encryptor_of
+from .moving import key_of
 from .part import Part
+from .pending import Sending
 from .registration import Registration
 from .telling import Waiter, tell_failed
 
@@ -111,6 +116,9 @@ class NativeProducer:
         self._waiting: deque[tuple[Part, Outgoing, Waiter]] = deque()
         self._admitting = False
         self._partitioned = False
+        self._shape = Shape(self._lookup, self._topic, creates=True)
+        self._recovering: asyncio.Task[None] | None = None  # looks for a topic that is missing
+        self._changing = asyncio.Lock()  # which parts there are
         self._growing: asyncio.Task[None] | None = None
         self._closed = False
         self._close_once = CloseOnce(self._close)
@@ -124,6 +132,7 @@ class NativeProducer:
             PulsarException: One of them could not be attached.
         """
         partitions = await self._lookup.partitions(self._topic)
+        self._shape.partitions = partitions
         self._partitioned = partitions > 0
         lazy = self._options.lazy_start_partitioned_producers
         count = max(1, partitions)
@@ -133,7 +142,7 @@ class NativeProducer:
         self.parts = [chosen]
         await chosen.open()
         parts = [
-            chosen if number == first else self._part(number, chosen.name)
+            chosen if number == first else self._part(number, chosen.name, established=lazy)
             for number in range(count)
         ]
         self.parts = parts
@@ -141,7 +150,7 @@ class NativeProducer:
             await _all(part.open() for part in parts if part is not chosen)
         self._watch_growth()
 
-    def _part(self, number: int, name: str = "") -> Part:
+    def _part(self, number: int, name: str = "", *, established: bool = False) -> Part:
         partition = number if self._partitioned else -1
         topic = f"{self._topic}-partition-{number}" if self._partitioned else self._topic
         return Part(
@@ -152,6 +161,8 @@ class NativeProducer:
             encrypt=self._encrypt,
             on_left=self._left,
             listener=self._listener,
+            on_missing=self._look_for_topic,
+            established=established,
         )
 
     def _watch_growth(self) -> None:
@@ -169,19 +180,122 @@ class NativeProducer:
         """Add the partitions that have come; False when that is to be tried again."""
         try:
             partitions = await self._lookup.partitions(self._topic, create=False)
-            for number in range(len(self.parts), partitions):
-                part = self._part(number, self.producer_name)
-                if not self._options.lazy_start_partitioned_producers:
-                    try:
-                        await part.open()
-                    except BaseException:
-                        part.abandon()
-                        raise
-                self.parts.append(part)
+            async with self._changing:
+                if not self._partitioned:
+                    return True
+                for number in range(len(self.parts), partitions):
+                    part = self._part(number, self.producer_name, established=True)
+                    if not self._options.lazy_start_partitioned_producers:
+                        try:
+                            await part.open()
+                        except BaseException:
+                            part.abandon()
+                            raise
+                    self.parts.append(part)
+                    self._shape.partitions = len(self.parts)
         except EncoreError as error:
             log.warning("new partitions of %s: %s; tried again", self._topic, error)
             return False
         return True
+
+    # A topic that is gone, and comes back
+
+    def _look_for_topic(self) -> None:
+        """The broker does not know a part's topic: it is deleted, or has other partitions now."""
+        if self._closed or (self._recovering is not None and not self._recovering.done()):
+            return
+        self._recovering = in_background(self._loop, self._recover())
+
+    async def _recover(self) -> None:
+        """Look for the topic until it is there, with the partitions that it has then."""
+        pool, shape = self._lookup.pool, self._shape
+        delays = Delays(pool.settings.backoff_s, pool.settings.max_backoff_s, pool.rng)
+        while True:
+            try:
+                count = await shape.ask()
+                if count is not None:
+                    async with self._changing:
+                        self._fit(count)
+                    if not self._missing():
+                        return
+            except EncoreError as error:
+                log.info("%s: not found, and looked for again: %s", self._topic, error)
+            await pool.rest(shape.next_look_s(delays.next()))
+
+    def _missing(self) -> bool:
+        """Have the parts attach that were refused because their topic did not exist."""
+        missing = [part for part in self.parts if part.missing_s is not None]
+        for part in missing:
+            part.may_create |= self._shape.may_create or self._shape.is_due(part.missing_s)
+            part.hurry()
+        return bool(missing)
+
+    def _fit(self, count: int) -> None:
+        """Have a part for each of so many partitions, 0 for a topic without, and no others."""
+        topics = self._shape.topics(count)
+        left = {part.topic: part for part in self.parts}
+        if [topic for topic, _ in topics] == list(left):
+            return
+        log.warning("%s has %d partitions now, and had %d", self._topic, count, len(left))
+        name = self.producer_name
+        self._partitioned = count > 0
+        self.parts = [
+            left.pop(topic) if topic in left else self._part(number, name, established=True)
+            for number, (topic, _) in enumerate(topics)
+        ]
+        for part in self.parts:
+            if part.missing_s is None and not part.started:
+                part.may_create = self._shape.may_create
+                if not self._options.lazy_start_partitioned_producers:
+                    part.begin()
+        self._move(list(left.values()))
+        if self._growing is None:
+            self._watch_growth()
+
+    def _move(self, gone: list[Part]) -> None:
+        """Send what parts of a topic that is gone have under way to those that are there."""
+        frames: list[tuple[Part, Sending[Waiter]]] = []
+        early: list[tuple[Outgoing, Waiter, int]] = []
+        for part in gone:
+            released, unpacked = part.release()
+            frames += [(part, each) for each in released]
+            early += unpacked
+        frames.sort(key=lambda each: each[1].since)
+        moved: dict[Sending[Waiter], Part] = {}
+        for old, sending in frames:
+            first = sending.first_chunk
+            if first is not None and first not in moved:
+                error = NotConnected(
+                    f"{old.topic} was deleted when it had a part of a chunked message: send it "
+                    "again"
+                )
+                tell_failed(sending.waiters, error)
+                self._left(sending.room)
+                continue
+            part = moved[first] if first is not None else self._chosen(key_of(sending))
+            moved[sending] = part
+            part.adopt([sending], old)
+            part.begin()
+        waiting = [
+            (self._chosen(message) if part in gone else part, message, waiter)
+            for part, message, waiter in self._waiting
+        ]
+        self._waiting = deque(waiting)
+        for message, waiter, room in early:
+            self._chosen(message).publish(message, waiter, room)
+        if self._listener is not None:
+            for part in gone:
+                self._listener.on_removed(part.topic)
+
+    def _chosen(self, message: Outgoing) -> Part:
+        """The part that a message goes to whose partition was chosen before, and is gone."""
+        if len(self.parts) == 1:
+            return self.parts[0]
+        try:
+            return self.parts[self._choice.partition(message, len(self.parts), now_ms(self._loop))]
+        except ConfigurationError as error:
+            log.warning("%s: the first partition is taken: %s", self._topic, error)
+            return self.parts[0]
 
     def _come_here(self) -> None:
         """The loop has ended: go on, on the running one."""
@@ -190,6 +304,11 @@ class NativeProducer:
         self.parts = [part.moved(self._lookup) for part in self.parts]
         self._waiting.clear()
         self._under_way = 0
+        self._changing = asyncio.Lock()
+        self._recovering = None
+        self._shape = Shape(
+            self._lookup, self._topic, creates=True, partitions=self._shape.partitions
+        )
         self._watch_growth()
 
     # The seam
@@ -321,8 +440,9 @@ class NativeProducer:
         self._waiting.clear()
         if self._loop.is_closed():
             return  # with its timers and tasks, and with whoever waited
-        if self._growing is not None:
-            self._growing.cancel()
+        for task in (self._growing, self._recovering):
+            if task is not None:
+                task.cancel()
         closed = ClosedError("the producer was closed before the send ended")
         tell_failed((waiter for _, _, waiter in waiting), closed)
 

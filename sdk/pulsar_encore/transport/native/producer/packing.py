@@ -206,6 +206,16 @@ class Packer:
         room = len(waiters) + sum(room for _, _, room in early)
         return [*waiters, *(waiter for _, waiter, _ in early)], room
 
+    def take_early(self) -> list[tuple[Outgoing, Waiter, int]]:
+        """The messages that wait for the first encoder, which go elsewhere."""
+        early, self._early = self._early, []
+        return early
+
+    def used(self, sequence_id: int) -> None:
+        """Ids up to this one are taken by frames that were made elsewhere."""
+        self.highest_id = max(self.highest_id, sequence_id)
+        self._next_id = max(self._next_id, sequence_id + 1)
+
     def stop(self) -> None:
         """Its timer does not ring any more."""
         if self._timer is not None:

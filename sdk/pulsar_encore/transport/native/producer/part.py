@@ -16,9 +16,13 @@ from typing import Any, Final
 
 from ....errors import ClosedError, PulsarException, TransportTimeout
 from ....exceptions import (
+    BrokerMetadataError,
+    NotAllowedError,
     NotConnected,
     ProducerBlockedQuotaExceededException,
+    TopicNotFound,
     TopicTerminated,
+    UnknownError,
 )
 from ....options import ProducerOptions
 from ....outgoing import Outgoing
@@ -31,6 +35,7 @@ from ..connection.session import Session
 from ..lookup.lookup import Lookup
 from .encoding import Encoder, Encrypt
 from .flushing import Flushes
+from .moving import rewrite
 from .packing import Packer
 from .pending import OutOfStepError, Pending, Sending
 from .registration import Registration
@@ -38,6 +43,8 @@ from .telling import Waiter, tell_failed, tell_stored
 
 log: Final = logging.getLogger("pulsar_encore.producer")
 
+# With these a broker refuses a topic that does not exist, or has other partitions now.
+_PERHAPS_MISSING: Final = (TopicNotFound, NotAllowedError, BrokerMetadataError, UnknownError)
 _TURN_BYTES: Final = 1_000_000  # written at once; then the socket has its turn to say it is full
 
 
@@ -52,11 +59,18 @@ class Part:
         encrypt: None to send in clear.
         on_left: Called with the room of what is no longer under way, after it was told.
         listener: Told of losses that are not over at once.
+        on_missing: Called when the broker does not know the topic, or does not take it as it is
+            named.
+        established: The producer was attached before: this part does not create its topic, and its
+            first attempt is retried like later ones.
 
     Attributes:
         under_way: Room taken by messages that have neither id nor error.
         last_sequence_id: Of the last message stored, also by an earlier producer of this name.
         error: Why nothing can be sent any more, or None.
+        missing_s: Loop time of the first broker's answer that the topic does not exist, since it
+            was attached; None otherwise.
+        may_create: Whether the next attempts to attach again may create the topic.
     """
 
     def __init__(
@@ -69,12 +83,21 @@ class Part:
         encrypt: Encrypt | None,
         on_left: Callable[[int], None],
         listener: ProducerListener | None = None,
+        on_missing: Callable[[], None],
+        established: bool = False,
     ) -> None:
         self.topic: str = registration.topic
         self.partition: int = partition
         self.under_way: int = 0
         self.last_sequence_id: int = -1
         self.error: Exception | None = None
+        self.missing_s: float | None = None
+        self.may_create: bool = False
+        self._lookup = lookup
+        self._on_missing = on_missing
+        self._was_attached = established  # this part, or others of the producer
+        # A topic that is not stored exists only while somebody uses it.
+        self._stored = not self.topic.startswith("non-persistent://")
         self._options = options
         self._registration = registration
         self._encrypt = encrypt
@@ -88,6 +111,7 @@ class Part:
             self._attach,
             self._give_up,
             retrying=None if listener is None else listener.on_retrying,
+            established=established,
         )
         self._session: Session | None = None  # from PRODUCER on
         self._attached = False
@@ -99,7 +123,9 @@ class Part:
         self._writing = False
         self._flushes = Flushes[Waiter](self._loop)
         self._highest_id: int | None = None  # of all before the first message; None: to be asked
-        self._moved = False
+        self._begun = False
+        self._adopted: list[Sending[Waiter]] = []  # not rewritten yet
+        self._early_s = 0.0  # when the first message came that waits for the first attachment
         self._damaged: Sending[Waiter] | None = None
 
     # Attaching
@@ -123,11 +149,21 @@ class Part:
         Raises:
             PulsarException: It did not come about.
         """
-        await self._attachment.first(ours_may_be_there=self._moved)
+        await self._attachment.first()
+
+    def begin(self) -> None:
+        """Attach, and go on until it is; nobody waits for it."""
+        if not self._begun:
+            self._begun = True
+            self._attachment.begin()
+
+    def hurry(self) -> None:
+        """Attach now, if it is not attached: the topic exists, or may be created."""
+        self._attachment.hurry()
 
     def start(self) -> None:
         """Attach for the first time, and meanwhile keep what is to be sent."""
-        if self._start is None:
+        if self._start is None and not self._begun:
             self._start = self._loop.create_task(self._open_late())
 
     def moved(self, lookup: Lookup) -> Part:
@@ -144,9 +180,10 @@ class Part:
             encrypt=self._encrypt,
             on_left=self._on_left,
             listener=self._listener,
+            on_missing=self._on_missing,
+            established=True,
         )
         part.error = self.error
-        part._moved = True
         if self._packer.encoder is not None:
             part.last_sequence_id = self.last_sequence_id
             part._highest_id = self._packer.highest_id
@@ -169,6 +206,8 @@ class Part:
         if self.error is not None:
             raise self.error  # closed while it was opened
         registration = self._registration
+        if self._was_attached and self._stored and not self.may_create:
+            await self._check_topic()
         session.attach_producer(registration.producer_id, self)
         self._session = session
         try:
@@ -179,13 +218,16 @@ class Part:
             )
         except BaseException as error:
             self._not_attached(session, error)
+            if isinstance(error, _PERHAPS_MISSING):
+                self._perhaps_missing(error)
             raise
         if self.error is not None:
             self._ask_to_close(session)
             raise self.error
         if self._session is not session:
             raise NotConnected(f"{self.topic}: it was closed as soon as it was attached")
-        self._attached = True
+        is_again, self._attached, self._was_attached = self._was_attached, True, True
+        self.missing_s, self.may_create = None, False
         registration.taken(answer)
         begins = self._packer.encoder is None
         self._packer.use(
@@ -198,15 +240,83 @@ class Part:
                 encrypt=self._encrypt,
             )
         )
-        self._write()
-        if not begins and self._listener is not None:
-            self._listener.on_connected(self.topic)
         if begins:
             if self._highest_id is None:
                 initial = self._options.initial_sequence_id
                 last = registration.last_sequence_id if initial is None else initial
                 self.last_sequence_id = self._highest_id = last
-            self._packer.begin(self._highest_id)
+            adopted, self._adopted = self._adopted, []
+            highest = self._rewrite(adopted, self._highest_id)
+        self._write()
+        if is_again and self._listener is not None:
+            self._listener.on_connected(self.topic)
+        if begins:
+            self._packer.begin(highest)
+
+    # Moving to another topic
+
+    def release(self) -> tuple[list[Sending[Waiter]], list[tuple[Outgoing, Waiter, int]]]:
+        """Take back all that is under way, because the topic is gone; the part is of no use then.
+
+        Returns:
+            The frames, in order, and the messages that are no frames yet, with their waiters and
+            the room they take.
+        """
+        self._packer.flush()
+        frames = self._pending.all()
+        self._pending.drop(frames)
+        early = self._packer.take_early()
+        self.abandon()
+        return frames, early
+
+    def adopt(self, frames: Sequence[Sending[Waiter]], of: Part) -> None:
+        """Send frames of another part, behind all that was handed in before.
+
+        Args:
+            frames: In order; all chunks of a message together.
+            of: The part that released them.
+        """
+        self._flushes.adopt(of._flushes)
+        self.under_way += sum(each.room for each in frames)
+        if self.started:
+            self._packer.flush()
+            self._packer.used(self._rewrite(frames, self._packer.highest_id))
+        else:
+            self._adopted += frames
+        self._packed(frames)
+
+    def _rewrite(self, frames: Sequence[Sending[Waiter]], highest_id: int) -> int:
+        """Make frames of others this part's; returns the highest sequence id in use then."""
+        for each in frames:
+            highest_id = rewrite(
+                each,
+                highest_id,
+                producer_id=self._registration.producer_id,
+                producer_name=self._registration.name,
+                schema_version=self._registration.schema_version,
+            )
+        return highest_id
+
+    async def _check_topic(self) -> None:
+        """Look whether the topic exists, right before PRODUCER, which would create it.
+
+        Raises:
+            TopicNotFound: It does not exist, or has partitions now.
+            PulsarException: The broker refused, or could not be reached.
+        """
+        try:
+            partitions = await self._lookup.partitions(self.topic, create=False)
+            if partitions:
+                raise TopicNotFound(f"{self.topic} has {partitions} partitions now")
+        except _PERHAPS_MISSING as error:
+            self._perhaps_missing(error)
+            raise
+
+    def _perhaps_missing(self, error: PulsarException) -> None:
+        if self._was_attached:
+            if isinstance(error, TopicNotFound) and self.missing_s is None:
+                self.missing_s = self._loop.time()
+            self._on_missing()
 
     def _not_attached(self, session: Session, error: BaseException) -> None:
         if self._session is session:
@@ -249,6 +359,7 @@ class Part:
 
     def _give_up(self, error: Exception) -> None:
         self.error = error
+        log.error("%s: the producer has ended for good: %s", self.topic, error)
         self._stop_timers()
         self._fail_all(error)
         if self._listener is not None:
@@ -277,15 +388,22 @@ class Part:
         packer = self._packer
         if packer.encoder is None:
             self.start()
+            if not packer.early:
+                self._early_s = self._loop.time()
+            self._watch_time()
         packer.add(message, waiter, room)
 
     def _packed(self, packed: Sequence[Sending[Waiter]]) -> None:
         for sending in packed:
             self._pending.add(sending)
-        if self._timeout is None and self._timeout_s:
-            self._timeout = self._loop.call_later(self._timeout_s, self._expire)
+        self._watch_time()
         if not self._writing:
             self._write()
+
+    def _watch_time(self) -> None:
+        """End sends by their timeout, counted from now for the oldest one."""
+        if self._timeout is None and self._timeout_s:
+            self._timeout = self._loop.call_later(self._timeout_s, self._expire)
 
     def _not_sent(self, waiters: Sequence[Waiter], room: int, error: Exception) -> None:
         tell_failed(waiters, error)
@@ -361,9 +479,13 @@ class Part:
     def _expire(self) -> None:
         self._timeout = None
         oldest = self._pending.oldest
-        if oldest is None:
+        if oldest is not None:
+            since = oldest.since
+        elif self._packer.early:
+            since = self._early_s
+        else:
             return
-        left = oldest.since + self._timeout_s - self._loop.time()
+        left = since + self._timeout_s - self._loop.time()
         if left > 0:
             self._timeout = self._loop.call_later(left, self._expire)
             return

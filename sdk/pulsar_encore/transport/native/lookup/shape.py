@@ -1,0 +1,98 @@
+"""Whether a topic exists and how many partitions it has, asked without creating it.
+
+Owns `Shape`. A topic that was deleted must stay deleted until somebody creates it again, so what
+was attached to it asks with creation off (`metadata_auto_creation_enabled=false`, PIP-344, and the
+same by HTTP). Only if the topic is missing for `Settings.recreate_after_s` is it asked for with
+creation on, because brokers delete inactive topics by themselves.
+
+A broker without PIP-344 ignores the field: it answers 0 partitions for a missing topic, and creates
+it if `allowAutoTopicCreationType` is `partitioned`. From such a broker the answer 0 for a topic
+that had partitions counts as missing, and a producer of a topic without partitions brings a deleted
+topic back.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ....exceptions import TopicNotFound
+from ....topic_names import partition_of
+from .lookup import Lookup
+
+#: How often a missing topic is looked for while its creation is waited for, in s.
+MISSING_S: Final = 5.0
+
+
+class Shape:
+    """The partitions of one topic, as they are now.
+
+    Args:
+        lookup: Where topics are.
+        topic: Full name, as the application gave it.
+        creates: True if the topic may be created after it was missing for long.
+        partitions: How many it had when it was attached.
+
+    Attributes:
+        partitions: The last answer.
+        missing_s: Loop time since when the topic is missing, None while it exists.
+        may_create: True if attaching to the topic may create it now.
+    """
+
+    def __init__(self, lookup: Lookup, topic: str, *, creates: bool, partitions: int = 0) -> None:
+        self.topic: str = topic
+        self.partitions: int = partitions
+        self.missing_s: float | None = None
+        self.may_create: bool = False
+        self._lookup = lookup
+        self._creates = creates
+        self._recreate_after_s = lookup.pool.settings.recreate_after_s
+
+    async def ask(self) -> int | None:
+        """The number of partitions, 0 for a topic without; None if the topic is missing.
+
+        Raises:
+            PulsarException: The broker refused, or could not be reached within the operation
+                timeout.
+        """
+        try:
+            count = await self._lookup.partitions(self.topic, create=False)
+        except TopicNotFound:
+            return await self._ask_missing()
+        if self.partitions and not count and not self._lookup.tells_missing:
+            return await self._ask_missing()
+        self.missing_s, self.may_create = None, False
+        self.partitions = count
+        return count
+
+    async def _ask_missing(self) -> int | None:
+        now_s = self._lookup.pool.loop.time()
+        if self.missing_s is None:
+            self.missing_s = now_s
+        if not self.is_due(self.missing_s):
+            return None
+        try:
+            count = await self._lookup.partitions(self.topic, create=True)
+        except TopicNotFound:
+            return None
+        self.may_create = True
+        self.partitions = count
+        return count
+
+    def is_due(self, missing_s: float | None) -> bool:
+        """True if something that is missing since a loop time may be created again."""
+        return self._creates and missing_s is not None and self._is_long(missing_s)
+
+    def _is_long(self, missing_s: float) -> bool:
+        return self._lookup.pool.loop.time() - missing_s >= self._recreate_after_s
+
+    def next_look_s(self, delay_s: float) -> float:
+        """`delay_s`, but soon enough while somebody may be creating the topic again."""
+        if self.missing_s is not None and self._is_long(self.missing_s):
+            return delay_s
+        return min(delay_s, MISSING_S)
+
+    def topics(self, count: int) -> list[tuple[str, int]]:
+        """Full name and partition number of each topic that `count` stands for."""
+        if not count:
+            return [(self.topic, partition_of(self.topic))]
+        return [(f"{self.topic}-partition-{each}", each) for each in range(count)]

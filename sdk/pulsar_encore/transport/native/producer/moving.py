@@ -1,0 +1,67 @@
+"""Frames that move to another topic, because theirs was deleted and created with other partitions.
+
+Owns `rewrite`; pure. A frame moves as it is, encrypted or not, a batch as one entry: its producer
+id, name, schema version and, where the other topic has used them, its sequence ids are replaced.
+"""
+
+from __future__ import annotations
+
+from ....outgoing import Outgoing
+from ....wire.entries import decode_body, encode_body, metadata_of
+from ....wire.frames import Frame, FrameDecoder, encode_with_body
+from .pending import Sending
+from .telling import Waiter
+
+
+def key_of(sending: Sending[Waiter]) -> Outgoing:
+    """A message with the partition key of an entry, to choose a partition by."""
+    body = _decoded(sending).body
+    assert body is not None, "SEND has a body"
+    metadata = metadata_of(body)
+    key = metadata.partition_key if metadata.HasField("partition_key") else None
+    return Outgoing(payload=b"", partition_key=key)
+
+
+def rewrite(
+    sending: Sending[Waiter],
+    highest_id: int,
+    *,
+    producer_id: int,
+    producer_name: str,
+    schema_version: bytes,
+) -> int:
+    """Make a frame one of another producer.
+
+    Args:
+        sending: The frame, which is changed in place.
+        highest_id: The highest sequence id that the other producer has used. A broker that
+            deduplicates drops every id up to it.
+        producer_id, producer_name, schema_version: Of the other producer.
+
+    Returns:
+        The highest sequence id that it has used with this frame.
+    """
+    frame = _decoded(sending)
+    assert frame.body is not None, "SEND has a body"
+    entry = decode_body(frame.body, verify=False)
+    send, metadata = frame.command.send, entry.metadata
+    first = sending.first_chunk
+    if first is not None:
+        sending.sequence_id = sending.last = first.sequence_id
+    elif sending.sequence_id <= highest_id:
+        sending.last += highest_id + 1 - sending.sequence_id
+        sending.sequence_id = highest_id + 1
+    send.producer_id = producer_id
+    send.sequence_id = metadata.sequence_id = sending.sequence_id
+    if send.HasField("highest_sequence_id"):
+        send.highest_sequence_id = metadata.highest_sequence_id = sending.last
+    metadata.producer_name = producer_name
+    if schema_version:
+        metadata.schema_version = schema_version
+    sending.frame = encode_with_body(frame.command, encode_body(metadata, entry.payload))
+    return max(highest_id, sending.last)
+
+
+def _decoded(sending: Sending[Waiter]) -> Frame:
+    [frame] = FrameDecoder(len(sending.frame)).feed(sending.frame)
+    return frame
