@@ -44,6 +44,7 @@ from .options import (
     parse_topics,
 )
 from .options.checks import boolean, topic_name
+from .options.client import DEFAULT_RECREATE_AFTER_S
 from .process import check_process
 from .producer import Producer
 from .reader import Reader, subscription_of
@@ -93,6 +94,12 @@ class Client:
         listener_name: Which of the broker's advertised listeners to use.
         tls_private_key_file_path: Key of a client certificate.
         tls_certificate_file_path: Client certificate.
+        reattach_timeout: How long a consumer, producer or reader that lost its connection attaches
+            again and again, in s since the loss; then it ends with the last refusal. None, the
+            default, retries for ever. Native transport.
+        recreate_after: How long a topic has to be missing, in s, before a consumer or producer that
+            was attached to it may create it again, where the broker creates topics by itself. A
+            topic that an operator deletes stays deleted for so long. Native transport.
         transport: "native", which speaks Pulsar's protocol itself; "stock", which is over
             `pulsar-client`; "auto", the native one wherever it can serve these options, else
             stock's, as the log of ``"pulsar_encore.client"`` says. None leaves it to the
@@ -124,6 +131,8 @@ class Client:
         tls_private_key_file_path: str | None = None,
         tls_certificate_file_path: str | None = None,
         *,
+        reattach_timeout: float | None = None,
+        recreate_after: float = DEFAULT_RECREATE_AFTER_S,
         transport: Transport | str | None = None,
     ) -> None:
         options = ClientOptions(
@@ -144,6 +153,8 @@ class Client:
             listener_name=listener_name,
             tls_private_key_file_path=tls_private_key_file_path,
             tls_certificate_file_path=tls_certificate_file_path,
+            reattach_timeout=reattach_timeout,
+            recreate_after=recreate_after,
         )
         if transport is None or isinstance(transport, str):
             transport = make_transport(options, transport)

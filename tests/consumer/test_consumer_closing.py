@@ -9,6 +9,8 @@ import pytest
 from consumer_kit import TOPIC, Subscribe, logged, now_s, put_numbers, receive_n, settle
 
 from pulsar_encore import ClosedError, ConsumerType
+from pulsar_encore.devbroker import Fault, FaultPlan
+from pulsar_encore.exceptions import InvalidTopicName
 from pulsar_encore.testing import MemoryTransport
 
 
@@ -99,3 +101,24 @@ async def test_a_closing_that_is_cancelled_with_its_loop_still_gives_the_subscri
     await asyncio.gather(closing, return_exceptions=True)
     await settle()
     assert not transport.links
+
+
+async def test_a_consumer_that_has_ended_for_good_closes_at_once_with_an_unsent_ack(
+    subscribe: Subscribe, transport: MemoryTransport, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_numbers(transport, 2)
+    consumer = await subscribe()
+    [first, second] = await receive_n(consumer, 2)
+    refused = Fault(kind="refuse", command="SUBSCRIBE", error="InvalidTopicName", times=99)
+    transport.faults = FaultPlan([refused])
+    transport.disconnect()
+    await consumer.acknowledge(first)
+    transport.reconnect()
+    await asyncio.sleep(1)
+    with pytest.raises(InvalidTopicName):
+        await consumer.receive()
+    began = now_s()
+    await consumer.close()
+    assert now_s() - began < 0.01
+    assert any("acks of 1 entries were not sent" in each.message for each in logged(caplog))
+    assert second.data() == b"1"

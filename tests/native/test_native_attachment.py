@@ -46,6 +46,12 @@ FINAL = (
     TopicNotFound("x"),
     TopicTerminated("x"),
 )
+FINAL_LATER = (
+    ClosedError("x"),
+    InvalidTopicName("x"),
+    ProducerFenced("x"),
+    TopicTerminated("x"),
+)
 PASSING = (
     ServiceUnitNotReady("x"),
     BrokerMetadataError("x"),
@@ -206,8 +212,8 @@ def test_lost_as_soon_as_it_was_attached_it_is_attached_again_before_anybody_kno
 # Later
 
 
-@pytest.mark.parametrize("error", FINAL, ids=type)
-def test_later_such_an_error_is_told_once_and_it_is_tried_no_more(error: Exception) -> None:
+@pytest.mark.parametrize("error", FINAL_LATER, ids=type)
+def test_later_only_such_an_error_is_told_once_and_ends_the_retrying(error: Exception) -> None:
     async def main() -> None:
         thing = Thing(None, error)
         await thing.attachment.first()
@@ -241,7 +247,17 @@ def test_what_is_lost_whenever_it_was_attached_is_attached_less_and_less_often()
 
 
 @pytest.mark.parametrize(
-    "error", [*PASSING, ConnectError("its certificate has expired", retryable=False)], ids=type
+    "error",
+    [
+        *PASSING,
+        *(each for each in FINAL if type(each) not in map(type, FINAL_LATER)),
+        ConnectError("its certificate has expired", retryable=False),
+        ConsumerBusy("x"),
+        ProducerBusy("x"),
+        ConfigurationError("the key file"),
+        ZeroDivisionError("not ours"),
+    ],
+    ids=type,
 )
 def test_later_it_is_tried_for_ever_and_less_often_each_time(error: Exception) -> None:
     async def main() -> None:
@@ -261,38 +277,6 @@ def test_later_it_is_tried_for_ever_and_less_often_each_time(error: Exception) -
         thing.attachment.again()
         await asyncio.sleep(0.2)
         assert len(thing.at) == tried + 1, "it worked, so the delay is short again"
-
-    run(main())
-
-
-def test_a_name_that_is_taken_after_a_reconnect_may_be_our_own_for_a_while() -> None:
-    async def main() -> None:
-        thing = Thing(None, *[NotConnected("x")] * 8, ConsumerBusy("ours"), None)
-        await thing.attachment.first()
-        thing.attachment.again()
-        await asyncio.sleep(100)
-        assert thing.at[-2] > 10, "longer than the patience, which begins with the first Busy"
-        assert thing.failures == []
-        busy = Thing(None, ConsumerBusy("another's"))
-        await busy.attachment.first()
-        busy.attachment.again()
-        began = busy.loop.time()
-        while not busy.failures:
-            await asyncio.sleep(0.1)
-        assert isinstance(busy.failures[0], ConsumerBusy)
-        assert 10 <= busy.loop.time() - began < 25
-
-    run(main())
-
-
-def test_what_nobody_thought_of_is_told_and_not_swallowed() -> None:
-    async def main() -> None:
-        for error in (ZeroDivisionError("a mistake"), ConfigurationError("the key file")):
-            thing = Thing(None, error)
-            await thing.attachment.first()
-            thing.attachment.again()
-            await asyncio.sleep(1)
-            assert thing.failures == [error]
 
     run(main())
 
@@ -474,7 +458,7 @@ def test_a_consumer_that_is_closed_in_the_same_read_as_its_answer_is_attached_ag
     run(main())
 
 
-def test_authorisation_that_is_withdrawn_ends_a_consumer_by_name() -> None:
+def test_authorisation_that_is_withdrawn_and_given_back_brings_a_consumer_back() -> None:
     async def main() -> None:
         rig = Rig(BrokerSettings(token="t"))
         secret = Secret()
@@ -487,8 +471,12 @@ def test_authorisation_that_is_withdrawn_ends_a_consumer_by_name() -> None:
         secret.token = b"not any more"
         rig.dialer.drop()
         await asyncio.sleep(5)
-        assert sink.names == ["connected", "disconnected", "failed"][-len(sink.names) :]
-        assert isinstance(sink.told[-1][1], AuthenticationError)
+        assert sink.names[0] == "disconnected" and set(sink.names[1:]) == {"retrying"}
+        assert isinstance(sink.told[-1][2].error, AuthenticationError)
+        assert not link.is_connected()
+        secret.token = b"t"
+        await asyncio.sleep(10)
+        assert sink.names[-1] == "connected"
 
     run(main())
 

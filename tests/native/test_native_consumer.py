@@ -295,7 +295,7 @@ def test_an_outage_is_survived_however_long_and_refused_subscriptions_too() -> N
     run(main())
 
 
-def test_a_refusal_that_is_final_fails_the_link_by_name() -> None:
+def test_a_refusal_after_a_loss_is_retried_until_it_passes() -> None:
     async def main() -> None:
         rig = Rig()
         _, sink = await opened(rig, consumer_type=ConsumerType.Exclusive)
@@ -305,7 +305,10 @@ def test_a_refusal_that_is_final_fails_the_link_by_name() -> None:
         rig.service.faults = FaultPlan([refusal])
         rig.dialer.drop()
         await settle(5)
-        assert sink.names[-1] == "failed"
+        assert sink.names[-1] == "retrying"
+        await settle(100)
+        assert sink.names[-1] == "connected"
+        assert "failed" not in sink.names
 
     run(main())
 

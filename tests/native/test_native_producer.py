@@ -581,14 +581,17 @@ async def test_a_terminated_topic_may_also_be_said_to_a_send() -> None:
 
 
 @virtual
-async def test_a_permission_that_is_withdrawn_ends_it_by_name() -> None:
-    network = Network(Fault(kind="refuse", command="PRODUCER", nth=2, error="AuthorizationError"))
+async def test_a_permission_that_is_withdrawn_ends_sends_and_not_the_producer() -> None:
+    refused = Fault(kind="refuse", command="PRODUCER", nth=2, error="AuthorizationError", times=12)
+    network = Network(refused)
     producer = await network.producer(max_pending_messages=2, block_if_queue_full=True, **UNBATCHED)
     network.drop()
     await asyncio.sleep(0)
-    results = await outcomes(producer.publish(message(each)) for each in range(5))
-    assert all(isinstance(each, AuthorizationError) for each in results)
-    assert len({id(each) for each in results}) == 5
+    results = await outcomes(producer.publish(message(each)) for each in range(2))
+    assert all(isinstance(each, TransportTimeout) for each in results)
+    assert not producer.is_connected()
+    await asyncio.sleep(600)
+    ok(await outcomes(producer.publish(message(each)) for each in range(5)))
 
 
 @virtual
@@ -972,7 +975,7 @@ async def test_a_lazy_partition_that_cannot_be_attached_fails_its_messages_and_i
     network.service.catalogue.create_partitioned(TOPIC, 2)
     producer = await network.producer(lazy_start_partitioned_producers=True, **UNBATCHED)
     network.service.faults = FaultPlan(
-        [Fault(kind="refuse", command="PRODUCER", error="AuthorizationError")]
+        [Fault(kind="refuse", command="PRODUCER", error="AuthorizationError", times=25)]
     )
     results = await outcomes(producer.publish(message(each)) for each in range(4))
     failed = [each for each in results if isinstance(each, BaseException)]
@@ -1044,6 +1047,7 @@ def test_a_producer_goes_on_on_the_next_loop(name: str | None) -> None:
     async def go_on(producer: NativeProducer) -> None:
         refusal = Fault(kind="refuse", command="PRODUCER", error="ProducerBusy", times=2)
         network = dialer.here(*([refusal] if name else []))
+        network.service.catalogue.create(TOPIC)
         waiting = [producer.publish(message(each)) for each in range(10, 15)]
         await producer.flush()
         ok(await outcomes(waiting))

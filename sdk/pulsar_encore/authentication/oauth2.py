@@ -7,15 +7,18 @@ whoever waits for it; being cancelled ends it for nobody.
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import time
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from .. import stock
-from ..errors import PulsarException
 from . import credentials
 from .base import Authentication, text
 from .issuer import grant
+
+log: Final = logging.getLogger("pulsar_encore.client")
 
 _EARLY_SHARE: Final = 0.1  # a token is renewed before this last part of its life,
 _EARLY_S: Final = 60.0  # or this long before its end, if that is later
@@ -55,7 +58,9 @@ class AuthenticationOauth2(Authentication):
         )
 
     async def data(self) -> bytes:
-        """The access token, asked for when the last one is near its end.
+        """The access token, asked for when the last one is near its end or was refused.
+
+        The last one is used as long as it is good if the issuer gives no other.
 
         Raises:
             AuthenticationError: The issuer gave none; `retryable` where it is only away.
@@ -76,9 +81,12 @@ class AuthenticationOauth2(Authentication):
         begun = time.monotonic()  # the token's life begins after that: never too long
         try:
             granted = await grant(self._parameters)
-        except PulsarException as error:
+        except Exception as error:
+            # Whatever is wrong with the issuer, or with the key file: a broker still takes a token
+            # that is good, and the issuer is asked again the next time.
             kept = self._kept
-            if error.retryable and kept is not None and begun < kept.good:
+            if kept is not None and begun < kept.good:
+                log.warning("no new token, and the last one is used on: %s", error)
                 return kept.token
             raise
         self._kept = _Kept(
@@ -87,6 +95,11 @@ class AuthenticationOauth2(Authentication):
             begun + granted.lifetime_s,
         )
         return granted.token
+
+    def refused(self) -> None:
+        """The broker did not take the token: ask for another the next time."""
+        if self._kept is not None:
+            self._kept = self._kept._replace(renewed=-math.inf)
 
     def _native(self, library: Any) -> Any:
         return library.AuthenticationOauth2.create(self._text)

@@ -55,6 +55,8 @@ class AuthenticationToken(Authentication):
             raise failed(f"the token's supplier raised {type(error).__name__}") from error
         if not isinstance(token, str):
             raise failed(f"the token's supplier gave {type(token).__name__} (a token is a str)")
+        if not token:
+            raise failed("the token's supplier, or its file, gave an empty token")
         return token.encode()
 
     def _native(self, library: Any) -> Any:

@@ -625,10 +625,11 @@ class Consumer:
         self._acks.close(why)
 
     async def _send_acks(self) -> None:
-        """What was acked while disconnected waits for the reconnect, within a limit."""
+        """Send what is acked: while disconnected, acks wait for the reconnect, within a limit. A
+        link that has ended for good never reconnects, so nothing waits for that."""
         deadline = self._loop.time() + _CLOSE_S
         while not ((self._acks.flush() and not self._sources.lost_acks) or self._cut_off):
-            if self._loop.time() >= deadline:
+            if self._life.dead or self._loop.time() >= deadline:
                 logger.warning(
                     "%s/%s was closed while disconnected: acks of %d entries were not sent, those "
                     "of %d may be lost with the connection, and their messages come again",

@@ -14,13 +14,15 @@ class Life:
     Attributes:
         refusal: What every call raises from then on; None before.
         closing: It is being closed: what fails now is no news.
+        dead: Its link has ended for good: nothing can be sent to the broker any more.
     """
 
-    __slots__ = ("_told", "closing", "refusal")
+    __slots__ = ("_told", "closing", "dead", "refusal")
 
     def __init__(self) -> None:
         self.refusal: Exception | None = None
         self.closing: bool = False
+        self.dead: bool = False
         self._told: list[Callable[[Exception], None]] = []
 
     def on_failure(self, tell: Callable[[Exception], None]) -> None:
@@ -29,6 +31,9 @@ class Life:
 
     def failed(self, error: Exception) -> None:
         """The link is dead for good, or closed."""
+        if error is self.refusal:
+            return  # the consumer itself ends what waits
+        self.dead = True
         if self.closing:
             return
         self.refusal = error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from inspect import iscoroutinefunction
@@ -24,6 +25,15 @@ def integer(value: Any, name: str, *, low: int, high: int | None = None, unit: s
         span = f"at least {low}" if high is None else f"from {low} to {high}"
         raise ConfigurationError(f"{name} must be {span}{unit and ' ' + unit}, got {value}")
     return value
+
+
+def seconds(value: Any, name: str) -> float:
+    """A finite number of seconds, above 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigurationError(f"{name} must be a number of seconds, got {type(value).__name__}")
+    if not (math.isfinite(value) and value > 0):
+        raise ConfigurationError(f"{name} must be a finite number of seconds above 0, got {value}")
+    return float(value)
 
 
 def boolean(value: Any, name: str) -> bool:

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import ConfigurationError
-from .checks import boolean, integer, optional_text, readable_file
+from .checks import boolean, integer, optional_text, readable_file, seconds
 
 _URL: Final = re.compile(r"(pulsar|pulsar\+ssl|http|https)://[^\s/,]+(,[^\s/,]+)*/?|memory://")
+
+#: How long a topic is missing before what was attached to it creates it again, in s.
+DEFAULT_RECREATE_AFTER_S: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +41,8 @@ class ClientOptions:
     listener_name: str | None = None
     tls_private_key_file_path: str | None = None
     tls_certificate_file_path: str | None = None
+    reattach_timeout: float | None = None  # native; None for ever
+    recreate_after: float = DEFAULT_RECREATE_AFTER_S  # native
 
     def __post_init__(self) -> None:
         self._check_url()
@@ -49,6 +54,9 @@ class ClientOptions:
             ("concurrent_lookup_requests", ""),
         ):
             integer(getattr(self, name), name, low=1, unit=unit)
+        if self.reattach_timeout is not None:
+            seconds(self.reattach_timeout, "reattach_timeout")
+        seconds(self.recreate_after, "recreate_after")
         integer(self.stats_interval_in_seconds, "stats_interval_in_seconds", low=0, unit="s")
         for name in ("use_tls", "tls_allow_insecure_connection", "tls_validate_hostname"):
             boolean(getattr(self, name), name)

@@ -10,8 +10,9 @@ import logging
 import os
 from typing import Final
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, NotSupportedError
 from ..options import ClientOptions
+from ..options.client import DEFAULT_RECREATE_AFTER_S
 from .base import Transport
 
 log: Final = logging.getLogger("pulsar_encore.client")
@@ -34,7 +35,8 @@ def make_transport(options: ClientOptions, name: str | None) -> Transport:
 
     Raises:
         ConfigurationError: There is none of that name.
-        NotSupportedError: The native one was asked for, and cannot serve the options.
+        NotSupportedError: The native one was asked for, and cannot serve the options; or the stock
+            one has to be used, and an option is for the native one.
     """
     where = "transport"
     if name is None:
@@ -48,6 +50,7 @@ def make_transport(options: ClientOptions, name: str | None) -> Transport:
     if name == "auto":
         name = _automatic(options)
     if name == "stock":
+        _refuse_native_options(options)
         from .stock import StockTransport
 
         return StockTransport(options)
@@ -55,6 +58,27 @@ def make_transport(options: ClientOptions, name: str | None) -> Transport:
     from .native.transport import NativeTransport
 
     return NativeTransport(*of_options(options))
+
+
+# Options of the native transport that the C++ library has nothing for, and their defaults.
+_NATIVE_OPTIONS: Final = {
+    "reattach_timeout": None,
+    "recreate_after": DEFAULT_RECREATE_AFTER_S,
+}
+
+
+def _refuse_native_options(options: ClientOptions) -> None:
+    """
+    Raises:
+        NotSupportedError: An option has a value that the stock transport cannot obey.
+    """
+    for name, default in _NATIVE_OPTIONS.items():
+        value = getattr(options, name)
+        if value != default:
+            raise NotSupportedError(
+                f"{name}={value!r} is for the native transport: leave it out, or use "
+                "transport='native'"
+            )
 
 
 def _automatic(options: ClientOptions) -> str:

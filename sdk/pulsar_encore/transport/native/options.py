@@ -98,6 +98,8 @@ def of_options(options: ClientOptions) -> tuple[Clusters, Settings]:
         connection_timeout_s=options.connection_timeout_ms / 1000,
         listener_name=options.listener_name,
         lookups=options.concurrent_lookup_requests,
+        reattach_timeout_s=options.reattach_timeout,
+        recreate_after_s=options.recreate_after,
     )
     return _clusters(options), settings
 

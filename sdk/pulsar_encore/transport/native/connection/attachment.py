@@ -43,6 +43,7 @@ from ..lookup.lookup import Lookup
 from .addresses import Address, parse
 from .backoff import LONGEST_WAITED_FOR_S, Delays
 from .requests import is_limit
+from .service import Service
 from .session import Session
 
 log: Final = logging.getLogger("pulsar_encore.connection")
@@ -151,10 +152,18 @@ class Attachment:
         self._through: Address | None = None  # a proxy's, by which it was attached last
         self._lost = False  # since it was attached
         self._worked = established  # at least once
+        self._attached_at: Service | None = None  # the cluster, the last time
         self._resting: asyncio.Timeout | None = None  # between two attempts
         self._attached_s = _NEVER_S  # when it was
         self._stopped = False
         self._limit: asyncio.Timeout | None = None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """True if the client moved to a cluster where nothing was attached yet, so that the topic
+        may have to be created there as at first."""
+        at = self._attached_at
+        return at is not None and at.addresses != self._pool.service.addresses
 
     def take_time(self) -> None:
         """What `attach` asks for now may take as long as it takes, the first time too."""
@@ -300,6 +309,7 @@ class Attachment:
         await self._attach(session)
         if not self._lost:
             self._attached_s = self._loop.time()
+            self._attached_at = self._pool.service
             self._worked = True
 
     def _tell(self, error: Exception) -> None:

@@ -24,7 +24,12 @@ from ....errors import (
     PulsarException,
     TransportTimeout,
 )
-from ....exceptions import ConnectError, ErrorGettingAuthenticationData, NotConnected
+from ....exceptions import (
+    AuthenticationError,
+    ConnectError,
+    ErrorGettingAuthenticationData,
+    NotConnected,
+)
 from ....timer import now_ms
 from ..settings import CLIENT_VERSION, Settings
 from .addresses import Address, Addresses
@@ -222,6 +227,12 @@ class Pool:
         except asyncio.CancelledError:
             session.close()
             raise
+        except AuthenticationError:
+            # Credentials that are kept, as a token of OAuth2 is, are to be had anew.
+            refused = getattr(credentials, "refused", None)
+            if refused is not None:
+                refused()
+            raise
         except NotConnected as error:
             raise _hung_up(peer, address, session, error) from error
         except ProtocolError as error:
@@ -327,7 +338,7 @@ async def data_of(credentials: Credentials) -> bytes:
         PulsarException, NotSupportedError: As the credentials say.
     """
     try:
-        return await credentials.data()
+        data = await credentials.data()
     except (PulsarException, NotSupportedError):
         raise
     except EncoreError as error:
@@ -337,6 +348,12 @@ async def data_of(credentials: Credentials) -> bytes:
         kind = type(error).__name__
         text = f"{credentials.method_name}: no authentication data, {kind}"
         raise ErrorGettingAuthenticationData(text) from None
+    if not isinstance(data, bytes):
+        kind = type(data).__name__
+        raise ErrorGettingAuthenticationData(
+            f"{credentials.method_name}: authentication data must be bytes, got {kind}"
+        )
+    return data
 
 
 async def _answer_challenge(credentials: Credentials, session: Session) -> None:

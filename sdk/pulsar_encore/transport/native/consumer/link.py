@@ -75,6 +75,7 @@ class NativeConsumer:
         self._shapes: dict[str, Shape] = {}  # by the topic as it was named, or found
         self._base: dict[str, str] = {}  # of each topic that is read: its key in `_shapes`
         self._missing: set[str] = set()  # topics that are looked for
+        self._incomplete: set[str] = set()  # those with partitions that could not be subscribed
         self._recovering: asyncio.Task[None] | None = None  # that looks for them
         self._changing = asyncio.Lock()  # which sources there are
         self._watched = self._watch(subscription)
@@ -368,6 +369,10 @@ class NativeConsumer:
             for topic, partition in parts:
                 self._base[topic] = shape.topic
                 is_whole &= await self._add(topic, partition, creates=shape.may_create)
+        if is_whole:
+            self._incomplete.discard(shape.topic)
+        else:
+            self._incomplete.add(shape.topic)
         for source in sources:
             if source.topic in names and source.missing_s is not None:
                 is_whole = False
@@ -416,7 +421,7 @@ class NativeConsumer:
         return self._consumer_name
 
     def is_connected(self) -> bool:
-        if self._closed or self._missing:
+        if self._closed or self._incomplete:
             return False
         return all(source.attached for source in self._there)
 

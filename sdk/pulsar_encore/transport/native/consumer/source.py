@@ -264,7 +264,8 @@ class Source:
                 request_id,
                 self._epoch,
                 start,
-                creates=self.may_create,
+                creates=self.may_create
+                or (self._subscribing.creates and self._attachment.is_elsewhere),
                 from_start=self._is_new,
             )
 

@@ -35,6 +35,11 @@ class Flushes(Generic[W]):
         self._loop = loop
         self._under_way: list[_Flush[W]] = []
 
+    @property
+    def under_way(self) -> list[_Flush[W]]:
+        """The flushes that are not over."""
+        return self._under_way
+
     def begin(self, of: list[Sending[W]]) -> list[asyncio.Future[Any]]:
         """A future that is done when all of these have left; none when there are none."""
         if not of:
@@ -45,7 +50,7 @@ class Flushes(Generic[W]):
 
     def adopt(self, others: Flushes[W]) -> None:
         """Frames of these flushes may leave here."""
-        self._under_way += others._under_way
+        self._under_way += others.under_way
 
     def left(self, sending: Sending[W], error: Exception | None) -> None:
         """One is no longer under way: stored, or failed with `error`."""

@@ -121,7 +121,7 @@ class Part:
         self._timeout_s = options.send_timeout_millis / 1000
         self._timeout: asyncio.TimerHandle | None = None
         self._writing = False
-        self._flushes = Flushes[Waiter](self._loop)
+        self.flushes = Flushes[Waiter](self._loop)
         self._highest_id: int | None = None  # of all before the first message; None: to be asked
         self._begun = False
         self._adopted: list[Sending[Waiter]] = []  # not rewritten yet
@@ -206,7 +206,8 @@ class Part:
         if self.error is not None:
             raise self.error  # closed while it was opened
         registration = self._registration
-        if self._was_attached and self._stored and not self.may_create:
+        creates = self.may_create or self._attachment.is_elsewhere
+        if self._was_attached and self._stored and not creates:
             await self._check_topic()
         session.attach_producer(registration.producer_id, self)
         self._session = session
@@ -276,7 +277,7 @@ class Part:
             frames: In order; all chunks of a message together.
             of: The part that released them.
         """
-        self._flushes.adopt(of._flushes)
+        self.flushes.adopt(of.flushes)
         self.under_way += sum(each.room for each in frames)
         if self.started:
             self._packer.flush()
@@ -511,7 +512,7 @@ class Part:
             self._left(sending, error)
 
     def _left(self, sending: Sending[Waiter], error: Exception | None = None) -> None:
-        self._flushes.left(sending, error)
+        self.flushes.left(sending, error)
         self._leave(sending.room)
 
     def _leave(self, room: int) -> None:
@@ -524,7 +525,7 @@ class Part:
     def flush(self) -> list[asyncio.Future[Any]]:
         """Send what is being batched now; futures for all that is under way."""
         self._packer.flush()
-        return [*self._packer.early, *self._flushes.begin(self._pending.all())]
+        return [*self._packer.early, *self.flushes.begin(self._pending.all())]
 
     async def close(self) -> None:
         """What is under way fails with `ClosedError`; the broker is told."""
