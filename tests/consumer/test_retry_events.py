@@ -33,6 +33,8 @@ from pulsar_encore import (
     Retrying,
     ServiceUnitNotReady,
     TopicAdded,
+    TopicNotFound,
+    TopicRemoved,
     TopicTerminated,
 )
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
@@ -490,3 +492,65 @@ async def test_that_new_topics_cannot_be_looked_for_is_logged(
     said = [each for each in caplog.records if "cannot be looked for" in each.getMessage()]
     assert consumer.is_connected()
     assert 5 < len(said) < 20, "at growing intervals"
+
+
+# Topics that are deleted
+
+
+@pytest.mark.parametrize("component", ["consumer", "producer"])
+async def test_a_topic_that_is_created_again_with_partitions_is_reported_as_removed(
+    transport: MemoryTransport, client: Client, component: str
+) -> None:
+    events: Events = []
+    opening = await opened(client, component, events)
+    transport._service.delete(TOPIC)
+    await asyncio.sleep(3)
+    transport.catalogue.create_partitioned(TOPIC, 2)
+    await asyncio.sleep(30)
+    assert opening.is_connected()
+    assert kinds(events)[0] == "Disconnected"
+    removed = TopicRemoved(TOPIC, component)  # type: ignore[arg-type]
+    assert [each for each in events if isinstance(each, TopicRemoved)] == [removed]
+    assert {each.topic for each in retries(events)} <= {TOPIC}
+    assert isinstance(retries(events)[0].error, TopicNotFound)
+    assert Connected((TOPIC,), component) not in events  # type: ignore[arg-type]
+    if component == "consumer":
+        added = [each for each in events if isinstance(each, TopicAdded)]
+        assert added == [TopicAdded(f"{TOPIC}-partition-{each}") for each in range(2)]
+        assert opening.statistics().retrying == ()
+
+
+async def test_new_partitions_of_a_producer_that_are_refused_are_reported_until_they_attach(
+    transport: MemoryTransport, client: Client
+) -> None:
+    events: Events = []
+    producer = await client.create_producer(TOPIC, event_listener=events.append)
+    part = f"{TOPIC}-partition-1"
+    transport._service.delete(TOPIC)
+    transport.catalogue.create_partitioned(TOPIC, 2)
+    refuse(transport, "PRODUCER", 3, topic=part, error="AuthorizationError")
+    await asyncio.sleep(60)
+    assert producer.is_connected()
+    assert [each.topic for each in retries(events) if each.topic != TOPIC][:1] == [part]
+    assert events.count(Connected((part,), "producer")) == 1
+    assert events[-1] == Connected((part,), "producer")
+
+
+async def test_a_topic_of_a_pattern_that_is_deleted_is_reported(
+    transport: MemoryTransport, client: Client
+) -> None:
+    names = [f"persistent://public/default/p-{each}" for each in range(2)]
+    for name in names:
+        transport.put(name, b"x")
+    events: Events = []
+    consumer = await client.subscribe(
+        "persistent://public/default/p-.*",
+        "s",
+        is_pattern_topic=True,
+        event_listener=events.append,
+    )
+    transport._service.delete(names[0])
+    await asyncio.sleep(120)
+    assert [each for each in events if isinstance(each, TopicRemoved)] == [TopicRemoved(names[0])]
+    assert consumer.is_connected()
+    assert consumer.statistics().retrying == ()
