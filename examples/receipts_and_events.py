@@ -16,8 +16,13 @@ def heard(event: encore.ConsumerEvent) -> None:
     match event:
         case encore.Disconnected():
             print("the connection is lost")
+        case encore.Retrying(topic, error, attempts, elapsed):
+            # Sent at growing intervals: a good place to warn whoever is on call.
+            print(f"{topic}: {attempts} attempts failed in {elapsed:.0f} s, the last: {error}")
         case encore.Connected():
             print("connected again")
+        case encore.Failed(topic, error, component):
+            print(f"the {component} of {topic} has ended for good: {error}")
 
 
 async def main(url: str) -> None:

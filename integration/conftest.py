@@ -41,6 +41,7 @@ _TOGETHER = {
     "integration/test_evacuation_secured.py": "logins",
     "integration/test_native_connections.py": "logins",
     "integration/test_native_weaker_tls.py": "weaker TLS",
+    "integration/test_retry_events.py": "logins",
     "integration/test_letter_forms.py": "Java",
     "integration/test_null_values.py": "Java",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore import Backoff, ConfigurationError
-from pulsar_encore.backoff import to_ms
+from pulsar_encore.backoff import FailureReports, to_ms
 
 RNG = Random(1)
 
@@ -108,3 +109,21 @@ def test_wrong_options_are_named(options: dict[str, Any], named: str) -> None:
 )
 def test_to_ms(value: float | timedelta, ms: int) -> None:
     assert to_ms(value, "delay") == ms
+
+
+def test_reports_of_a_failure_that_lasts_grow_rare() -> None:
+    reports = FailureReports()
+    told = [second for second in range(100, 3700, 10) if reports.failed(second)]
+    gaps = [later - first for first, later in pairwise(told)]
+    assert told[0] == 100, "the first failure is reported"
+    assert reports.attempts == 360
+    assert reports.elapsed_s(3700) == 3600
+    assert gaps == [10, 10, 20, 40, 80, 160, *[300] * (len(gaps) - 6)]
+
+
+def test_failures_count_from_when_the_trouble_began() -> None:
+    reports = FailureReports(since_s=5.0)
+    assert reports.failed(8.0)
+    assert reports.elapsed_s(9.0) == 4.0
+    assert not reports.failed(10.0)
+    assert reports.failed(11.0)

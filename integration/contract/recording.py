@@ -38,7 +38,7 @@ class Recording:
         self.link = link
         self.deliveries: list[Delivery] = []
         self.events: list[str] = []
-        self.retrying: list[tuple[int, RetryNotice]] = []
+        self.retrying: list[tuple[int | None, RetryNotice]] = []
         self.unread: list[tuple[int, int, str]] = []
         self.seen: list[tuple[bytes, int]] = []
         self._more = asyncio.Event()
@@ -79,14 +79,17 @@ class Recording:
     def on_new_source(self, source: int) -> None:
         self.events.append("new source")
 
+    def on_removed(self, source: int) -> None:
+        self.events.append(f"removed {source}")
+
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         self.unread += [(ledger, entry, why.name) for ledger, entry, why, _ in entries]
         self._more.set()
 
-    def on_retrying(self, source: int, notice: RetryNotice) -> None:
+    def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
         self.retrying.append((source, notice))
 
-    def on_failed(self, error: Exception) -> None:
+    def on_failed(self, error: Exception, source: int | None = None) -> None:
         self.events.append(f"failed: {error}")
         self._more.set()
 

@@ -6,8 +6,46 @@ import math
 from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
+from typing import Final
 
 from .errors import ConfigurationError
+
+_FIRST_REPORT_S: Final = 1.0
+_RAREST_REPORT_S: Final = 300.0
+
+
+class FailureReports:
+    """Failures in a row of something that is retried, and when to report them.
+
+    The time between reports doubles, from 1 s to 5 minutes, so that a failure that lasts does not
+    fill the log.
+
+    Args:
+        since_s: When the trouble began, in s on any clock; None for the first failure.
+
+    Attributes:
+        attempts: Failures so far.
+    """
+
+    def __init__(self, since_s: float | None = None) -> None:
+        self.attempts: int = 0
+        self._since_s = since_s
+        self._due_s = -math.inf
+
+    def failed(self, now_s: float) -> bool:
+        """Count a failure; True if it is to be reported."""
+        self.attempts += 1
+        elapsed_s = self.elapsed_s(now_s)
+        if now_s < self._due_s:
+            return False
+        self._due_s = now_s + min(_RAREST_REPORT_S, max(_FIRST_REPORT_S, elapsed_s))
+        return True
+
+    def elapsed_s(self, now_s: float) -> float:
+        """Time since the trouble began, in s."""
+        if self._since_s is None:
+            self._since_s = now_s
+        return now_s - self._since_s
 
 
 def to_ms(value: float | timedelta, name: str) -> int:

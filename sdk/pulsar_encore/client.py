@@ -19,10 +19,11 @@ from .awaiting import opening
 from .backoff import Backoff
 from .closing import CloseOnce, warn_unless_closed
 from .consumer import Consumer
+from .consumer.announcer import EventDispatcher, ProducerAnnouncer
 from .consumer.durability import Durability
-from .consumer.events import ConsumerEvent
+from .consumer.events import ConsumerEvent, ProducerEvent, ReaderEvent
 from .consumer.opening import make_consumer, open_link
-from .errors import ClosedError, ConfigurationError, TransportTimeout
+from .errors import ClosedError, ConfigurationError, NotSupportedError, TransportTimeout
 from .ids import MessageId
 from .loops import end_all, running_loop
 from .options import (
@@ -94,27 +95,26 @@ class Client:
         listener_name: Which of the broker's advertised listeners to use.
         tls_private_key_file_path: Key of a client certificate.
         tls_certificate_file_path: Client certificate.
-        reattach_timeout: How long a consumer, producer or reader that lost its connection attaches
-            again and again, in s since the loss; then it ends with the last refusal. None, the
-            default, retries for ever. Native transport.
-        recreate_after: How long a topic has to be missing, in s, before a consumer or producer that
-            was attached to it may create it again, where the broker creates topics by itself. A
-            topic that an operator deletes stays deleted for so long. Native transport.
-        max_partitions: Most partitions that a topic may have (native transport). A broker's answer
-            of more is a `LookupError`.
-        max_uncompressed_size: Largest payload after decompression, of an entry or of a chunked
-            message, in bytes (native transport). A larger one cannot be read by this client: its
-            entry is acked with the validation error UncompressedSizeCorruption.
+        partitions_update_interval: Time in s between two looks for new partitions of named topics,
+            from 0.1 to 1e9. It holds for consumers, producers and readers. A pattern has
+            `pattern_auto_discovery_period` instead. Native transport only, like the four options
+            below: with the stock transport another value than the default is an error.
+        reattach_timeout: Longest time in s that a consumer, producer or reader tries to attach
+            again after a loss. Then it ends with the last refusal. None retries without end.
+        recreate_after: Time in s that a topic has to be missing before a consumer or producer that
+            was attached to it may create the topic again, on a broker with automatic topic
+            creation. Until then a topic that an operator deleted stays deleted.
+        max_partitions: Most partitions that a topic may have. If a broker's answer has more, the
+            call raises `LookupError`.
+        max_uncompressed_size: Largest payload in bytes after decompression, of an entry or of a
+            chunked message. The client cannot read a larger payload: it acks the entry with the
+            validation error UncompressedSizeCorruption.
         transport: "native", which speaks Pulsar's protocol itself; "stock", which is over
             `pulsar-client`; "auto", the native one wherever it can serve these options, else
             stock's, as the log of ``"pulsar_encore.client"`` says. None leaves it to the
             environment variable ``PULSAR_ENCORE_TRANSPORT``, and without it is "auto". Or another
             transport, such as `testing.MemoryTransport()`; then the options above are checked but
             not used.
-        partitions_update_interval: How often consumers, producers and readers of named topics look
-            for new partitions, in s, from 0.1 to 1e9. Patterns have `pattern_auto_discovery_period`
-            instead. Native transport only: the C++ client looks every 60 s, and Python cannot
-            change that.
 
     Raises:
         ConfigurationError: An option is wrong.
@@ -141,12 +141,12 @@ class Client:
         tls_private_key_file_path: str | None = None,
         tls_certificate_file_path: str | None = None,
         *,
+        partitions_update_interval: float = 60.0,
         reattach_timeout: float | None = None,
         recreate_after: float = DEFAULT_RECREATE_AFTER_S,
         max_partitions: int = 100_000,
         max_uncompressed_size: int = 256 * 1024 * 1024,
         transport: Transport | str | None = None,
-        partitions_update_interval: float = 60.0,
     ) -> None:
         options = ClientOptions(
             service_url=service_url,
@@ -220,6 +220,8 @@ class Client:
         crypto_key_reader: Any = None,
         access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
         message_router: Callable[[Any, int], int] | None = None,
+        *,
+        event_listener: Callable[[ProducerEvent], object] | None = None,
     ) -> Producer:
         """Create a producer: `await` it, or enter it with `async with`.
 
@@ -227,9 +229,18 @@ class Client:
         With `block_if_queue_full`, a send over the limit of `max_pending_messages` (of the whole
         producer) waits its turn; the event loop is never blocked. With `chunking_enabled` each
         chunk counts, and a message of more chunks than the limit goes when no other is under way.
+        New here:
+
+        Args:
+            event_listener: Called on the event loop with each `ProducerEvent`: the connection is
+                lost (`Disconnected`), attempts to attach again fail (`Retrying`), the producer is
+                attached again (`Connected`) or has ended for good (`Failed`). An exception that it
+                raises is logged. Not called after `close`.
 
         Raises:
             ConfigurationError: A keyword is wrong; nothing was connected.
+            NotSupportedError: `event_listener` on the stock transport, whose library reports
+                nothing about its producers.
             ClosedError: The client is or was closed.
             TransportError: The broker refused, or could not be reached.
         """
@@ -257,12 +268,29 @@ class Client:
             crypto_key_reader=crypto_key_reader,
             access_mode=access_mode,
             message_router=message_router,
+            event_listener=event_listener,
         )
-        link = await self._transport.create_producer(options)
+        announcer = self._producer_announcer(options)
+        if announcer is None:
+            link = await self._transport.create_producer(options)
+        else:
+            link = await self._transport.create_producer(options, announcer)
         await self._still_open(link)
-        producer = Producer(link, options, on_closed=self._forget)
+        producer = Producer(link, options, on_closed=self._forget, announcer=announcer)
         self._open[producer] = warn_unless_closed(producer, f"the producer of {link.topic}")
         return producer
+
+    def _producer_announcer(self, options: ProducerOptions) -> ProducerAnnouncer | None:
+        if options.event_listener is None:
+            return None
+        capabilities = self._transport.capabilities
+        if not capabilities.producer_events:
+            raise NotSupportedError(
+                f"event_listener: the {capabilities.name} transport is told nothing about its "
+                "producers. Leave it out, or use transport='native'"
+            )
+        loop = asyncio.get_running_loop()
+        return ProducerAnnouncer(EventDispatcher(options.event_listener, loop, started=False))
 
     @opening
     async def subscribe(
@@ -327,9 +355,12 @@ class Client:
             ack_group_max_size: Acks are sent as soon as there are so many.
             ack_receipt_enabled: Awaiting an ack takes until the broker has confirmed it. It is
                 grouped all the same: await many together, or set `ack_group_time_ms` to 0.
-            event_listener: Called on the event loop with each `ConsumerEvent`: connections lost and
-                back, turns of a Failover, ends of topics, new topics. The stock transport tells of
-                connections only. What it raises is logged.
+            event_listener: Called on the event loop with each `ConsumerEvent`: connections lost
+                (`Disconnected`), failed attempts to attach again (`Retrying`), connections back
+                (`Connected`), a consumer or a letter producer that has ended for good (`Failed`),
+                turns of a Failover, ends of topics, new topics. The stock transport reports lost
+                and restored connections and `Failed` only. An exception that the listener raises
+                is logged. Not called after `close`.
             max_unacked_messages: The broker's `maxUnackedMessagesPerConsumer`, for the warning
                 before the consumer stalls.
             retry_enable: Read the retry-letter topic along, for `reconsume_later`.
@@ -429,10 +460,19 @@ class Client:
         crypto_key_reader: Any = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        *,
+        event_listener: Callable[[ReaderEvent], object] | None = None,
     ) -> Reader:
         """Create a reader: `await` it, or enter it with `async with`.
 
-        Keywords, units and defaults are those of `pulsar.asyncio`.
+        Keywords, units and defaults are those of `pulsar.asyncio`. New here:
+
+        Args:
+            event_listener: Called on the event loop with each `ReaderEvent`: the connection is lost
+                (`Disconnected`), attempts to attach again fail (`Retrying`), the reader is attached
+                again (`Connected`) or has ended for good (`Failed`). The stock transport reports
+                `Failed` only. An exception that the listener raises is logged. Not called after
+                `close`.
 
         Raises:
             ConfigurationError: A keyword is wrong; nothing was connected.
@@ -451,6 +491,7 @@ class Client:
             crypto_key_reader=crypto_key_reader,
             start_message_id_inclusive=start_message_id_inclusive,
             crypto_failure_action=crypto_failure_action,
+            event_listener=event_listener,
         )
         link = await self._transport.subscribe(subscription_of(options))
         await self._still_open(link)

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from .closing import CloseOnce
+from .consumer.announcer import ProducerAnnouncer
 from .errors import ClosedError, ConfigurationError, PulsarException
 from .ids import MessageId
 from .loops import Place, get_ident, running_loop
@@ -46,14 +47,18 @@ class Producer:
         options: ProducerOptions,
         *,
         on_closed: Callable[[Producer], None] | None = None,
+        announcer: ProducerAnnouncer | None = None,
     ) -> None:
         self._link = link
+        self._announcer = announcer
         self._schema = options.schema
         self._on_closed = on_closed
         self.place: Place = Place("producer")
         self._sending: set[asyncio.Future[MessageId]] = set()
         self._closed = False
         self._close_once = CloseOnce(self._close)
+        if announcer is not None:
+            announcer.events.start()
 
     def __repr__(self) -> str:
         state = "connected" if self.is_connected() else "not connected"
@@ -238,7 +243,7 @@ class Producer:
         await self._close_once()
 
     async def _close(self) -> None:
-        self._closed = True
+        self._end()
         try:
             await self._link.close()
         finally:
@@ -246,10 +251,15 @@ class Producer:
 
     def abandon(self) -> None:
         """Every call fails from now on; for the client, which was shut down."""
-        self._closed = True
+        self._end()
         on_closed, self._on_closed = self._on_closed, None
         if on_closed is not None:
             on_closed(self)
+
+    def _end(self) -> None:
+        self._closed = True
+        if self._announcer is not None:
+            self._announcer.events.close()
 
     def topic(self) -> str:
         """Full name of the topic it publishes to."""
@@ -285,6 +295,8 @@ class Producer:
             if self.place.over and running_loop() is not None:
                 self.place = self.place.moved()
                 self._sending.clear()  # nobody is left to be told
+                if self._announcer is not None:
+                    self._announcer.moved(self.place.loop)
             self.place.check()
 
     def _check_open(self) -> None:

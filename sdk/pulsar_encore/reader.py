@@ -14,6 +14,7 @@ from typing import Final, Self
 
 from .backoff import to_ms
 from .closing import CloseOnce
+from .consumer.announcer import Announcer
 from .errors import ClosedError, ConfigurationError, ReceiveTimeout
 from .ids import MessageId
 from .loops import Place, end_all, get_ident
@@ -65,7 +66,8 @@ class Reader:
         self._on_closed = on_closed
         self.place: Place = Place("reader")
         self._turn = Turn(self.place.loop)
-        self._queue = ReadQueue(link)
+        self._announcer = Announcer(link, options.event_listener, self.place.loop, "reader")
+        self._queue = ReadQueue(link, self._announcer)
         self._closed = False
         self._close_once = CloseOnce(self._close)
         link.start(self._queue)
@@ -226,6 +228,7 @@ class Reader:
 
     def _end(self, error: Exception) -> None:
         self._closed = True
+        self._announcer.close()
         self._queue.end(error)
 
     def _forget(self) -> None:

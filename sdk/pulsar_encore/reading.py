@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Container, Sequence
 from typing import TypeVar
 
+from .consumer.announcer import Announcer
 from .transport.base import ConsumerLink, Deliveries, Delivery, NoDelivery, RetryNotice, singly
 
 _T = TypeVar("_T")
@@ -23,10 +24,16 @@ Part = tuple[Delivery, int, int]
 
 
 class ReadQueue:
-    """Deliveries of `link`, in order, each taken whole or message by message."""
+    """Deliveries of `link`, in order, each taken whole or message by message.
 
-    def __init__(self, link: ConsumerLink) -> None:
+    Args:
+        link: The subscription.
+        announcer: Reports connections and failures to the application; None for nobody.
+    """
+
+    def __init__(self, link: ConsumerLink, announcer: Announcer | None = None) -> None:
         self._link = link
+        self._announcer = announcer
         self._deliveries: deque[Delivery] = deque()
         self._at = 0  # messages of the first delivery that were taken
         self._line: deque[_Waiter] = deque()
@@ -107,10 +114,14 @@ class ReadQueue:
         self._wake()
 
     def on_connected(self, only: Container[int] | None = None) -> None:
-        """It goes on from its place."""
+        """The link goes on from its position."""
+        if self._announcer is not None:
+            self._announcer.connected(only)
 
     def on_disconnected(self, only: Container[int] | None = None) -> None:
-        """What lies here does not come again."""
+        """The queue keeps its messages: they are not delivered again."""
+        if self._announcer is not None:
+            self._announcer.disconnected(only)
 
     def on_doubtful(self, only: Container[int] | None = None) -> None:
         """There are no acks to be lost."""
@@ -131,6 +142,8 @@ class ReadQueue:
         if not (kept and kept[0] is self._deliveries[0]):
             self._at = 0
         self._deliveries = kept
+        if self._announcer is not None:
+            self._announcer.sought(only)
         for delivery, taken in void:
             self._link.consumed(delivery.source, len(delivery.messages) - taken)
 
@@ -141,16 +154,24 @@ class ReadQueue:
         """Nobody takes turns with a reader."""
 
     def on_new_source(self, source: int) -> None:
-        """Its messages come as the others' do."""
+        if self._announcer is not None:
+            self._announcer.new_source(source)
+
+    def on_removed(self, source: int) -> None:
+        if self._announcer is not None:
+            self._announcer.removed(source)
 
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         """The log says of each what is wrong with it, if anything is."""
 
-    def on_retrying(self, source: int, notice: RetryNotice) -> None:
-        """The log has told it."""
+    def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
+        if self._announcer is not None:
+            self._announcer.retrying(source, notice)
 
-    def on_failed(self, error: Exception) -> None:
+    def on_failed(self, error: Exception, source: int | None = None) -> None:
         self.end(error)
+        if self._announcer is not None:
+            self._announcer.failed(error, source)
 
     def end(self, error: Exception) -> None:
         """Reads get `error` once nothing is here; the first one that ended it stays."""

@@ -26,7 +26,7 @@ from pulsar_encore.letters.evidence import evidence_of
 from pulsar_encore.options import ProducerOptions
 from pulsar_encore.testing import MemoryTransport
 from pulsar_encore.timer import wall_now_ms
-from pulsar_encore.transport.base import ProducerLink
+from pulsar_encore.transport.base import ProducerLink, ProducerListener
 from pulsar_encore.wire import pulsar_pb2 as pb
 
 PARTS = "persistent://public/default/parts"
@@ -222,9 +222,11 @@ async def test_producers_are_named_as_java_names_them_and_made_once(
     asked: list[ProducerOptions] = []
     create = transport.create_producer
 
-    async def listening(options: ProducerOptions) -> ProducerLink:
+    async def listening(
+        options: ProducerOptions, listener: ProducerListener | None = None
+    ) -> ProducerLink:
         asked.append(options)
-        return await create(options)
+        return await create(options, listener)
 
     transport.create_producer = listening  # type: ignore[method-assign]
     async with await open_consumer(client, most=1, consumer_name="me") as consumer:

@@ -27,7 +27,7 @@ from pulsar_encore.exceptions import NotAllowedError
 from pulsar_encore.options import ProducerOptions
 from pulsar_encore.outgoing import Outgoing
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
-from pulsar_encore.transport.base import ProducerLink
+from pulsar_encore.transport.base import ProducerLink, ProducerListener
 from pulsar_encore.transport.native.consumer.messages import PlainMessage
 
 REFUSALS = [
@@ -87,8 +87,10 @@ async def test_one_letter_that_never_can_be_sent_slows_down_beside_others(
 ) -> None:
     """Others' success does not make it spin."""
 
-    async def create(options: ProducerOptions) -> ProducerLink:
-        link = await made(options)
+    async def create(
+        options: ProducerOptions, listener: ProducerListener | None = None
+    ) -> ProducerLink:
+        link = await made(options, listener)
         publish = link.publish
 
         def picky(message: Outgoing) -> Awaitable[encore.MessageId]:

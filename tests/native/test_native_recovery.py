@@ -47,8 +47,14 @@ class Listening:
         self.notices.append(notice)
         self.told.append("retrying")
 
+    def on_disconnected(self, topic: str) -> None:
+        """Each test causes the losses itself."""
+
     def on_connected(self, topic: str) -> None:
         self.told.append("connected")
+
+    def on_removed(self, topic: str) -> None:
+        self.told.append("removed")
 
     def on_failed(self, topic: str, error: Exception) -> None:
         self.told.append("failed")

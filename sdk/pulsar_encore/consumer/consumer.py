@@ -132,6 +132,8 @@ class Consumer:
         if parts.options.message_listener is not None:
             self._listener = Listener(self, parts.queue, parts.options.message_listener, parts.turn)
             parts.life.on_failure(self._listener.failed)
+            if parts.life.refusal is not None:  # the link failed before the listener was there
+                self._listener.failed(parts.life.refusal)
 
     def __repr__(self) -> str:
         return (

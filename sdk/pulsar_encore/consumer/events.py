@@ -1,36 +1,97 @@
-"""What a consumer is told besides messages. Values: one class for each, and `ConsumerEvent` of all.
+"""The events that an `event_listener` of a consumer, producer or reader receives.
 
-Which of them come is the transport's and the broker's to say: the stock transport tells of
-connections only, and of several topics not which was concerned.
+Each event is a class of values. `ConsumerEvent`, `ProducerEvent` and `ReaderEvent` are the unions
+that a listener's parameter can be annotated with. The stock transport reports `Connected` and
+`Disconnected` of consumers, without saying which of several topics is concerned, and `Failed` of
+consumers and readers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
+
+Component: TypeAlias = Literal["consumer", "producer", "reader", "letter producer"]
+"""The object that an event is about. A "letter producer" is a producer that a consumer uses for its
+retry letter topic or a dead letter topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
     """The connection to these topics is lost; the transport connects again by itself.
 
+    Not sent for letter producers, which have nothing to do most of the time.
+
     Attributes:
         topics: Full names of the topics or partitions concerned, as far as they are known; where it
             cannot be told which, of all that may be.
+        component: Whose connection was lost.
     """
 
     topics: tuple[str, ...]
+    component: Component = "consumer"
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """Subscribed again after a loss.
+    """Attached to the broker again, after `Disconnected` or `Retrying`: the loss is over.
+
+    A letter producer sends this event after `Retrying` or `Failed` only.
 
     Attributes:
         topics: As those of `Disconnected`.
+        component: Whose connection is back. A consumer with letter topics also receives this event
+            for its letter producers: look at this attribute to tell them apart.
     """
 
     topics: tuple[str, ...]
+    component: Component = "consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    """An attempt to attach to a topic again failed; further attempts follow.
+
+    Sent at the first failed attempt after a loss, then at growing intervals of up to 5 minutes.
+    `Connected` says that it is over, `Failed` that no further attempt is made, and `TopicRemoved`
+    that the topic is gone. For a partition or topic that a consumer found later, `TopicAdded` says
+    that it is over.
+
+    Attributes:
+        topic: Full name of the topic or partition.
+        error: Why the last attempt failed, with the broker's reason.
+        attempts: Failed attempts since the loss, from 1.
+        elapsed: Time since the loss, in seconds.
+        component: What is not attached.
+    """
+
+    topic: str
+    error: Exception
+    attempts: int
+    elapsed: float
+    component: Component = "consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It has ended for good: no further attempt to attach is made. Sent once.
+
+    A consumer or reader is of no use any more, even if another of its topics is meant: its calls
+    raise `error`, and a `message_listener` is not called again. Close it and make a new one, once
+    the cause is removed. A producer refuses every message to this topic or partition with `error`;
+    those to other partitions are sent. A letter producer is replaced when the next letter is sent,
+    at most once a minute, and until that succeeds (`Connected`) the messages stay with the consumer
+    and are redelivered. Not sent after `close`.
+
+    Attributes:
+        topic: Full name of the topic or partition that caused it.
+        error: Why, such as a `TopicTerminated`, with the broker's reason.
+        component: What has ended.
+    """
+
+    topic: str
+    error: Exception
+    component: Component = "consumer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +135,44 @@ class TopicAdded:
 
     Attributes:
         topic: Full name of the topic or partition.
+        component: What reads it.
     """
 
     topic: str
+    component: Component = "consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRemoved:
+    """A topic or partition was deleted, or the topic was created again with other partitions.
+
+    Nothing is read from it or sent to it any more, and no `Connected` event follows for it. If the
+    topic has other partitions now, a consumer receives a `TopicAdded` event for each.
+
+    Attributes:
+        topic: Full name of the topic or partition.
+        component: What used it.
+    """
+
+    topic: str
+    component: Component = "consumer"
 
 
 ConsumerEvent: TypeAlias = (
-    Connected | Disconnected | BecameActive | BecameInactive | EndOfTopic | TopicAdded
+    Connected
+    | Disconnected
+    | Retrying
+    | Failed
+    | BecameActive
+    | BecameInactive
+    | EndOfTopic
+    | TopicAdded
+    | TopicRemoved
 )
-"""What an `event_listener` is called with."""
+"""Events of `Client.subscribe(event_listener=...)`."""
+
+ProducerEvent: TypeAlias = Connected | Disconnected | Retrying | Failed | TopicRemoved
+"""Events of `Client.create_producer(event_listener=...)`."""
+
+ReaderEvent: TypeAlias = Connected | Disconnected | Retrying | Failed | TopicAdded | TopicRemoved
+"""Events of `Client.create_reader(event_listener=...)`."""

@@ -183,12 +183,16 @@ class Intake:
     def on_new_source(self, source: int) -> None:
         self._announcer.new_source(source)
 
+    def on_removed(self, source: int) -> None:
+        self._announcer.removed(source)
+
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         """Told of subscriptions that are not durable."""
 
-    def on_retrying(self, source: int, notice: RetryNotice) -> None:
-        """The log has told it."""
+    def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
+        self._announcer.retrying(source, notice)
 
-    def on_failed(self, error: Exception) -> None:
+    def on_failed(self, error: Exception, source: int | None = None) -> None:
         self._queue.fail(error)
         self._acks.receipts.fail(error)
+        self._announcer.failed(error, source)

@@ -223,6 +223,8 @@ def assemble(
         redelivery.offered = lanes.hurry
     life.on_failure(leases.close)
     announcer = Announcer(link, options.event_listener, loop)
+    if topics is not None:
+        topics.new_announcer = announcer.letter_announcer
     intake = Intake(
         link, sources, queue, acks, window, redelivery, announcer, loop, admission, durability
     )

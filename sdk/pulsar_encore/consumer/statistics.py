@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..core.entry import HELD, LEAVING, QUEUED
 from .announcer import Announcer
+from .events import Failed, Retrying
 from .sources import Sources
 from .window import Window
 
@@ -30,6 +31,10 @@ class Statistics:
         state_trouble: Why due times or attempts are in memory only that should be on disk, such as
             a full one, or may go with the power with `durability="power"`; None when nothing does,
             and without a `state`.
+        retrying: Topics that are not attached because attempts failed, with the broker's reason:
+            the last `Retrying` event of each, those of letter producers included. Empty if the
+            first attempt after a loss has not ended yet, and on the stock transport.
+        failure: Why the consumer has ended for good; None while it has not.
     """
 
     queued: int
@@ -44,6 +49,8 @@ class Statistics:
     inactive_topics: tuple[str, ...] = ()
     leased: int = 0
     state_trouble: str | None = None
+    retrying: tuple[Retrying, ...] = ()
+    failure: Failed | None = None
 
     @property
     def window_share(self) -> float:
@@ -74,4 +81,6 @@ def snapshot(
         inactive_topics=announcer.inactive_topics,
         leased=leased,
         state_trouble=state_trouble,
+        retrying=announcer.retries,
+        failure=announcer.failure,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from inspect import iscoroutinefunction
 from typing import Any, Final
 
 from ..errors import ConfigurationError
@@ -134,3 +135,23 @@ def check_crypto_key_reader(reader: Any) -> None:
         raise ConfigurationError(
             f"crypto_key_reader must be a CryptoKeyReader, got {type(reader).__name__}"
         )
+
+
+def check_event_listener(listener: Any) -> None:
+    """A plain function, or None.
+
+    Raises:
+        ConfigurationError: It cannot be called, or is a coroutine function.
+    """
+    if listener is not None and not _is_plain(listener):
+        raise ConfigurationError(
+            "event_listener must be a plain function: nobody awaits what it returns; it can "
+            "start a task"
+        )
+
+
+def _is_plain(function: Any) -> bool:
+    """Whether it can be called, and has done its work then."""
+    if not callable(function):
+        return False
+    return not (iscoroutinefunction(function) or iscoroutinefunction(function.__call__))

@@ -41,10 +41,10 @@ class ClientOptions:
     listener_name: str | None = None
     tls_private_key_file_path: str | None = None
     tls_certificate_file_path: str | None = None
-    # Not an option of stock's:
+    # Options of the native transport only (`transport.choosing`):
     partitions_update_interval: float = 60.0
-    reattach_timeout: float | None = None  # native; None for ever
-    recreate_after: float = DEFAULT_RECREATE_AFTER_S  # native
+    reattach_timeout: float | None = None
+    recreate_after: float = DEFAULT_RECREATE_AFTER_S
     max_partitions: int = 100_000
     max_uncompressed_size: int = 256 * 1024 * 1024
 

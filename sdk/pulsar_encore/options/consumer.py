@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from inspect import iscoroutinefunction
 from typing import Any, Final
 
 from ..backoff import Backoff, to_ms
@@ -20,6 +19,7 @@ from ..topic_names import base_name, full_name, retry_topic_of
 from .checks import (
     boolean,
     check_crypto_key_reader,
+    check_event_listener,
     check_schema,
     integer,
     optional_text,
@@ -194,11 +194,7 @@ class ConsumerOptions:
     def _check_combinations(self) -> None:
         if self.message_listener is not None and not callable(self.message_listener):
             raise ConfigurationError("message_listener must be callable")
-        if not (self.event_listener is None or _is_plain(self.event_listener)):
-            raise ConfigurationError(
-                "event_listener must be a plain function: nobody awaits what it returns; it can "
-                "start a task"
-            )
+        check_event_listener(self.event_listener)
         if (
             self.ack_timeout_redelivery_backoff is not None
             and self.unacked_messages_timeout_ms is None
@@ -284,13 +280,6 @@ class ConsumerOptions:
     def shared(self) -> bool:
         """True for the types on which the broker redelivers single entries."""
         return self.consumer_type in (ConsumerType.Shared, ConsumerType.KeyShared)
-
-
-def _is_plain(function: Any) -> bool:
-    """Whether it can be called, and has done its work then."""
-    if not callable(function):
-        return False
-    return not (iscoroutinefunction(function) or iscoroutinefunction(function.__call__))
 
 
 def _policy_of(stock: Any) -> BatchReceivePolicy:

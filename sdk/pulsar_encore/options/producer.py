@@ -13,6 +13,7 @@ from ..errors import ConfigurationError
 from .checks import (
     boolean,
     check_crypto_key_reader,
+    check_event_listener,
     check_schema,
     integer,
     optional_text,
@@ -55,6 +56,7 @@ class ProducerOptions:
     access_mode: ProducerAccessMode = ProducerAccessMode.Shared
     message_router: Callable[[Any, int], int] | None = None
     initial_subscription_name: str | None = None  # made before the first message, if it is not yet
+    event_listener: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         topic_name(self.topic, "topic")
@@ -91,6 +93,7 @@ class ProducerOptions:
             boolean(getattr(self, name), name)
         object.__setattr__(self, "properties", string_map(self.properties, "properties"))
         check_crypto_key_reader(self.crypto_key_reader)
+        check_event_listener(self.event_listener)
         self._check_combinations()
 
     def _check_combinations(self) -> None:

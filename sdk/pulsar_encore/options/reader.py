@@ -5,6 +5,7 @@ Owns `ReaderOptions`. A start position of any kind becomes this package's `Messa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..ids import MessageId
 from .checks import (
     boolean,
     check_crypto_key_reader,
+    check_event_listener,
     check_schema,
     integer,
     optional_text,
@@ -35,6 +37,7 @@ class ReaderOptions:
     crypto_key_reader: Any = None
     start_message_id_inclusive: bool = False
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
+    event_listener: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         topic_name(self.topic, "topic")
@@ -53,6 +56,7 @@ class ReaderOptions:
         boolean(self.is_read_compacted, "is_read_compacted")
         boolean(self.start_message_id_inclusive, "start_message_id_inclusive")
         check_crypto_key_reader(self.crypto_key_reader)
+        check_event_listener(self.event_listener)
         action = coerce(
             ConsumerCryptoFailureAction, self.crypto_failure_action, "crypto_failure_action"
         )

@@ -45,6 +45,7 @@ class Capabilities:
         rewind_one_source: `redeliver_all` of one source leaves the others alone.
         binary_keys: Binary partition and ordering keys can be read and written.
         receipts: `ConsumerLink.ack` answers with a receipt.
+        producer_events: Calls the `ProducerListener` of a producer.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Capabilities:
     rewind_one_source: bool = True
     binary_keys: bool = True
     receipts: bool = True
+    producer_events: bool = True
 
 
 class Delivery:
@@ -215,8 +217,17 @@ class ProducerListener(Protocol):
         intervals, at least every few minutes.
         """
 
+    def on_disconnected(self, topic: str) -> None:
+        """The producer lost its connection to the broker of `topic`, and attaches again."""
+
     def on_connected(self, topic: str) -> None:
-        """The producer is attached to `topic` again, after a loss. Not called the first time."""
+        """The producer is attached to `topic` again, after a loss.
+
+        Not called for the first attachment, but for one of a partition that was found later.
+        """
+
+    def on_removed(self, topic: str) -> None:
+        """`topic` was deleted, or has other partitions now: nothing is sent to it any more."""
 
     def on_failed(self, topic: str, error: Exception) -> None:
         """The producer on `topic` has ended for good; every send to it fails with `error`."""
@@ -277,6 +288,9 @@ class Sink(Protocol):
     def on_new_source(self, source: int) -> None:
         """A partition or topic that came into being is read too; before anything else of it."""
 
+    def on_removed(self, source: int) -> None:
+        """The topic of a source was deleted, or has other partitions now: it is read no more."""
+
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         """Entries that are no deliveries; all before them was delivered.
 
@@ -284,15 +298,26 @@ class Sink(Protocol):
         knows its end, and what is missing in it.
         """
 
-    def on_retrying(self, source: int, notice: RetryNotice) -> None:
+    def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
         """An attempt to attach `source` again failed, and others follow.
 
         Called at the first failed attempt since the connection was lost, then at growing
         intervals, at least every few minutes. `on_connected` says when it is over.
+
+        Args:
+            source: The source; None for a partition or topic that was found later and is no source
+                yet. Then `on_new_source` says when it is over.
+            notice: The refusal.
         """
 
-    def on_failed(self, error: Exception) -> None:
-        """The link is dead for good; pending and later receives get this error."""
+    def on_failed(self, error: Exception, source: int | None = None) -> None:
+        """The link is dead for good; pending and later receives get this error.
+
+        Args:
+            error: The reason.
+            source: The source that caused it; None for the link as a whole. Several sources may
+                fail at the same time, each with a call.
+        """
 
 
 class ConsumerLink(Protocol):
@@ -430,8 +455,8 @@ class Transport(Protocol):
 
         Args:
             options: The producer's.
-            listener: Told of losses that are not over at once; the stock transport, whose library
-                does not say so, never calls it.
+            listener: Told of lost connections and failures; never called by a transport without
+                `Capabilities.producer_events`.
         """
 
     async def topic_partitions(self, topic: str, *, create: bool = True) -> list[str]:

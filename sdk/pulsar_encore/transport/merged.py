@@ -96,14 +96,20 @@ class _PartSink:
     def on_new_source(self, source: int) -> None:
         self._sink.on_new_source(source * self._parts + self._part)
 
+    def on_removed(self, source: int) -> None:
+        self._sink.on_removed(source * self._parts + self._part)
+
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         self._sink.on_unread(source * self._parts + self._part, entries)
 
-    def on_retrying(self, source: int, notice: RetryNotice) -> None:
-        self._sink.on_retrying(source * self._parts + self._part, notice)
+    def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
+        self._sink.on_retrying(self._merged(source), notice)
 
-    def on_failed(self, error: Exception) -> None:
-        self._sink.on_failed(error)
+    def on_failed(self, error: Exception, source: int | None = None) -> None:
+        self._sink.on_failed(error, self._merged(source))
+
+    def _merged(self, source: int | None) -> int | None:
+        return None if source is None else source * self._parts + self._part
 
 
 class MergedLink:

@@ -8,17 +8,27 @@ once, so that nobody hangs. What has to wait for room waits in the link, in orde
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from random import Random
 from typing import Final, TypeAlias
 
-from ...backoff import Backoff
+from ...backoff import Backoff, FailureReports
 from ...errors import ClosedError, EncoreError, PulsarException
-from ...exceptions import UnknownError, named
+from ...exceptions import (
+    InvalidTopicName,
+    ProducerFenced,
+    TopicTerminated,
+    UnknownError,
+    named,
+)
 from ...ids import MessageId
 from ...outgoing import Outgoing
-from ...transport.base import ProducerLink
+from ...transport.base import ProducerLink, RetryNotice
+from ..announcer import ProducerAnnouncer
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 _BACKOFF: Final = Backoff(min_delay=0.1, max_delay=60, jitter=0.1)
 _CLOSE_S: Final = 5.0  # a creation that takes longer is closed when it comes
@@ -26,6 +36,9 @@ _CLOSE_S: Final = 5.0  # a creation that takes longer is closed when it comes
 _OF_THE_MESSAGE: Final = frozenset(
     {"MessageTooBig", "InvalidMessage", "Timeout", "ProducerQueueIsFull", "MemoryBufferIsFull"}
 )
+
+# A new producer fails the same way until somebody changes the topic or the name.
+_FINAL: Final = (InvalidTopicName, ProducerFenced, TopicTerminated)
 
 Then: TypeAlias = Callable[[Exception | None], None]
 """Called once: with None when the letter is persisted, else with what went wrong."""
@@ -35,11 +48,20 @@ class LetterProducer:
     """Publishes to one topic.
 
     Args:
+        topic: Full name.
         create: Makes a producer; every call makes a new one.
+        announcer: Reports producers that cannot be made to the application.
     """
 
-    def __init__(self, create: Callable[[], Awaitable[ProducerLink]]) -> None:
+    def __init__(
+        self,
+        topic: str,
+        create: Callable[[], Awaitable[ProducerLink]],
+        announcer: ProducerAnnouncer,
+    ) -> None:
+        self._topic = topic
         self._create = create
+        self._announcer = announcer
         self._loop = asyncio.get_running_loop()
         self._link: ProducerLink | None = None
         self._creating: asyncio.Task[None] | None = None
@@ -47,6 +69,7 @@ class LetterProducer:
         self._failures = 0
         self._not_before = 0.0
         self._last_error: Exception | None = None
+        self._unmade: FailureReports | None = None  # attempts to make a producer that failed
         self._closed = False
         self._closings: set[asyncio.Task[None]] = set()
         self._rng = Random()
@@ -108,17 +131,44 @@ class LetterProducer:
         self._creating = None
         waiting, self._waiting = self._waiting, []
         if failure is not None:
+            self._report(failure)
             self._failed(failure, None)
         elif self._closed and link is not None:
             failure = ClosedError("the consumer was closed before the letter was sent")
             await _close(link)
         else:
             self._link = link
+            self._made()
         for letter, then in waiting:
             if failure is not None or link is None:
                 then(failure)
             else:
                 self._publish(link, letter, then)
+
+    def _report(self, error: Exception) -> None:
+        """Tell the application that no producer could be made: at once, then ever more rarely."""
+        now = self._loop.time()
+        if self._unmade is None:
+            self._unmade = FailureReports()
+        due = self._unmade.failed(now)
+        if isinstance(error, _FINAL):
+            self._announcer.on_failed(self._topic, error)
+        elif due:
+            elapsed_s = self._unmade.elapsed_s(now)
+            self._announcer.on_retrying(
+                RetryNotice(self._topic, error, self._unmade.attempts, elapsed_s)
+            )
+
+    def _made(self) -> None:
+        unmade, self._unmade = self._unmade, None
+        if unmade is not None:
+            logger.warning(
+                "%s: letters are sent again, after %d failed attempts in %.1f s",
+                self._topic,
+                unmade.attempts,
+                unmade.elapsed_s(self._loop.time()),
+            )
+        self._announcer.made_anew()
 
     def _failed(self, error: Exception, link: ProducerLink | None) -> None:
         if getattr(error, "result", "") in _OF_THE_MESSAGE or not isinstance(error, EncoreError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import string
+from collections.abc import Callable
 from random import SystemRandom
 from typing import Any
 
@@ -18,8 +19,9 @@ from ...letters.form import Form
 from ...message import Message
 from ...options import ConsumerOptions, ConsumerType, InitialPosition, Subscription
 from ...options.letters import DeadLetterPolicy
-from ...topic_names import dead_topic_of, dead_topic_of_one
+from ...topic_names import dead_topic_of, dead_topic_of_one, full_name
 from ...transport.base import ProducerLink, Transport
+from ..announcer import ProducerAnnouncer
 from .copying import producer_options
 from .producer import LetterProducer
 
@@ -35,6 +37,9 @@ class LetterTopics:
         policy: Its dead-letter policy, or the default one of retry_enable.
         consumer_name: Goes into the names of dead-letter producers.
         transport: Makes the producers.
+
+    Attributes:
+        new_announcer: Makes what reports the events of one letter producer to the application.
     """
 
     def __init__(
@@ -46,6 +51,7 @@ class LetterTopics:
     ) -> None:
         self.policy = policy
         self.subscription: str = options.subscription_name
+        self.new_announcer: Callable[[], ProducerAnnouncer] | None = None
         self._options = options
         self._consumer_name = consumer_name
         self._transport = transport
@@ -81,16 +87,19 @@ class LetterTopics:
         """The producer of a letter topic for letters of a form."""
         producer = self._producers.get((topic, form))
         if producer is None:
-            dead = topic != self._retry
-            producer = LetterProducer(lambda: self._create(topic, form, dead))
+            assert self.new_announcer is not None  # `opening.assemble` has set it
+            announcer = self.new_announcer()
+            producer = LetterProducer(
+                full_name(topic), lambda: self._create(topic, form, announcer), announcer
+            )
             self._producers[topic, form] = producer
             if self._closed:
                 producer.end()
         return producer
 
-    async def _create(self, topic: str, form: Form, dead: bool) -> ProducerLink:
+    async def _create(self, topic: str, form: Form, announcer: ProducerAnnouncer) -> ProducerLink:
         name = None
-        if dead:
+        if topic != self._retry:
             await self._ensure_subscription(topic)
             tail = "".join(SystemRandom().choices(_TAIL, k=5))
             source = self._sources[topic]
@@ -106,7 +115,8 @@ class LetterTopics:
                 # What is over the limit waits in the link, in order: it is never refused for that.
                 max_pending_messages=_MOST_UNDER_WAY,
                 block_if_queue_full=True,
-            )
+            ),
+            announcer,
         )
 
     async def _schema(self, topic: str, version: int) -> Any:

@@ -147,13 +147,16 @@ class Pile:
             self._came += came
             self._lock.notify()
 
-    def on_retrying(self, source: int, notice: RetryNotice) -> None:
+    def on_removed(self, source: int) -> None:
+        """The messages that are here stay."""
+
+    def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
         # A range is of messages that were stored when it was planned: none comes back with a topic
         # that is created again.
         if isinstance(notice.error, TopicNotFound):
             self.on_failed(notice.error)
 
-    def on_failed(self, error: Exception) -> None:
+    def on_failed(self, error: Exception, source: int | None = None) -> None:
         with self._lock:
             self._error = error
             self._lock.notify()

@@ -64,6 +64,7 @@ STOCK: Final = Capabilities(
     rewind_one_source=False,
     binary_keys=False,
     receipts=False,
+    producer_events=False,
 )
 
 

@@ -365,6 +365,8 @@ class Pump:
             return False
         self._full = self._posted - self._taken >= self._room
         if self._holds_back():
+            if self._has_ended():
+                raise pulsar.AlreadyClosed("closed by the library")
             self._sleep()
             return True
         return self._hand_over(self._receive())
@@ -395,6 +397,15 @@ class Pump:
         if self._paused or (self._rests and not self._up):
             return True
         return self._full and self._posted - self._taken >= self._room
+
+    def _has_ended(self) -> bool:
+        """Whether the library closed the consumer while it was not connected.
+
+        Nothing is taken then, so `_taken_in` would never find out, and receives would hang.
+        """
+        if self._up or not self._inbox.arrived:
+            return False
+        return bool(self._inbox.arrived[0][2] == _pulsar.Result.AlreadyClosed)
 
     def _hand_over(self, messages: list[Any]) -> bool:
         if not messages:
@@ -444,6 +455,7 @@ class Pump:
             self._stopping
             or self._commands
             or self._changes
+            or self._has_ended()
             or (not self._holds_back() and (self._inbox.arrived or not self._asked))
         ):
             self._wake.wait()

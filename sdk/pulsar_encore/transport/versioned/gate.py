@@ -115,13 +115,16 @@ class Gate:
     def on_new_source(self, source: int) -> None:
         self._sink.on_new_source(source)
 
+    def on_removed(self, source: int) -> None:
+        self._sink.on_removed(source)
+
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         self._sink.on_unread(source, entries)
 
-    def on_retrying(self, source: int, notice: RetryNotice) -> None:
+    def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
         if isinstance(notice.error, TopicNotFound):
             self._versions.doubt(base_name(notice.topic))
         self._sink.on_retrying(source, notice)
 
-    def on_failed(self, error: Exception) -> None:
-        self._sink.on_failed(error)
+    def on_failed(self, error: Exception, source: int | None = None) -> None:
+        self._sink.on_failed(error, source)

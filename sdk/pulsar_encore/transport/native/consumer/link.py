@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from ....backoff import FailureReports
 from ....closing import CloseOnce
 from ....errors import ClosedError, EncoreError, NotSupportedError
 from ....exceptions import OperationNotSupported, TopicNotFound
@@ -73,6 +74,7 @@ class NativeConsumer:
         self._sources: list[Source] = []
         self._by_topic: dict[str, int] = {}
         self._deleted: set[int] = set()  # sources whose topic is no more
+        self._refusals: dict[str, FailureReports] = {}  # of topics that were found later
         self._shapes: dict[str, Shape] = {}  # by the topic as it was named, or found
         self._base: dict[str, str] = {}  # of each topic that is read: its key in `_shapes`
         self._missing: set[str] = set()  # topics that are looked for
@@ -86,7 +88,7 @@ class NativeConsumer:
         self._early: list[tuple[int, bool | None]] = []  # notices from before it had
         self._flow_stopped = False
         self._closed = False
-        self._failure: Exception | None = None
+        self._failure: tuple[Exception, int] | None = None  # and the source that caused it
         self._discovering: asyncio.Task[None] | None = None
         self._close_once = CloseOnce(self._close)
 
@@ -254,11 +256,18 @@ class NativeConsumer:
 
     async def _discover(self) -> None:
         """Subscribe to what is new, as it is found."""
+        failed: FailureReports | None = None  # looks in a row
         while True:
             try:
                 topics = await self._new_topics()
-            except EncoreError:
-                continue  # the next look may be answered
+            except EncoreError as error:  # the next look may be answered
+                failed = failed or FailureReports()
+                # While the consumer is not connected, that is reported, and enough.
+                if failed.failed(self._lookup.pool.loop.time()) and self.is_connected():
+                    text = "%s: new topics and partitions cannot be looked for; retried: %s"
+                    log.warning(text, self.topic, error)
+                continue
+            failed = None
             for topic, partition in topics:
                 async with self._changing:
                     added = await self._add(topic, partition)
@@ -284,16 +293,35 @@ class NativeConsumer:
             return False
         refused = await _caught(source.open())
         if refused is not None:
-            log.info("%s: not subscribed, and tried again: %s", topic, refused)
+            self._report_refusal(topic, refused)
             source.abandon()
             del self._by_topic[topic]
             self._sources.pop()
             return False
+        self._refusals.pop(topic, None)
         if self._sink is not None:
             self._sink.on_new_source(source.number)
             self._announce()
             self._started(source)
         return True
+
+    def _report_refusal(self, topic: str, error: EncoreError) -> None:
+        """Report that a topic that was found cannot be subscribed to: at once, then more rarely.
+
+        Otherwise nobody would know why the messages of a new partition do not arrive.
+        """
+        if isinstance(error, TopicNotFound):  # deleted since it was found
+            log.info("%s: not subscribed to: %s", topic, error)
+            self._refusals.pop(topic, None)
+            return
+        now_s = self._lookup.pool.loop.time()
+        reports = self._refusals.setdefault(topic, FailureReports())
+        if not reports.failed(now_s):
+            return
+        log.warning("%s: not subscribed to, and retried: %s", topic, error)
+        if self._sink is not None:
+            elapsed_s = reports.elapsed_s(now_s)
+            self._sink.on_retrying(None, RetryNotice(topic, error, reports.attempts, elapsed_s))
 
     def _look_again(self) -> None:
         """There is something that was not subscribed to."""
@@ -365,8 +393,11 @@ class NativeConsumer:
         self._drop(source)
         if self._watched is None:
             log.warning("%s does not exist any more", source.topic)
-        if source.number < self._announced and self._subscription.durable:
-            self.sought(source.number)  # there is nothing to ack, and nothing comes again
+        if source.number < self._announced:
+            if self._subscription.durable:
+                self.sought(source.number)  # there is nothing to ack, and nothing comes again
+            if self._sink is not None:
+                self._sink.on_removed(source.number)
 
     def _drop(self, source: Source) -> None:
         self._deleted.add(source.number)
@@ -419,7 +450,7 @@ class NativeConsumer:
     def start(self, sink: Sink) -> None:
         self._sink = sink
         if self._failure is not None:
-            sink.on_failed(self._failure)
+            sink.on_failed(*self._failure)
             return
         self._announce()
         for source in list(self._sources):
@@ -562,10 +593,12 @@ class NativeConsumer:
     def failed(self, source: int, error: Exception) -> None:
         if self._failure is not None:
             return
-        self._failure = error
+        self._failure = (error, source)
         self._end_tasks()
+        text = "%s: the subscription %s has ended for good: %s"
+        log.error(text, self._sources[source].topic, self.subscription_name, error)
         if self._sink is not None:
-            self._sink.on_failed(error)
+            self._sink.on_failed(error, source)
 
     def unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         if self._sink is not None:

@@ -289,6 +289,9 @@ class NativeProducer:
         self._waiting = deque(waiting)
         for message, waiter, room in early:
             self._chosen(message).publish(message, waiter, room)
+        if self._listener is not None:
+            for part in gone:
+                self._listener.on_removed(part.topic)
 
     def _chosen(self, message: Outgoing) -> Part:
         """The part that a message goes to whose partition was chosen before, and is gone."""

@@ -227,7 +227,7 @@ class Part:
             raise self.error
         if self._session is not session:
             raise NotConnected(f"{self.topic}: it was closed as soon as it was attached")
-        self._attached = self._was_attached = True
+        is_again, self._attached, self._was_attached = self._was_attached, True, True
         self.missing_s, self.may_create = None, False
         registration.taken(answer)
         begins = self._packer.encoder is None
@@ -249,7 +249,7 @@ class Part:
             adopted, self._adopted = self._adopted, []
             highest = self._rewrite(adopted, self._highest_id)
         self._write()
-        if not begins and self._listener is not None:
+        if is_again and self._listener is not None:
             self._listener.on_connected(self.topic)
         if begins:
             self._packer.begin(highest)
@@ -341,6 +341,8 @@ class Part:
             self._attached = False
             self._pending.disconnected()
             self._attachment.again(address)
+            if self._listener is not None:
+                self._listener.on_disconnected(self.topic)
 
     def _attach_again(self) -> None:
         """The broker has to forget it first, and with it all that is on its way."""
@@ -358,6 +360,7 @@ class Part:
 
     def _give_up(self, error: Exception) -> None:
         self.error = error
+        log.error("%s: the producer has ended for good: %s", self.topic, error)
         self._stop_timers()
         self._fail_all(error)
         if self._listener is not None:

@@ -1,0 +1,85 @@
+"""Events of the stock transport: it reports connections of consumers, and what ended for good."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+import pulsar_encore as encore
+from pulsar_encore.transport.stock.consumer import StockConsumer
+from pulsar_encore.transport.stock.reader import StockReader
+
+
+def ignore(*_: Any) -> None:
+    """The outcome of a close that the library does by itself."""
+
+
+async def until(found: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not found():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_consumer_that_the_library_closed_has_failed(
+    make_client: Callable[..., encore.Client], topic: str
+) -> None:
+    events: list[encore.ConsumerEvent] = []
+    async with make_client(transport="stock") as client:
+        consumer = await client.subscribe(topic, "s", event_listener=events.append)
+        link = cast(StockConsumer, consumer._link)
+        # The library never answers a receive that begins while it closes.
+        await until(lambda: link._pump._asked)
+        await asyncio.sleep(0.2)
+        link._native.close_async(ignore)
+        await until(lambda: [each for each in events if isinstance(each, encore.Failed)])
+        [event] = [each for each in events if isinstance(each, encore.Failed)]
+        assert event.topic.endswith(topic)
+        assert event.component == "consumer"
+        assert consumer.statistics().failure == event
+        with pytest.raises(encore.UnknownError, match="stopped delivering"):
+            await consumer.receive()
+
+
+async def test_a_reader_that_the_library_closed_has_failed(
+    make_client: Callable[..., encore.Client], topic: str
+) -> None:
+    events: list[encore.ReaderEvent] = []
+    async with make_client(transport="stock") as client:
+        reader = await client.create_reader(
+            topic, encore.MessageId.earliest, event_listener=events.append
+        )
+        cast(StockReader, reader._link)._native.close_async(ignore)
+        await until(lambda: events)
+        [event] = events
+        assert isinstance(event, encore.Failed)
+        assert event.component == "reader"
+        with pytest.raises(encore.PulsarException):
+            await reader.read_next()
+
+
+async def test_closing_reports_nothing(
+    make_client: Callable[..., encore.Client], topic: str
+) -> None:
+    events: list[encore.ConsumerEvent] = []
+    async with make_client(transport="stock") as client:
+        async with client.subscribe(topic, "s", event_listener=events.append):
+            pass
+        reader = client.create_reader(
+            topic, encore.MessageId.earliest, event_listener=events.append
+        )
+        async with reader:
+            pass
+        await asyncio.sleep(0.3)
+    assert events == []
+
+
+async def test_events_of_producers_are_not_supported(
+    make_client: Callable[..., encore.Client], topic: str
+) -> None:
+    async with make_client(transport="stock") as client:
+        with pytest.raises(encore.NotSupportedError, match="stock transport") as refused:
+            await client.create_producer(topic, event_listener=print)
+        assert "transport='native'" in str(refused.value)
