@@ -17,7 +17,7 @@ first, then what is left counts: the broker's word, or our own without its evide
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from sys import getsizeof
 from typing import Final, NamedTuple
 
@@ -111,6 +111,16 @@ class Attempts:
         self.copies[key] = self.copies.pop(key, 0) + 1
         if len(self.copies) > MOST_OVERLOOKED:
             self.copies.popitem(last=False)
+
+    def overlooked_all(self, keys: Sequence[EntryKey]) -> None:
+        """`overlooked` for each of many entries, in one step."""
+        if not self._counts_overlooked:
+            return
+        if self.copies:
+            for key in keys:
+                self.overlooked(key)
+        else:
+            self.copies.update(dict.fromkeys(keys[-MOST_OVERLOOKED:], 1))
 
     # What happens here
 

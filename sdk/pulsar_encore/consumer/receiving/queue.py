@@ -100,6 +100,8 @@ class ReceiveQueue:
         handed_over: Called with (entry, indexes) at each hand-over.
         one_write: What is handed over inside is written at once, where it is written.
         wanted: Called with the number of those who wait, where nothing comes unasked.
+        dispose: Called with a container of cursors that is out of use, and how many messages each
+            holds at most, to free them little by little.
     """
 
     def __init__(
@@ -111,7 +113,9 @@ class ReceiveQueue:
         handed_over: Callable[[Entry, Sequence[int]], None] | None = None,
         wanted: Callable[[int], None] | None = None,
         one_write: Callable[[], AbstractContextManager[object]] = nullcontext,
+        dispose: Callable[[deque[Any], int], None] | None = None,
     ) -> None:
+        self._dispose = dispose
         self._schema = schema
         self._consumed = consumed
         self._handed_over = handed_over
@@ -490,6 +494,9 @@ class ReceiveQueue:
                 room[source] = room.get(source, 0) + cursor.room
         if self._cursors and not (kept and kept[0] is self._cursors[0]):
             self._head = _NOTHING
+        if self._dispose is not None:
+            each = max((cursor.end for cursor in islice(self._cursors, _GROUP)), default=1)
+            self._dispose(self._cursors, each)
         self._cursors = kept
         if self._again:
             still = {id(cursor) for cursor in kept}
