@@ -151,7 +151,11 @@ class Attempts:
 
     def failed(self, entry: Entry, mask: int) -> None:
         """Attempts at these indexes ended; of a message that is its entry the broker counts."""
-        if entry.size == 1:
+        size = entry.size
+        if size == 1:
+            return
+        if entry.failed is None and mask == (1 << size) - 1:
+            entry.failed = dict.fromkeys(range(size), 1)
             return
         for index in set_bits(mask):
             if entry.failed is None:

@@ -289,6 +289,12 @@ class Entry:
         Returns:
             Mask of those that the application had.
         """
+        size = self.size
+        if self.hand_overs is None and self.state == _HELD * size:  # nearly always
+            self.hand_overs = dict.fromkeys(range(size), 1)
+            self.state = bytearray(size)
+            self.active = 0
+            return (1 << size) - 1
         released = 0
         for index, state in enumerate(self.state):
             if state in (HELD, NACKED):

@@ -19,10 +19,12 @@ and every public method here is one synchronous step, which returns what the she
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from itertools import takewhile
+from itertools import islice
+from operator import itemgetter
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -992,7 +994,16 @@ class SourceState:
             return list(entries.values())
         if not self._rising:
             return [entry for key, entry in entries.items() if key <= through]
-        return [entry for _, entry in takewhile(lambda each: each[0] <= through, entries.items())]
+        found: list[Entry] = []
+        rest, size = iter(entries.items()), 64
+        while chunk := list(islice(rest, size)):  # each twice as long: linear in what is found
+            if chunk[-1][0] > through:
+                stop = bisect_right(chunk, through, key=itemgetter(0))
+                found += [entry for _, entry in chunk[:stop]]
+                break
+            found += [entry for _, entry in chunk]
+            size *= 2
+        return found
 
     def _drop(self, entry: Entry) -> None:
         entry.live = False
