@@ -73,7 +73,7 @@ def freeze(app: App, now: float) -> Any:
     queue = tuple(
         (
             cursor.entry.key,
-            cursor.entry.live,
+            bool(cursor.entry.live),
             cursor.entry is source._entries.get(cursor.entry.key),
             tuple(cursor.indexes[cursor.at :]),
         )
@@ -128,7 +128,7 @@ def _look(look: Look, source: SourceState) -> Any:
     known = entry is source._entries.get(entry.key)  # `find` would take it out of the store
     record = None
     if not known:  # what is left of it
-        record = (entry.live, entry.era == source.era, entry.unacked, bytes(entry.state))
+        record = (bool(entry.live), entry.era == source.era, entry.unacked, bytes(entry.state))
     turns = entry.hand_over_number(look.spot[1]) - look.message._hand_over
     flags = look.nacked, look.leaving, look.current, look.void
     return look.spot, flags, known, record, min(turns, 2)

@@ -100,7 +100,8 @@ class Entry:
         hand_overs: Of each index, hand-overs that have ended, where not 0: tells one from the next.
             No count of the broker's does, because it also moves while a message is held here.
         live: False once the record is out of use; the ids it gave out then go by key. A packed one
-            (see `SourceState`) comes to life again.
+            (see `SourceState`) comes to life again. Records of one message share
+            `SourceState.live_alone`, a list that is emptied to end all of them in one step.
         era: `SourceState.era` when this record was made.
         unsent_part: A partial ack waits to be sent; written by `Acks`.
         again: Why a copy of it may be on its way here besides (`duplicates`), 0 for no reason.
@@ -147,7 +148,7 @@ class Entry:
         self.redelivered: int = redelivered
         self.failed: dict[int, int] | None = None
         self.hand_overs: dict[int, int] | None = None
-        self.live: bool = True
+        self.live: bool | list[bool] = True
         self.unsent_part: bool = False
         self.again: int = 0
         self.first_chunk: EntryKey | None = first_chunk
@@ -169,7 +170,7 @@ class Entry:
         entry.redelivered = 0
         entry.failed = entry.hand_overs = entry.first_chunk = None
         entry.batched = entry.unsent_part = False
-        entry.live = True
+        entry.live = source.live_alone
         entry.again = again
         return entry
 

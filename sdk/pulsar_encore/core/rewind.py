@@ -74,9 +74,17 @@ class _Owed:
 
     def add_all(self, keys: Sequence[EntryKey]) -> None:
         """Each of many, with the lowest index 0."""
-        self._lowest.update(dict.fromkeys(keys, 0))
-        self._keys = sorted(self._lowest)
+        if self._lowest:
+            self._lowest.update(dict.fromkeys(keys, 0))
+            keys = list(self._lowest)
+        else:
+            self._lowest = dict.fromkeys(keys, 0)
+        self._keys = sorted(keys)  # nearly always sorted already, which costs a look at each
         self._at = 0
+
+    def last(self) -> EntryKey:
+        """The last entry that was added; after `add_all`."""
+        return self._keys[-1]
 
     def pop(self, key: EntryKey) -> int | None:
         lowest = self._lowest.pop(key, None)
@@ -167,7 +175,7 @@ class Rewind:
         """
         if alone:
             self._owed.add_all(alone)
-            self._reached(max(alone))
+            self._reached(self._owed.last())
         for key, index in given_back:
             self._owe(key, index)
         self._waiting = bool(self._owed)

@@ -55,6 +55,8 @@ from .rewind import Rewind
 # forgetting one costs a duplicate at most.
 _MAX_AWAY: Final = 10_000
 _LAST: Final = (1 << 63) - 1
+# From so many records of one message on they are ended together, without a look at each.
+_MANY: Final = 1_000
 _ANSWER_MS: Final = 1_000  # what was asked for comes sooner, or not at all
 
 
@@ -127,6 +129,10 @@ class SourceState:
         self._entries: dict[EntryKey, Entry] = {}
         self._highest: EntryKey = (-1, -1)  # of those
         self._rising = True  # they are in order
+        self._alone = True  # each is one message
+        self._left = False  # a copy of a message was sent once: some may be LEAVING
+        # `Entry.live` of records of one message; emptied, all of them are out of use.
+        self.live_alone: list[bool] = [True]
         # Ordered: a plain dict walks over all that was forgotten to find its first.
         self._away: OrderedDict[EntryKey, Entry] = OrderedDict()
         self._packed = PackedEntries()  # of other entries than `_entries`
@@ -177,6 +183,8 @@ class SourceState:
             else:
                 redelivered = redelivery_count
             entry = Entry(self, key, size, batch_size > 0, redelivered, first_chunk, self.era)
+            if size == 1:
+                entry.live = self.live_alone
             self._keep(key, entry)
             duplicates = self.duplicates
             entry.again = duplicates.expects | ASKED if redelivery_count else duplicates.expects
@@ -284,6 +292,7 @@ class SourceState:
             durable = None
         highest = self._highest if known else (-1, -1)
         rising = self._rising or not known
+        self._alone = self._alone or not known
         for key in keys:
             if key in known or key in unsent or (durable is not None and durable.knows(key)):
                 break
@@ -508,12 +517,18 @@ class SourceState:
         self._unpack_all()
         # Before an entry that is acked in part: the last one that is acked whole.
         through = key if not partial else (key[0], key[1] - 1) if key[1] else (key[0] - 1, _LAST)
-        covered = self._up_to(through)
-        settled, recorded = self._settle_alone(covered)
-        for entry in covered:
-            if entry.live:
-                recorded += entry.state.count(NACKED)
-                settled += self._settle_entry(entry)
+        behind = self._few_behind(through)
+        settled = recorded = 0
+        if behind is not None:
+            settled = len(self._entries) - len(behind)
+            self._end_all_but(behind)
+        else:
+            covered = self._up_to(through)
+            settled, recorded = self._settle_alone(covered)
+            for entry in covered:
+                if entry.live:
+                    recorded += entry.state.count(NACKED)
+                    settled += self._settle_entry(entry)
         if self.rewind is not None:
             self.rewind.settled_through(through)
         if through[0] >= 0:
@@ -521,6 +536,8 @@ class SourceState:
             self.timeouts.discard_through(*through)
             if self.durable is not None:
                 self.durable.settled_through(through)
+        if behind is not None:
+            self._count_unacked()
         rest = self._entries.get(key) if partial else None
         if rest is not None:
             was_unsent = rest.unsent_part
@@ -528,8 +545,55 @@ class SourceState:
             for each in range(index + 1):
                 self.ack(rest, each)
             settled += index + 1
-            rest.unsent_part = was_unsent and rest.live
+            rest.unsent_part = was_unsent and bool(rest.live)
         return settled
+
+    # Many at once. A record that is ended together with others keeps its states: it is out of use,
+    # and whoever has the message goes by its key.
+
+    def _are_many(self) -> bool:
+        """Whether all records can be ended in one step, and are so many that it is worth it."""
+        return len(self._entries) >= _MANY and self._alone and not (self._away or self._not_before)
+
+    def _few_behind(self, through: EntryKey) -> list[Entry] | None:
+        """The records behind an entry, if most are not.
+
+        None where there are few records, or few up to that entry: then a look at each of those is
+        cheaper than a look at each of the others.
+        """
+        entries = self._entries
+        if not self._are_many():
+            return None
+        if self._highest <= through:
+            return []
+        if not self._rising:
+            return None
+        for probe in (64, _MANY):
+            if next(islice(entries, probe - 1, None)) > through:
+                return None
+        behind: list[Entry] = []
+        for key, entry in reversed(entries.items()):
+            if key <= through:
+                return behind[::-1]
+            behind.append(entry)
+            if 2 * len(behind) > len(entries):
+                return None
+        return None
+
+    def _end_all_but(self, rest: Sequence[Entry]) -> None:
+        """All records are out of use but some; each is of one message."""
+        self.live_alone.clear()
+        self.live_alone = [True]
+        for entry in rest:
+            entry.live = self.live_alone
+        entries, self._entries = self._entries, {entry.key: entry for entry in rest}
+        self._dispose(entries)
+
+    def _count_unacked(self) -> None:
+        """Anew, of records that are of one message each."""
+        recorded = sum(entry.state[0] == NACKED for entry in self._entries.values())
+        active = sum(entry.active for entry in self._entries.values())
+        self.unacked = active + len(self.nacks) - recorded
 
     def _settle_alone(self, covered: Sequence[Entry]) -> tuple[int, int]:
         """Settle those of some records that are one message each, as `_settle_entry` does.
@@ -553,6 +617,8 @@ class SourceState:
         if self._away:
             for entry in dead:
                 self._away.pop(entry.key, None)
+        if not dead:
+            return
         if 2 * len(dead) > len(entries):
             self._entries = {key: entry for key, entry in entries.items() if entry.live}
             self._dispose(entries)
@@ -572,7 +638,7 @@ class SourceState:
         back since."""
         if not entry.live:
             self.find(entry.key)  # perhaps it is packed
-        return entry.live and entry.hand_over_number(index) == hand_over
+        return bool(entry.live) and entry.hand_over_number(index) == hand_over
 
     def nack(self, entry: Entry, index: int, due_ms: int, bits: int) -> bool:
         """The message waits until `due_ms`; False when there is nothing to wait for."""
@@ -615,6 +681,7 @@ class SourceState:
         """A copy of the message is about to be sent; False in a state in which it is not here."""
         if not entry.leave(index):
             return False
+        self._left = True
         if len(self.timeouts):
             self.timeouts.discard(entry.due_key(index))
         if self.durable is not None and self.special:
@@ -848,7 +915,17 @@ class SourceState:
         """
         if self.durable or self.in_order:
             return []
-        dead, overlooked = release_alone(self._entries.values())
+        dead: list[Entry] = []
+        if self._are_many() and not self._left:
+            overlooked = []
+            if self.shared:
+                each = self._entries.items()
+                overlooked = [key for key, entry in each if entry.state[0] == QUEUED]
+            keys = list(self._entries)
+            self._end_all_but(())
+        else:
+            dead, overlooked = release_alone(self._entries.values())
+            keys = [entry.key for entry in dead]
         if overlooked and self.shared and not self.volatile:
             unsent = self.acks.only_unsent
             if unsent is None:
@@ -856,7 +933,6 @@ class SourceState:
             elif unsent:
                 overlooked = [key for key in overlooked if key not in unsent]
             self.attempts.overlooked_all(overlooked)
-        keys = [entry.key for entry in dead]
         self._discard(dead)
         return keys
 
@@ -895,6 +971,12 @@ class SourceState:
         """Drop the queued records that are one message each and that nothing is remembered of."""
         if self.in_order:
             return
+        if self._are_many():
+            kept = [entry for entry in self._entries.values() if entry.state[0] != QUEUED]
+            if 2 * len(kept) <= len(self._entries):
+                self.unacked -= len(self._entries) - len(kept)
+                self._end_all_but(kept)
+                return
         dead = drop_queued_alone(self._entries.values())
         self.unacked -= len(dead)
         self._discard(dead)
@@ -902,10 +984,10 @@ class SourceState:
     def reset(self) -> None:
         """After a seek: nothing from before counts any more."""
         self.era += 1
-        entries, self._entries = self._entries, {}
-        for entry in entries.values():
-            entry.live = False
-        self._dispose(entries)
+        if not self._alone:
+            for entry in self._entries.values():
+                entry.live = False
+        self._end_all_but(())
         self._away.clear()
         self._packed.clear()
         self._referred.clear()
@@ -979,11 +1061,14 @@ class SourceState:
 
     def _keep(self, key: EntryKey, entry: Entry) -> None:
         if not self._entries:
-            self._rising = True
+            self._rising, self._alone = True, entry.size == 1
         elif key < self._highest:
             self._rising = False
+            self._alone = self._alone and entry.size == 1
             self._entries[key] = entry
             return
+        else:
+            self._alone = self._alone and entry.size == 1
         self._highest = key
         self._entries[key] = entry
 
@@ -1025,7 +1110,7 @@ class SourceState:
             return
         self._away[entry.key] = entry
         if len(self._away) > _MAX_AWAY:
-            self._drop(next(iter(self._away.values())))
+            self._drop(self._away.popitem(last=False)[1])
 
     def held(self) -> Iterator[Entry]:
         """Entries of which the application has something. Walks all."""
