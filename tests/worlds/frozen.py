@@ -18,7 +18,7 @@ from pulsar_encore.core.cumulative import CumulativeAck, Position
 from pulsar_encore.core.duplicates import UNCERTAIN_MS, Duplicates
 from pulsar_encore.core.entry import Entry
 from pulsar_encore.core.packed import PackedEntries
-from pulsar_encore.core.rewind import Rewind
+from pulsar_encore.core.rewind import Rewind, _Owed
 from pulsar_encore.core.source_state import SourceState
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ _CONSTANT = {
         "lead_ms",
         "era",
         "attempts",  # decides counts only
+        # How records are ended and freed where they are many.
+        "_dispose",
+        "_alone",
+        "_left",
+        "live_alone",
     },
     Entry: {
         "source",
@@ -174,6 +179,7 @@ _SPECIAL: dict[type, Callable[[Any, int], Any]] = {
     Rewind: _rewind,
     CumulativeAck: _cumulative,
     Duplicates: _duplicates,
+    _Owed: lambda owed, now: tuple(owed.items()),
 }
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 from ..awaiting import settles
 from ..backoff import to_ms
+from ..closing import seen
 from ..core.source_state import SourceState
 from ..errors import ClosedError, ConfigurationError
 from ..exceptions import (
@@ -578,7 +579,7 @@ class Consumer:
             if self._listener is None:
                 self._life.refusal = _closed()
             self._life.closing = True
-            self._closing = self._loop.create_task(self._close())
+            self._closing = seen(self._loop.create_task(self._close()))
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
