@@ -475,9 +475,18 @@ class Consumer:
             position: MessageId | int = integer(messageid, "seek's time", low=0, high=2**63 - 1)
         else:
             position = _position(messageid)
-        self._calls.settle_now()
-        self._acks.flush()
+        await self._settle_and_send()
         await self._finish(self._seek(position))
+
+    async def _settle_and_send(self) -> None:
+        """Finish the settling calls that are under way, and send all acks.
+
+        Raises:
+            ClosedError: The consumer was closed meanwhile.
+        """
+        await self._calls.settle()
+        await self._acks.flush_in_turns()
+        self._check_open()
 
     async def _seek(self, position: MessageId | int) -> None:
         try:
@@ -503,8 +512,7 @@ class Consumer:
     async def unsubscribe(self) -> None:
         """Delete the subscription, with what it holds, and close."""
         self._check_open()
-        self._calls.settle_now()
-        self._acks.flush()
+        await self._settle_and_send()
         await self._finish(self._unsubscribe())
 
     async def _unsubscribe(self) -> None:
@@ -574,7 +582,7 @@ class Consumer:
                 return
             self.place.check()
         if self._closing is None:
-            self._calls.settle_now()
+            self._calls.take_handed()
             self._leases.close(_closed())
             if self._listener is None:
                 self._life.refusal = _closed()
@@ -584,9 +592,10 @@ class Consumer:
 
     async def _close(self) -> None:
         try:
+            await self._calls.settle()
             if self._listener is not None:
                 await self._listener.close()
-                self._calls.settle_now()  # what its last callback has called for
+                await self._calls.settle()  # what its last callback has called for
                 self._life.refusal = _closed()
             if self._parts.arrivals is not None:
                 self._parts.arrivals.close()
@@ -626,6 +635,8 @@ class Consumer:
     async def _send_acks(self) -> None:
         """What was acked while disconnected waits for the reconnect, within a limit."""
         deadline = self._loop.time() + _CLOSE_S
+        if not self._cut_off:
+            await self._acks.flush_in_turns()
         while not ((self._acks.flush() and not self._sources.lost_acks) or self._cut_off):
             if self._loop.time() >= deadline:
                 logger.warning(

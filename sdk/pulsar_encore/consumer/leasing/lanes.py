@@ -240,7 +240,10 @@ class Lanes:
             self._later.clear()
             self._ready.clear()
             self._leaving.clear()
-            self._lanes.clear()
+            for lane in (*self._lanes.values(), *self._alone):
+                self._queue.dispose(lane.items)
+            self._queue.dispose(self._lanes)
+            self._lanes = {}
             self._alone.clear()
             self._count = 0
             return

@@ -113,7 +113,7 @@ class ReceiveQueue:
         handed_over: Callable[[Entry, Sequence[int]], None] | None = None,
         wanted: Callable[[int], None] | None = None,
         one_write: Callable[[], AbstractContextManager[object]] = nullcontext,
-        dispose: Callable[[deque[Any], int], None] | None = None,
+        dispose: Callable[..., None] | None = None,
     ) -> None:
         self._dispose = dispose
         self._schema = schema
@@ -504,6 +504,11 @@ class ReceiveQueue:
         for source, messages in room.items():
             self._consumed(source, messages)
         self.dropped(states)
+
+    def dispose(self, container: deque[Any] | dict[Any, Any]) -> None:
+        """Free a container that nobody uses any more, little by little."""
+        if self._dispose is not None:
+            self._dispose(container)
 
     def fail(self, error: Exception) -> None:
         """Waiters, present and future, get `error` once nothing is queued."""
