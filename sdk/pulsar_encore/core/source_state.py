@@ -960,7 +960,9 @@ class SourceState:
         """The connection is gone, and with it all that was not handed over: it comes again."""
         self.duplicates.asked_all = False
         self._drop_queued_alone()
-        for entry in [each for each in self._entries.values() if QUEUED in each.state]:
+        walks = self.in_order or not self._alone  # else none is left
+        here = self._entries.values() if walks else ()
+        for entry in [each for each in here if QUEUED in each.state]:
             self.unacked -= entry.drop_queued()
             if entry.active == 0:
                 self._remember_away(entry)
@@ -972,12 +974,15 @@ class SourceState:
         if self.in_order:
             return
         if self._are_many():
-            kept = [entry for entry in self._entries.values() if entry.state[0] != QUEUED]
-            if 2 * len(kept) <= len(self._entries):
-                self.unacked -= len(self._entries) - len(kept)
+            queued = [entry for entry in self._entries.values() if entry.state[0] == QUEUED]
+            if 2 * len(queued) > len(self._entries):
+                self.unacked -= len(queued)
+                kept = [entry for entry in self._entries.values() if entry.state[0] != QUEUED]
                 self._end_all_but(kept)
                 return
-        dead = drop_queued_alone(self._entries.values())
+            dead = drop_queued_alone(queued)
+        else:
+            dead = drop_queued_alone(self._entries.values())
         self.unacked -= len(dead)
         self._discard(dead)
 

@@ -73,6 +73,13 @@ class _Run(_Cursor):
     def place(self, at: int) -> tuple[Entry, int]:
         return self.entries[at], 0
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all records are out of use because all of the source's were ended together: the
+        first and the last share `SourceState.live_alone`, and so do those between."""
+        live = self.entries[0].live
+        return live is not False and not live and self.entries[-1].live is live
+
 
 class _Waiter:
     """Somebody in line, by ticket; `takes` when it takes a message at once when woken."""
@@ -209,7 +216,13 @@ class ReceiveQueue:
         return None
 
     def _begin(self, head: _Cursor) -> None:
-        self._head = self._walk_run(head) if type(head) is _Run else self._walk(head)
+        if type(head) is not _Run:
+            self._head = self._walk(head)
+        elif head.is_over:  # after a cumulative ack of 45,000 that are queued, of all of them
+            self._head = _NOTHING
+            self._walked(head)
+        else:
+            self._head = self._walk_run(head)
 
     def _walk(self, cursor: _Cursor) -> Iterator[Message]:
         """The messages of one cursor, each handed over as it is asked for.
@@ -505,7 +518,7 @@ class ReceiveQueue:
             self._consumed(source, messages)
         self.dropped(states)
 
-    def dispose(self, container: deque[Any] | dict[Any, Any]) -> None:
+    def dispose(self, container: deque[Any] | dict[Any, Any] | list[Any]) -> None:
         """Free a container that nobody uses any more, little by little."""
         if self._dispose is not None:
             self._dispose(container)

@@ -423,7 +423,7 @@ class Part:
     async def close(self) -> None:
         """What is under way fails with `ClosedError`; the broker is told."""
         session = self._end()
-        while self._failing:
+        while self._failing:  # noqa: ASYNC110 - `_tell_some` goes on with them
             await asyncio.sleep(0)
         await self._attachment.stop()
         if session is None or session.closed:
