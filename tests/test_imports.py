@@ -23,6 +23,7 @@ NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 FLOORS: tuple[tuple[str, ...], ...] = (
     # Values
     ("version.py", "stock.py", "turn.py", "closing.py", "mailbox.py", "topic_names.py", "timer.py"),
+    ("disposal.py",),
     ("choice.py", "result.py"),
     ("errors.py", "exceptions.py", "ids.py", "backoff.py", "loops.py", "outgoing.py", "process.py"),
     ("options/", "awaiting.py"),

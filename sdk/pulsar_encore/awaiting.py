@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast
 
+from .closing import seen
 from .turn import Turn
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -81,6 +82,8 @@ class ActedLast(Coroutine[Any, Any, None]):
 class Refused(asyncio.Future[None]):
     """The call was refused: whoever awaits it is told, else asyncio's log of what nobody saw.
 
+    A caller that is cancelled before it awaits has given up, and nothing is logged.
+
     Args:
         error: Why.
         loop: Of the object that was called.
@@ -96,10 +99,12 @@ class Refused(asyncio.Future[None]):
         self.result()
 
     def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
+        self.exception()  # a task that is cancelled before its first step comes here alone
         raise typ if val is None else val
 
     def close(self) -> None:
-        """Nothing to end."""
+        """The caller gave up."""
+        self.exception()
 
 
 Coroutine.register(Refused)
@@ -139,7 +144,15 @@ class Acting(_Stepped):
         self.task: asyncio.Task[None] = task
 
     def __await__(self) -> Generator[Any, Any, None]:
-        return asyncio.shield(self.task).__await__()
+        return asyncio.shield(seen(self.task)).__await__()
+
+    def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
+        seen(self.task)  # cancelled before it was awaited
+        return super().throw(typ, val, tb)
+
+    def close(self) -> None:
+        seen(self.task)
+        super().close()
 
 
 class Confirming(_Stepped):

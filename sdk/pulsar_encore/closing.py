@@ -39,7 +39,22 @@ class CloseOnce:
         # A loop that ended half-way took its task with it: begin again on this one.
         if task is None or task.cancelled() or (not task.done() and task.get_loop() is not loop):
             task = self._task = loop.create_task(close())
-        await asyncio.shield(task)
+        await asyncio.shield(seen(task))
+
+
+def seen(task: asyncio.Task[T]) -> asyncio.Task[T]:
+    """Mark the outcome of a task as retrieved once the task is done.
+
+    `asyncio.shield` forgets its task when the caller is cancelled (CPython 3.11), and an error of
+    the task would be logged as one that "was never retrieved".
+    """
+    task.add_done_callback(_retrieve)
+    return task
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 def warn_unless_closed(thing: object, name: str) -> finalize[[str, int], object]:
@@ -67,7 +82,7 @@ def _warn(name: str, pid: int) -> None:
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     """Await work that a cancel must not leave half done; the cancel takes effect afterwards."""
-    task = asyncio.get_running_loop().create_task(work)
+    task = seen(asyncio.get_running_loop().create_task(work))
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:

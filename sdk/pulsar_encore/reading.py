@@ -130,12 +130,13 @@ class ReadQueue:
         """Nothing is asked for again, of a subscription without acks."""
 
     def on_sought(self, only: Container[int] | None = None) -> None:
-        void: list[tuple[Delivery, int]] = []
+        void: dict[int, int] = {}  # messages that will not be read, by source
         kept: deque[Delivery] = deque()
         at = self._at
         for delivery in self._deliveries:
             if only is None or delivery.source in only:
-                void.append((delivery, at))
+                left = len(delivery.messages) - at
+                void[delivery.source] = void.get(delivery.source, 0) + left
             else:
                 kept.append(delivery)
             at = 0
@@ -144,8 +145,8 @@ class ReadQueue:
         self._deliveries = kept
         if self._announcer is not None:
             self._announcer.sought(only)
-        for delivery, taken in void:
-            self._link.consumed(delivery.source, len(delivery.messages) - taken)
+        for source, messages in void.items():
+            self._link.consumed(source, messages)
 
     def on_end_of_topic(self, source: int) -> None:
         """Reads wait on, as at the end of any topic."""

@@ -67,7 +67,7 @@ class Handler:
         self.entries.append((ledger, entry, redelivery_count, ack_set, epoch, data[at:end]))
 
     def on_run(
-        self, template: Any, ledger: int, epoch: int, data: bytes, at: int, most: int
+        self, template: Any, ledger: int, epoch: int, data: bytes, at: int, most: int, stop: int
     ) -> int:
         return at
 

@@ -18,7 +18,7 @@ from pulsar_encore.core.cumulative import CumulativeAck, Position
 from pulsar_encore.core.duplicates import UNCERTAIN_MS, Duplicates
 from pulsar_encore.core.entry import Entry
 from pulsar_encore.core.packed import PackedEntries
-from pulsar_encore.core.rewind import Rewind
+from pulsar_encore.core.rewind import Rewind, _Owed
 from pulsar_encore.core.source_state import SourceState
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ _CONSTANT = {
         "lead_ms",
         "era",
         "attempts",  # decides counts only
+        # How records are ended and freed where they are many.
+        "_dispose",
+        "_alone",
+        "_left",
+        "live_alone",
     },
     Entry: {
         "source",
@@ -73,7 +78,7 @@ def freeze(app: App, now: float) -> Any:
     queue = tuple(
         (
             cursor.entry.key,
-            cursor.entry.live,
+            bool(cursor.entry.live),
             cursor.entry is source._entries.get(cursor.entry.key),
             tuple(cursor.indexes[cursor.at :]),
         )
@@ -128,7 +133,7 @@ def _look(look: Look, source: SourceState) -> Any:
     known = entry is source._entries.get(entry.key)  # `find` would take it out of the store
     record = None
     if not known:  # what is left of it
-        record = (entry.live, entry.era == source.era, entry.unacked, bytes(entry.state))
+        record = (bool(entry.live), entry.era == source.era, entry.unacked, bytes(entry.state))
     turns = entry.hand_over_number(look.spot[1]) - look.message._hand_over
     flags = look.nacked, look.leaving, look.current, look.void
     return look.spot, flags, known, record, min(turns, 2)
@@ -174,6 +179,7 @@ _SPECIAL: dict[type, Callable[[Any, int], Any]] = {
     Rewind: _rewind,
     CumulativeAck: _cumulative,
     Duplicates: _duplicates,
+    _Owed: lambda owed, now: tuple(owed.items()),
 }
 
 

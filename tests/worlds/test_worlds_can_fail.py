@@ -73,7 +73,7 @@ def by_counts(patch: pytest.MonkeyPatch) -> None:
     )
 
     def holds(self: SourceState, entry: Entry, index: int, turn: int) -> bool:
-        return entry.live and self.attempts.count(entry, index) == turn
+        return bool(entry.live) and self.attempts.count(entry, index) == turn
 
     patch.setattr(SourceState, "holds", holds)
 
@@ -127,7 +127,7 @@ def test_a_rewind_that_is_never_judged_hands_out_past_a_hole(
 def test_a_rewind_that_forgets_what_it_owes_leaves_it_with_the_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def begin(self: Rewind, given_back: Iterable[tuple[EntryKey, int]] = ()) -> None:
+    def begin(self: Rewind, given_back: Iterable[tuple[EntryKey, int]] = (), *_: object) -> None:
         return None
 
     monkeypatch.setattr(Rewind, "begin", begin)

@@ -84,6 +84,7 @@ class Calls:
         self.acted_last: ActedLast = ActedLast(turn)
         self._handed = Mailbox(loop)  # calls of other threads
         self._lists: dict[asyncio.Task[None], _Listed] = {}  # long ones, being acked
+        self._settling = False
 
     def act(self, step: Callable[..., Iterable[SourceState] | None], *args: Any) -> Call:
         """Take a step now.
@@ -146,11 +147,16 @@ class Calls:
 
     async def _ack_all(self, listed: _Listed) -> None:
         while listed.is_left:
-            self._life.check()
+            if not self._settling:
+                self._life.check()
             listed.ack_next()
             await self._end_turn()
         if self._receipts is not None:
             await Confirming(self._receipts.of(listed.acked))
+
+    def take_handed(self) -> None:
+        """Make the calls that other threads have handed over."""
+        self._handed.take_all()
 
     def settle_now(self) -> None:
         """What was called for and is not done yet, before something that ends or outdates it."""
@@ -159,6 +165,20 @@ class Calls:
             with contextlib.suppress(EncoreError):  # its own task meets it as well, and says so
                 while listed.is_left:
                     listed.ack_next()
+
+    async def settle(self) -> None:
+        """`settle_now` in several turns of the loop, for calls that can wait; also of a consumer
+        that is being closed, whose refusal comes first."""
+        self._settling = True
+        try:
+            self._handed.take_all()
+            for listed in list(self._lists.values()):
+                with contextlib.suppress(EncoreError):
+                    while listed.is_left:
+                        listed.ack_next()
+                        await self._end_turn()
+        finally:
+            self._settling = False
 
 
 def _make(outcome: concurrent.futures.Future[None], call: Callable[..., Call], *args: Any) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 from ..awaiting import settles
 from ..backoff import to_ms
+from ..closing import seen
 from ..core.source_state import SourceState
 from ..errors import ClosedError, ConfigurationError
 from ..exceptions import (
@@ -476,9 +477,18 @@ class Consumer:
             position: MessageId | int = integer(messageid, "seek's time", low=0, high=2**63 - 1)
         else:
             position = _position(messageid)
-        self._calls.settle_now()
-        self._acks.flush()
+        await self._settle_and_send()
         await self._finish(self._seek(position))
+
+    async def _settle_and_send(self) -> None:
+        """Finish the settling calls that are under way, and send all acks.
+
+        Raises:
+            ClosedError: The consumer was closed meanwhile.
+        """
+        await self._calls.settle()
+        await self._acks.flush_in_turns()
+        self._check_open()
 
     async def _seek(self, position: MessageId | int) -> None:
         try:
@@ -504,8 +514,7 @@ class Consumer:
     async def unsubscribe(self) -> None:
         """Delete the subscription, with what it holds, and close."""
         self._check_open()
-        self._calls.settle_now()
-        self._acks.flush()
+        await self._settle_and_send()
         await self._finish(self._unsubscribe())
 
     async def _unsubscribe(self) -> None:
@@ -575,19 +584,20 @@ class Consumer:
                 return
             self.place.check()
         if self._closing is None:
-            self._calls.settle_now()
+            self._calls.take_handed()
             self._leases.close(_closed())
             if self._listener is None:
                 self._life.refusal = _closed()
             self._life.closing = True
-            self._closing = self._loop.create_task(self._close())
+            self._closing = seen(self._loop.create_task(self._close()))
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
         try:
+            await self._calls.settle()
             if self._listener is not None:
                 await self._listener.close()
-                self._calls.settle_now()  # what its last callback has called for
+                await self._calls.settle()  # what its last callback has called for
                 self._life.refusal = _closed()
             if self._parts.arrivals is not None:
                 self._parts.arrivals.close()
@@ -631,6 +641,8 @@ class Consumer:
         """Send what is acked: while disconnected, acks wait for the reconnect, within a limit. A
         link that has ended for good never reconnects, so nothing waits for that."""
         deadline = self._loop.time() + _CLOSE_S
+        if not self._cut_off:
+            await self._acks.flush_in_turns()
         while not ((self._acks.flush() and not self._sources.lost_acks) or self._cut_off):
             if self._life.dead or self._loop.time() >= deadline:
                 logger.warning(

@@ -16,6 +16,7 @@ from ..backoff import to_ms
 from ..core.due_index import DueIndex, TimeBucketIndex
 from ..core.entry import Entry
 from ..core.verdicts import Overflow, Verdicts
+from ..disposal import Disposal
 from ..errors import NotSupportedError
 from ..options import BatchReceivePolicy, ConsumerOptions, ConsumerType, Subscription
 from ..options.letters import DeadLetterPolicy
@@ -181,11 +182,19 @@ def assemble(
     if options.unacked_messages_timeout_ms is not None:
         begins.append(AckTimeouts(options.unacked_messages_timeout_ms, loop, alarm).begin)
     wanted = None if options.receiver_queue_size else link.wanted
+    disposal = Disposal(loop)
     queue = ReceiveQueue(
-        options.schema, link.consumed, turn, life.failed, _all_of(begins), wanted, one_write
+        options.schema,
+        link.consumed,
+        turn,
+        life.failed,
+        _all_of(begins),
+        wanted,
+        one_write,
+        disposal.add,
     )
     durable_of = None if durability is None else durability.of
-    sources = Sources(link, options, loop, new_index, durable_of)
+    sources = Sources(link, options, loop, new_index, durable_of, disposal.add)
     if durability is not None:
         durability.start(sources)
         for topic in durability.topics():

@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Container, Iterator
-from typing import Final
+from typing import Any, Final
 
 from ..core.due_index import DueIndex, TimeBucketIndex
 from ..core.durable import Durable
@@ -51,6 +51,7 @@ class Sources:
         loop: The consumer's event loop.
         new_index: Makes what keeps due times; called twice for each source.
         durable_of: What of a topic outlives the process, by its full name.
+        dispose: Frees the records of what is out of use; None frees them at once.
     """
 
     def __init__(
@@ -60,12 +61,14 @@ class Sources:
         loop: asyncio.AbstractEventLoop,
         new_index: Callable[[], DueIndex] = TimeBucketIndex,
         durable_of: Callable[[str], Durable | None] | None = None,
+        dispose: Callable[[dict[Any, Any] | list[Any]], None] | None = None,
     ) -> None:
         self._link = link
         self._options = options
         self._loop = loop
         self._new_index = new_index
         self._durable_of = durable_of
+        self._dispose = dispose
         self.by_number: dict[int, SourceState] = _OnFirstSight(self._new)
         # What was last heard of connections: when, what, and of which sources (None: of all).
         self._news: deque[tuple[float, str, Container[int] | None]] = deque(maxlen=_MOST_NEWS)
@@ -95,6 +98,7 @@ class Sources:
             durable=None if self._durable_of is None else self._durable_of(topic),
             letters=options.reads_letters(topic),
             in_order=options.ordered_leases,
+            dispose=self._dispose,
         )
         if self._loop.time() - self._asked_all_at < OVERTAKEN_S:
             state.acks.rewound()

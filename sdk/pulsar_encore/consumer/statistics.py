@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core.entry import HELD, LEAVING, QUEUED
+from ..core.entry import QUEUED
 from .announcer import Announcer
 from .events import Failed, Retrying
 from .sources import Sources
@@ -68,9 +68,11 @@ def snapshot(
     state_trouble: str | None = None,
 ) -> Statistics:
     """The counts of all sources of a consumer, now."""
+    queued = sources.count(QUEUED)
     return Statistics(
-        queued=sources.count(QUEUED),
-        in_flight=sources.count(HELD, LEAVING),
+        queued=queued,
+        # HELD or LEAVING: the other states that count as unacked. Not by another walk over all.
+        in_flight=sources.unacked - sources.nacked - queued,
         nacked=sources.nacked,
         unsent_acks=sources.unsent_acks,
         unacked=sources.unacked,

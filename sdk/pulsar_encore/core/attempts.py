@@ -20,7 +20,7 @@ first, then what is left counts: the broker's word, or our own without its evide
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from sys import getsizeof
 from typing import Final, NamedTuple
 
@@ -193,6 +193,16 @@ class Attempts:
         redeliveries = self.batches[key] = _Redeliveries()
         return redeliveries
 
+    def overlooked_all(self, keys: Sequence[EntryKey]) -> None:
+        """`overlooked` for each of many entries, in one step."""
+        if not self._counts_overlooked:
+            return
+        if self.copies:
+            for key in keys:
+                self.overlooked(key)
+        else:
+            self.copies.update(dict.fromkeys(keys[-MOST_OVERLOOKED:], 1))
+
     # What happens here
 
     def count(self, entry: Entry, index: int) -> int:
@@ -232,7 +242,11 @@ class Attempts:
 
     def failed(self, entry: Entry, mask: int) -> None:
         """Attempts at these indexes ended; of a message that is its entry the broker counts."""
-        if entry.size == 1:
+        size = entry.size
+        if size == 1:
+            return
+        if entry.failed is None and mask == (1 << size) - 1:
+            entry.failed = dict.fromkeys(range(size), 1)
             return
         for index in set_bits(mask):
             if entry.failed is None:

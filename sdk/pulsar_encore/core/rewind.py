@@ -15,11 +15,10 @@ somebody else) and no longer waited for. Pure: no clock; the shell asks again af
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import insort
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Final
-
-from sortedcontainers import SortedDict
 
 from .entry import EntryKey
 
@@ -29,6 +28,7 @@ _TRIES: Final = 2
 _REACH: Final = 5_000
 # After so many holes that no rewind filled, holes are what this topic has, and none is suspect.
 _HOLES: Final = 3
+_TRIM: Final = 1_000  # removed keys in front of a list, before they are cut off
 
 
 class Admission(Enum):
@@ -37,6 +37,88 @@ class Admission(Enum):
     ADMIT = 0
     DROP = 1  # from before the rewind: it comes again
     REWIND = 2  # an earlier one is missing: drop it, and rewind again
+
+
+class _Owed:
+    """Entries in order, each with the lowest batch index to come.
+
+    A dict for membership, and a sorted list of keys from which removed ones go lazily. A rewind
+    adds 45,000 keys in one step, in order: that is a `list.extend`, where a sorted container takes
+    a microsecond for each.
+    """
+
+    __slots__ = ("_at", "_keys", "_lowest")
+
+    def __init__(self) -> None:
+        self._lowest: dict[EntryKey, int] = {}
+        self._keys: list[EntryKey] = []  # sorted; those not in `_lowest` were removed
+        self._at = 0  # where the first key may be
+
+    def __len__(self) -> int:
+        return len(self._lowest)
+
+    def __contains__(self, key: EntryKey) -> bool:
+        return key in self._lowest
+
+    def get(self, key: EntryKey, default: int) -> int:
+        return self._lowest.get(key, default)
+
+    def set(self, key: EntryKey, lowest: int) -> None:
+        if key not in self._lowest:
+            keys = self._keys
+            if not keys or key > keys[-1]:
+                keys.append(key)
+            else:
+                insort(keys, key, self._at)
+        self._lowest[key] = lowest
+
+    def add_all(self, keys: Sequence[EntryKey]) -> None:
+        """Each of many, with the lowest index 0."""
+        if self._lowest:
+            self._lowest.update(dict.fromkeys(keys, 0))
+            keys = list(self._lowest)
+        else:
+            self._lowest = dict.fromkeys(keys, 0)
+        self._keys = sorted(keys)  # nearly always sorted already, which costs a look at each
+        self._at = 0
+
+    def last(self) -> EntryKey:
+        """The last entry that was added; after `add_all`."""
+        return self._keys[-1]
+
+    def pop(self, key: EntryKey) -> int | None:
+        lowest = self._lowest.pop(key, None)
+        if not self._lowest:
+            self._keys.clear()
+            self._at = 0
+        return lowest
+
+    def first(self) -> tuple[EntryKey, int]:
+        """The first entry; there must be one."""
+        keys, lowest = self._keys, self._lowest
+        while keys[self._at] not in lowest:
+            self._at += 1
+        if self._at > _TRIM and 2 * self._at > len(keys):
+            del keys[: self._at]
+            self._at = 0
+        return keys[self._at], lowest[keys[self._at]]
+
+    def items(self) -> list[tuple[EntryKey, int]]:
+        """All of them, in order; for tests."""
+        return sorted(self._lowest.items())
+
+    def drop_below(self, key: EntryKey) -> None:
+        """Remove every entry before `key`."""
+        keys, lowest, at = self._keys, self._lowest, self._at
+        while at < len(keys) and keys[at] < key:
+            lowest.pop(keys[at], None)
+            at += 1
+        self._at = at
+
+    def clear(self) -> None:
+        self._lowest = {}
+        self._keys = []
+        self._at = 0
 
 
 class Rewind:
@@ -65,7 +147,7 @@ class Rewind:
     def __init__(self, *, contiguous: bool = True) -> None:
         self._contiguous = contiguous
         # Entry -> the lowest batch index to come, 0 for a message that is no batch.
-        self._owed: SortedDict[EntryKey, int] = SortedDict()
+        self._owed = _Owed()
         self._waiting = False  # a rewind was asked for, and the stream has not gone back yet
         self._at: tuple[EntryKey, int] | None = None  # the last delivery: entry, batch index
         self._edge: EntryKey | None = None  # the highest entry that ever came
@@ -82,12 +164,18 @@ class Rewind:
         """Entries given back that have not come again."""
         return len(self._owed)
 
-    def begin(self, given_back: Iterable[tuple[EntryKey, int]] = ()) -> None:
+    def begin(
+        self, given_back: Iterable[tuple[EntryKey, int]] = (), alone: Sequence[EntryKey] = ()
+    ) -> None:
         """A rewind is about to be asked for.
 
         Args:
             given_back: What leaves this client with it: entry, lowest unacked batch index.
+            alone: Entries of one message each that leave with it.
         """
+        if alone:
+            self._owed.add_all(alone)
+            self._reached(self._owed.last())
         for key, index in given_back:
             self._owe(key, index)
         self._waiting = bool(self._owed)
@@ -117,7 +205,7 @@ class Rewind:
     def settled(self, key: EntryKey) -> None:
         """The entry was acked: nobody waits for it."""
         if self._owed:
-            self._owed.pop(key, None)
+            self._owed.pop(key)
             self._waiting = self._waiting and bool(self._owed)
 
     def settled_through(self, key: EntryKey) -> None:
@@ -128,7 +216,7 @@ class Rewind:
     def settled_part(self, key: EntryKey, lowest: int) -> None:
         """Part of the entry was acked; `lowest` is what is unacked of it now."""
         if key in self._owed:
-            self._owed[key] = lowest
+            self._owed.set(key, lowest)
 
     @property
     def idle(self) -> bool:
@@ -153,7 +241,7 @@ class Rewind:
         self._suspect_hole(key)
         owed = self._owed
         if owed:
-            head, lowest = owed.peekitem(0)
+            head, lowest = owed.first()
             if self._waiting:
                 if (key, index) > (head, lowest):
                     self._owe(key, index)
@@ -163,13 +251,13 @@ class Rewind:
                 self._owe(key, index)
                 self._waiting = True
                 return Admission.REWIND
-            self.came += owed.pop(key, None) is not None
+            self.came += owed.pop(key) is not None
             self._waiting = self._waiting and bool(owed)
         self._reached(key)
         return Admission.ADMIT
 
     def _owe(self, key: EntryKey, index: int) -> None:
-        self._owed[key] = min(self._owed.get(key, index), index)
+        self._owed.set(key, min(self._owed.get(key, index), index))
         self._reached(key)
 
     def _reached(self, key: EntryKey) -> None:
@@ -189,9 +277,10 @@ class Rewind:
             return
         first = after[1]
         if ledger != edge[0]:  # nor is it known where the ledger before ends
-            self._owed[after] = first = 0
+            self._owed.set(after, 0)
+            first = 0
         for missing in range(first, min(entry, first + _REACH)):
-            self._owed[ledger, missing] = 0
+            self._owed.set((ledger, missing), 0)
         self._suspected = (after, key)
 
     def _is_gone(self, missing: EntryKey, key: EntryKey) -> bool:
@@ -211,15 +300,14 @@ class Rewind:
             self._stayed += 1
             self._contiguous = self._contiguous and self._stayed < _HOLES
         self._forget_below(self._instead)
-        head = self._owed.peekitem(0)[0] if self._owed else key
+        head = self._owed.first()[0] if self._owed else key
         return head >= key or self._is_gone(head, key)
 
     def _forget_below(self, key: EntryKey) -> None:
-        owed = self._owed
-        for _ in range(owed.bisect_left(key)):
-            owed.popitem(0)
+        self._owed.drop_below(key)
 
     def _check(self) -> None:
         """Walk the invariants; for tests."""
         assert not self._waiting or self._owed
-        assert not self._owed or (self._edge is not None and self._owed.peekitem()[0] <= self._edge)
+        last = max((key for key, _ in self._owed.items()), default=None)
+        assert last is None or (self._edge is not None and last <= self._edge)

@@ -240,8 +240,12 @@ class Lanes:
             self._later.clear()
             self._ready.clear()
             self._leaving.clear()
-            self._lanes.clear()
-            self._alone.clear()
+            for lane in self._lanes.values():
+                self._queue.dispose(lane.items)
+            self._queue.dispose(self._lanes)
+            self._queue.dispose(list(self._alone))
+            self._lanes = {}
+            self._alone = set()
             self._count = 0
             return
         for lane in [*self._lanes.values(), *self._alone]:

@@ -13,9 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Final, TypeAlias
@@ -39,6 +41,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 _Bucket: TypeAlias = dict[int, Grant | None]
 
+_LOST: Final = 1_000  # leases that are looked at in one turn of the loop when much was given back
 _STEP: Final = 250  # leases that expire in one turn of the loop: a ms or two
 _WRITTEN: Final = 75  # of those that are on disk
 _AGAIN_MS: Final = 1_000  # when one that could not be nacked is tried again
@@ -177,7 +180,9 @@ class Leases:
             WrongLoopError: On another event loop than the consumer's.
         """
         self._place.check()
-        if grant.over is None and not grant.holds:
+        if grant.over is None and self._refusal is not None:
+            self._lose(grant, str(self._refusal))  # before `close` came to it
+        elif grant.over is None and not grant.holds:
             self._lose(grant, _BESIDE)
         if grant.over is not None:
             raise lost(grant)
@@ -232,10 +237,22 @@ class Leases:
         self._end(grant, "it was nacked")
 
     def sweep(self) -> None:
-        """Much was given back at once: the leases on that are lost now."""
-        for grant in list(self._out.values()):
-            if not grant.holds:
-                self._lose(grant, "its message was given back to the broker")
+        """Much was given back at once: the leases on that are lost, in some steps of the loop.
+
+        `check` finds out by itself about a lease that was not come to yet.
+        """
+        self._walk(iter(list(self._out.values())), "its message was given back to the broker")
+
+    def _walk(self, grants: Iterator[Grant], why: str, *, all_of_them: bool = False) -> None:
+        """Lose leases whose messages are not held any more, or all; some of them now."""
+        most = sys.maxsize if self._place.over or self._loop.is_closed() else _LOST
+        for at, grant in enumerate(grants, 1):
+            if grant.over is None and (all_of_them or not grant.holds):
+                self._lose(grant, why)
+            if at >= most:
+                walk = partial(self._walk, grants, why, all_of_them=all_of_them)
+                self._loop.call_soon(walk)
+                return
 
     async def flush(self) -> None:
         """Write the ends that leases have, or had when they were closed."""
@@ -262,8 +279,7 @@ class Leases:
         self._edges.clear()
         self._emptied = 0
         self._ending = iter(())
-        for grant in list(self._out.values()):
-            self._lose(grant, str(why))
+        self._walk(iter(list(self._out.values())), str(why), all_of_them=True)
         self._wake()  # to find out
 
     def _lose(self, grant: Grant, why: str) -> None:

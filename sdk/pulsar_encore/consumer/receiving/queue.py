@@ -73,6 +73,13 @@ class _Run(_Cursor):
     def place(self, at: int) -> tuple[Entry, int]:
         return self.entries[at], 0
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all records are out of use because all of the source's were ended together: the
+        first and the last share `SourceState.live_alone`, and so do those between."""
+        live = self.entries[0].live
+        return live is not False and not live and self.entries[-1].live is live
+
 
 class _Waiter:
     """Somebody in line, by ticket; `takes` when it takes a message at once when woken."""
@@ -100,6 +107,8 @@ class ReceiveQueue:
         handed_over: Called with (entry, indexes) at each hand-over.
         one_write: What is handed over inside is written at once, where it is written.
         wanted: Called with the number of those who wait, where nothing comes unasked.
+        dispose: Called with a container of cursors that is out of use, and how many messages each
+            holds at most, to free them little by little.
     """
 
     def __init__(
@@ -111,7 +120,9 @@ class ReceiveQueue:
         handed_over: Callable[[Entry, Sequence[int]], None] | None = None,
         wanted: Callable[[int], None] | None = None,
         one_write: Callable[[], AbstractContextManager[object]] = nullcontext,
+        dispose: Callable[..., None] | None = None,
     ) -> None:
+        self._dispose = dispose
         self._schema = schema
         self._consumed = consumed
         self._handed_over = handed_over
@@ -205,7 +216,13 @@ class ReceiveQueue:
         return None
 
     def _begin(self, head: _Cursor) -> None:
-        self._head = self._walk_run(head) if type(head) is _Run else self._walk(head)
+        if type(head) is not _Run:
+            self._head = self._walk(head)
+        elif head.is_over:  # after a cumulative ack of 45,000 that are queued, of all of them
+            self._head = _NOTHING
+            self._walked(head)
+        else:
+            self._head = self._walk_run(head)
 
     def _walk(self, cursor: _Cursor) -> Iterator[Message]:
         """The messages of one cursor, each handed over as it is asked for.
@@ -490,6 +507,9 @@ class ReceiveQueue:
                 room[source] = room.get(source, 0) + cursor.room
         if self._cursors and not (kept and kept[0] is self._cursors[0]):
             self._head = _NOTHING
+        if self._dispose is not None:
+            each = max((cursor.end for cursor in islice(self._cursors, _GROUP)), default=1)
+            self._dispose(self._cursors, each)
         self._cursors = kept
         if self._again:
             still = {id(cursor) for cursor in kept}
@@ -497,6 +517,11 @@ class ReceiveQueue:
         for source, messages in room.items():
             self._consumed(source, messages)
         self.dropped(states)
+
+    def dispose(self, container: deque[Any] | dict[Any, Any] | list[Any]) -> None:
+        """Free a container that nobody uses any more, little by little."""
+        if self._dispose is not None:
+            self._dispose(container)
 
     def fail(self, error: Exception) -> None:
         """Waiters, present and future, get `error` once nothing is queued."""

@@ -101,6 +101,16 @@ class AckSender:
         self._flush_ready(sys.maxsize)
         return not self._refused
 
+    async def flush_in_turns(self) -> None:
+        """Send all acks that can be sent, a thousand entries in each turn of the loop."""
+        self._refused.clear()
+        before = 0
+        while (waiting := self._sources.unsent_acks) and waiting != before:
+            before = waiting
+            self._flush_ready(_SLICE)
+            if self._sources.unsent_acks:
+                await asyncio.sleep(0)
+
     def _flush_ready(self, most: int) -> None:
         """Send up to so many entries now, and the rest in the next turns of the loop."""
         if self._timer is not None:

@@ -35,7 +35,14 @@ class ConsumerHandler(Protocol):
         """
 
     def on_run(
-        self, template: Template, ledger: int, epoch: int, data: bytes, at: int, most: int
+        self,
+        template: Template,
+        ledger: int,
+        epoch: int,
+        data: bytes,
+        at: int,
+        most: int,
+        stop: int,
     ) -> int:
         """Perhaps many MESSAGEs that differ in the entry id alone, delivered for the first time.
 
@@ -43,6 +50,7 @@ class ConsumerHandler(Protocol):
             template: What they have in common.
             ledger, epoch: Of all of them.
             data, at: The first one's frame is at ``data[at]``, its size included.
+            stop: Frames that begin here or behind are for the next call.
             most: Largest frame, without its size.
 
         Returns:

@@ -213,6 +213,7 @@ class EntryReader:
         data: bytes,
         at: int,
         most: int,
+        stop: int,
         run: Run,
     ) -> int:
         """Read frames that are as the template says, while they hold plain messages as the last
@@ -222,6 +223,7 @@ class EntryReader:
             template, ledger: Of the frames.
             data, at: The first frame, with its size.
             most: Largest frame, without its size.
+            stop: No frame is taken that begins here or behind.
             run: Gets the messages.
 
         Returns:
@@ -235,8 +237,9 @@ class EntryReader:
         crc_at = suffix_at + len(suffix)
         body_at = crc_at + 4
         size = len(data)
+        stop = min(stop, size - body_at + 1)
         add_place, add_message = run.places.append, run.messages.append
-        while at + body_at <= size:
+        while at < stop:
             (total,) = _U32.unpack_from(data, at)
             end = at + 4 + total
             if end > size or total > most:

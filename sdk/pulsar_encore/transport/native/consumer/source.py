@@ -465,12 +465,19 @@ class Source:
         return self._place.is_owed(uuid) or self._chunked.holds(uuid)
 
     def on_run(
-        self, template: Template, ledger: int, epoch: int, data: bytes, at: int, most: int
+        self,
+        template: Template,
+        ledger: int,
+        epoch: int,
+        data: bytes,
+        at: int,
+        most: int,
+        stop: int,
     ) -> int:
         if self._place is not None or epoch < self._epoch or self._line.waiting:
             return at
         run = Run(self.number)
-        end = self._reader.take_run(template, ledger, data, at, most, run)
+        end = self._reader.take_run(template, ledger, data, at, most, stop, run)
         count = len(run.places)
         if count:
             self._plain += count

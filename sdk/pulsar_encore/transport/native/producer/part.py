@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -46,6 +48,7 @@ log: Final = logging.getLogger("pulsar_encore.producer")
 # With these a broker refuses a topic that does not exist, or has other partitions now.
 _PERHAPS_MISSING: Final = (TopicNotFound, NotAllowedError, BrokerMetadataError, UnknownError)
 _TURN_BYTES: Final = 1_000_000  # written at once; then the socket has its turn to say it is full
+_TOLD: Final = 500  # messages that are told of a failure in one step of the loop: 2 ms or so
 
 
 class Part:
@@ -127,6 +130,11 @@ class Part:
         self._adopted: list[Sending[Waiter]] = []  # not rewritten yet
         self._early_s = 0.0  # when the first message came that waits for the first attachment
         self._damaged: Sending[Waiter] | None = None
+        # Messages that failed and were not told yet, and why; in order.
+        self._failing: deque[tuple[Sending[Waiter] | tuple[Sequence[Waiter], int], Exception]] = (
+            deque()
+        )
+        self._tells = False
 
     # Attaching
 
@@ -499,12 +507,37 @@ class Part:
 
     def _fail_all(self, error: Exception) -> None:
         """Nothing that was handed in is waited for any more."""
-        pending = self._pending.all()
-        self._pending.drop(pending)
+        pending = self._pending.drop_all()
         # Before anything is told: what leaves makes room for others, which have not failed.
         waiters, room = self._packer.take_back()
-        self._fail(pending, error)
-        self._not_sent(waiters, room, error)
+        self._failing.extend((sending, error) for sending in pending)
+        if waiters:
+            self._failing.extend(
+                ((waiters[at : at + _TOLD], 0), error) for at in range(0, len(waiters), _TOLD)
+            )
+        if room:
+            self._failing.append((((), room), error))
+        if not self._tells:
+            self._tell_some()
+
+    def _tell_some(self) -> None:
+        """Tell some of the messages that failed, and the rest in later steps of the loop."""
+        self._tell(_TOLD)
+        self._tells = bool(self._failing)
+        if self._tells:
+            self._loop.call_soon(self._tell_some)
+
+    def _tell(self, most: int) -> None:
+        failing = self._failing
+        while failing and most > 0:
+            of, error = failing.popleft()
+            if isinstance(of, Sending):
+                most -= max(1, len(of.waiters))
+                self._fail((of,), error)
+            else:
+                waiters, room = of
+                most -= len(waiters)
+                self._not_sent(waiters, room, error)
 
     def _fail(self, of: Sequence[Sending[Waiter]], error: Exception) -> None:
         for sending in of:
@@ -530,6 +563,8 @@ class Part:
     async def close(self) -> None:
         """What is under way fails with `ClosedError`; the broker is told."""
         session = self._end()
+        while self._failing:  # noqa: ASYNC110 - `_tell_some` goes on with them
+            await asyncio.sleep(0)
         await self._attachment.stop()
         if session is None or session.closed:
             return
@@ -546,6 +581,7 @@ class Part:
     def abandon(self) -> None:
         """The same without waiting for the broker's answer."""
         session = self._end()
+        self._tell(sys.maxsize)
         if session is not None:
             self._ask_to_close(session)
 

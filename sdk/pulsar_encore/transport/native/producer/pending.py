@@ -191,6 +191,14 @@ class Pending(Generic[W]):
             _without_frame(each) if each in dropped else each for each in self._on_wire
         )
 
+    def drop_all(self) -> list[Sending[W]]:
+        """`drop` of every frame that somebody waits for; returns them, in order."""
+        dropped = self.all()
+        self._waiting = deque()
+        self._unanswered = len(self._on_wire)
+        self._on_wire = deque(map(_without_frame, self._on_wire))
+        return dropped
+
 
 def _without_frame(sending: Sending[W]) -> Sending[W]:
     return Sending(b"", sending.sequence_id, [], since=sending.since, last=sending.last)

@@ -1,0 +1,109 @@
+"""A call on a closed consumer whose caller is cancelled logs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from consumer_kit import TOPIC, Subscribe
+
+from pulsar_encore import ClosedError, Consumer, EncoreError, Message
+from pulsar_encore.closing import CloseOnce
+from pulsar_encore.testing import MemoryTransport
+
+CALLS: dict[str, Callable[[Consumer, Message], Any]] = {
+    "acknowledge": lambda consumer, message: consumer.acknowledge(message),
+    "acknowledge a list": lambda consumer, message: consumer.acknowledge([message] * 3),
+    "acknowledge a long list": lambda consumer, message: consumer.acknowledge([message] * 1_000),
+    "acknowledge_cumulative": lambda consumer, message: consumer.acknowledge_cumulative(message),
+    "negative_acknowledge": lambda consumer, message: consumer.negative_acknowledge(message),
+    "receive": lambda consumer, message: consumer.receive(),
+    "batch_receive": lambda consumer, message: consumer.batch_receive(),
+    "seek": lambda consumer, message: consumer.seek(message.message_id()),
+    "unsubscribe": lambda consumer, message: consumer.unsubscribe(),
+    "close": lambda consumer, message: consumer.close(),
+}
+
+
+async def wrapped(call: Any) -> None:
+    await call
+
+
+class Log:
+    """What the loop's exception handler is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: self.told.append(str(context["message"]))
+        )
+
+    async def all(self) -> list[str]:
+        await asyncio.sleep(0.05)
+        gc.collect()
+        await asyncio.sleep(0.01)
+        return self.told
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2])
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "closing"])
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_cancelled_call_logs_nothing(
+    transport: MemoryTransport, subscribe: Subscribe, name: str, closed: bool, turns: int
+) -> None:
+    log = Log()
+    transport.put(TOPIC, b"x")
+    consumer = await subscribe()
+    message = await consumer.receive()
+    closing = asyncio.ensure_future(consumer.close())
+    if closed:
+        await closing
+    made: list[asyncio.Task[Any]] = []
+    if turns or name.startswith(("ack", "neg")):  # else a coroutine is never awaited
+        made.append(asyncio.ensure_future(CALLS[name](consumer, message)))
+    if turns:
+        made.append(asyncio.ensure_future(wrapped(CALLS[name](consumer, message))))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    for task in made:
+        task.cancel()
+    for task in made:
+        with contextlib.suppress(asyncio.CancelledError, EncoreError):
+            await task
+        del task
+    await closing
+    made.clear()
+    assert await log.all() == []
+
+
+async def test_a_refusal_that_nobody_looks_at_is_logged(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    log = Log()
+    transport.put(TOPIC, b"x")
+    consumer = await subscribe()
+    message = await consumer.receive()
+    await consumer.close()
+    consumer.acknowledge(message)
+    assert len(await log.all()) == 1
+
+
+async def test_a_close_that_fails_after_its_caller_was_cancelled_logs_nothing() -> None:
+    log = Log()
+
+    async def close() -> None:
+        await asyncio.sleep(0.01)
+        raise ClosedError("it failed")
+
+    once = CloseOnce(close)
+    closing = asyncio.ensure_future(once())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    await asyncio.sleep(0.02)
+    del once, closing
+    assert await log.all() == []

@@ -1,0 +1,207 @@
+"""Ending many records in one step gives what ending each of them gives.
+
+Every history is played by two sources: one ends records one by one, the other all together. Their
+observable state is compared after each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from core_kit import source_state
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_encore.core import source_state as module
+from pulsar_encore.core.entry import (
+    ACKED,
+    AWAY,
+    HELD,
+    LEAVING,
+    NACKED,
+    QUEUED,
+    TRANSITIONS,
+    Entry,
+    ack_alone,
+    drop_queued_alone,
+    release_alone,
+)
+from pulsar_encore.core.source_state import SourceState
+
+STATES = (AWAY, QUEUED, HELD, NACKED, LEAVING)
+COUNT = 80
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from(["ack", "hand_over", "nack", "leave"]), st.integers(0, COUNT - 1)
+        ),
+        st.tuples(st.sampled_from(["cumulative"]), st.integers(0, COUNT + 5)),
+        st.tuples(st.sampled_from(["release", "lose", "seek", "come_again", "batch"]), st.just(0)),
+    ),
+    max_size=12,
+)
+
+
+def play(shared: bool, order: list[int], steps: list[tuple[str, int]]) -> list[Any]:
+    source = source_state(shared=shared)
+    messages: list[tuple[Entry, int]] = []
+    seen: list[Any] = []
+
+    def arrive(number: int, batch: int = 0) -> None:
+        if source.rewind is not None:
+            source.rewind.forget()
+        entry, positions = source.arrive((1, number), batch, 0, range(batch or 1))
+        if entry is not None:
+            messages.extend((entry, position) for position in positions)
+
+    for number in order:
+        arrive(number)
+    for step, at in steps:
+        result: Any = None
+        if step == "cumulative":
+            if not shared:
+                result = source.ack_cumulative((1, at), -1, 1)
+        elif step == "release":
+            source.release_all()
+        elif step == "lose":
+            source.disconnected()
+        elif step == "seek":
+            source.reset()
+        elif step == "come_again":
+            for number in order:
+                arrive(number)
+        elif step == "batch":
+            arrive(COUNT + 1, 3)
+        elif at < len(messages):
+            entry, index = messages[at]
+            if step == "hand_over":
+                result = entry.hand_over(index)
+            elif step == "leave":
+                result = source.leave(entry, index)
+            elif step == "nack":
+                result = source.holds(entry, index, 0) and source.nack(entry, index, 1_000, 0)
+            elif entry.live:
+                result = source.ack(entry, index)
+        source._check()
+        seen.append((step, result, observed(source), [bool(each.live) for each, _ in messages]))
+    return seen
+
+
+def observed(source: SourceState) -> Any:
+    rewind = source.rewind
+    return (
+        source.unacked,
+        {key: (bytes(entry.state), entry.active) for key, entry in source._entries.items()},
+        len(source.nacks),
+        len(source.acks),
+        dict(source.attempts.copies),
+        None if rewind is None else rewind._owed.items(),
+    )
+
+
+@given(st.booleans(), st.booleans(), STEPS)
+def test_ending_them_together_is_ending_each(
+    shared: bool, rising: bool, steps: list[tuple[str, int]]
+) -> None:
+    order = list(range(COUNT)) if rising else [*range(COUNT // 2, COUNT), *range(COUNT // 2)]
+    begin = [(step, at) for at in range(COUNT // 2) for step in ("hand_over",)]
+    before = module._MANY
+    try:
+        module._MANY = 10**9  # type: ignore[misc]
+        one_by_one = play(shared, order, [*begin, *steps])
+        module._MANY = 64  # type: ignore[misc]
+        together = play(shared, order, [*begin, *steps])
+    finally:
+        module._MANY = before  # type: ignore[misc]
+    assert together == one_by_one
+
+
+def alone(state: int) -> Entry:
+    entry = Entry(None, (1, 1), 1, False)
+    if state == AWAY:
+        return entry
+    entry.queue_all()
+    if state != QUEUED:
+        entry.hand_over(0)
+    if state == NACKED:
+        entry.nack(0)
+    if state == LEAVING:
+        entry.leave(0)
+    return entry
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize(
+    ("row", "step"),
+    [
+        ("ack_all", lambda entry: ack_alone([entry])[0]),
+        ("release_all", lambda entry: release_alone([entry])[0]),
+        ("drop_queued", lambda entry: drop_queued_alone([entry])),
+    ],
+)
+def test_a_step_of_many_is_the_row_of_the_table(
+    state: int, row: str, step: Callable[[Entry], list[Entry]]
+) -> None:
+    entry = alone(state)
+    done = step(entry)
+    assert entry.state[0] == TRANSITIONS[row].get(state, state)
+    assert bool(entry.live) == (not done)
+    entry._check()
+    if row == "ack_all":
+        assert done == [entry] and entry.state[0] == ACKED
+
+
+def calls(work: Callable[[], object]) -> int:
+    import sys
+
+    count = 0
+
+    def event(frame: Any, kind: str, argument: Any) -> None:
+        nonlocal count
+        count += kind in ("call", "c_call")
+
+    sys.setprofile(event)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("end", ["cumulative", "release", "seek", "lose"])
+@pytest.mark.parametrize("state", [QUEUED, HELD])
+def test_no_step_of_many_makes_a_call_for_each(end: str, state: int) -> None:
+    source = source_state(shared=False)
+    arrived = source.arrive_first([(1, number) for number in range(20_000)])
+    if state == HELD:
+        for entry in arrived:
+            entry.hand_over(0)
+    work: dict[str, Callable[[], object]] = {
+        "cumulative": lambda: source.ack_cumulative((1, 19_990), -1, 1),
+        "release": source.release_all,
+        "seek": source.reset,
+        "lose": source.disconnected,
+    }
+    assert calls(work[end]) < 2_000
+    source._check()
+
+
+def test_what_is_out_of_use_is_handed_to_whoever_frees_it() -> None:
+    freed: list[Any] = []
+    source = SourceState(
+        object(),
+        0,
+        "persistent://public/default/t",
+        -1,
+        shared=False,
+        nacks=source_state().nacks,
+        timeouts=source_state().timeouts,
+        dispose=freed.append,
+    )
+    source.arrive_first([(1, number) for number in range(5_000)])
+    source.ack_cumulative((1, 4_999), -1, 1)
+    assert sum(len(each) for each in freed) == 5_000
+    assert source.unacked == 0
