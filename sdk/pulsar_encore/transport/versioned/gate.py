@@ -123,7 +123,7 @@ class Gate:
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
         if isinstance(notice.error, TopicNotFound):
-            self._versions.doubt(base_name(notice.topic))
+            self._versions.deleted(base_name(notice.topic))
         self._sink.on_retrying(source, notice)
 
     def on_failed(self, error: Exception, source: int | None = None) -> None:

@@ -39,9 +39,9 @@ class SchemaVersions:
     def __init__(self, schema: Any, writers: WriterSchemas) -> None:
         self._schema = schema
         self._writers = writers
-        self._parsed: dict[Version, tuple[str, dict[str, Any]]] = {}  # and of which text
+        self._parsed: dict[Version, dict[str, Any]] = {}
         self.lacks: Callable[[Version | None], bool] = writers.lacks
-        self.doubt: Callable[[str], None] = writers.doubt
+        self.deleted: Callable[[str], None] = writers.deleted
         self.fetch: Callable[[Version], Coroutine[Any, Any, None]] = writers.fetch
 
     def view(
@@ -57,7 +57,7 @@ class SchemaVersions:
             messages: Of one entry, which has one version.
         """
         number = messages[0].int_schema_version()
-        version = (base_name(topic), number) if number >= 0 else None
+        version = self._writers.version(base_name(topic), number) if number >= 0 else None
         if version is not None and all(each.has_null_value() for each in messages):
             version = None
         return version, [VersionedMessage(each, self, version) for each in messages]
@@ -70,11 +70,9 @@ class SchemaVersions:
         """
         if version is None:  # written as bytes: there is no other schema than the reader's
             return self._schema.decode(message.data())
-        definition = self._writers.definition(version)
-        text, writer = self._parsed.get(version, ("", {}))
-        if text is not definition:
-            writer = json.loads(definition)
-            self._parsed[version] = definition, writer
+        writer = self._parsed.get(version)
+        if writer is None:
+            writer = self._parsed[version] = json.loads(self._writers.definition(version))
         return self._schema._decode_bytes(message.data(), writer)
 
 

@@ -298,6 +298,8 @@ class Attachment:
                     self._give_up(error)
                     return
                 self._tell(error)
+                if isinstance(error, (AuthenticationError, AuthorizationError)):
+                    await self._pool.refresh_credentials()
             address, at_once = None, False
 
     def _is_final(self, error: Exception) -> bool:

@@ -88,6 +88,7 @@ class Session:
         drop: Closes the socket without the event loop; for `sever`.
         writable: False while the socket's buffer is full.
         heard_of: Whether anything came yet.
+        shown: A digest of the credentials that the broker was shown last; b"" before that.
         closed: Whether it has ended.
     """
 
@@ -112,6 +113,7 @@ class Session:
         self.writable: bool = True
         self.closed: bool = False
         self.heard_of: bool = False
+        self.shown: bytes = b""
         self.requests: Requests = Requests(loop, request_ids)
         self._transport = transport
         self._pause: Callable[[], object] = getattr(transport, "pause_reading", _nothing)
