@@ -298,8 +298,6 @@ class EntryReader:
         if metadata.HasField("marker_type"):
             return Marker(metadata.marker_type)
         payload = body[stop:]
-        if metadata.encryption_keys:
-            _check_count(metadata, len(payload))  # it may be that nothing else can be seen of it
         clear = self._decryption.clear(metadata, payload)
         if isinstance(clear, tuple):
             action, why = clear
@@ -307,6 +305,7 @@ class EntryReader:
                 if metadata.num_chunks_from_msg > 1:
                     return Chunk(metadata, body, payload, sealed=True)
                 return Sealed(self._origin, body, metadata)
+            _check_count(metadata, len(payload))
             return Withheld(metadata.num_messages_in_batch, action, why)
         payload = clear
         if metadata.num_chunks_from_msg > 1:
@@ -359,8 +358,8 @@ class EntryReader:
         codec = metadata.compression
         if codec != pb.NONE:
             size = metadata.uncompressed_size
-            check_claim(codec, len(payload), size, self._max_size)
             if size > _AT_ONCE or size > self._left:
+                check_claim(codec, len(payload), size, self._max_size)
                 _check_count(metadata, len(payload))
                 return Packed(metadata, payload, size)
             self._left -= size
