@@ -88,8 +88,8 @@ async def test_no_supplier_that_fails_at_a_challenge_ends_the_process(
 ) -> None:
     """It answers with the token before; the broker refuses, and the next connect has a new one."""
     url = refreshing.plain_url if scheme == "pulsar" else refreshing.web_url
-    tokens = [token_until(refreshing.credentials, each) for each in (5, 3600)]
-    _, problems = await run(FAILING_SUPPLIERS, url, "10", given=json.dumps(tokens))
+    tokens = [token_until(refreshing.credentials, each) for each in (8, 3600)]
+    _, problems = await run(FAILING_SUPPLIERS, given=json.dumps([url, tokens]))
     assert SECRET not in problems and tokens[0].encode() not in problems
 
 

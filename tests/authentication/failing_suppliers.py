@@ -1,7 +1,8 @@
 """Suppliers of tokens that fail, and the program that gives each of them to the C++ library.
 
 The program is run in a process of its own, because a supplier that raises into the C++ library ends
-the process: ``python failing_suppliers.py URL`` with tokens that end at a time on standard input.
+the process. It says "ready", reads a JSON list of the service URL and two tokens (the first of them
+ends soon), and says "done" once all clients have used the second.
 """
 
 from __future__ import annotations
@@ -71,40 +72,49 @@ FAILURES: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-def supplier_of(fail: Callable[[], Any], tokens: list[str], failures: int) -> Callable[[], Any]:
-    """The first token, then so many failures, then the other tokens, the last one for ever."""
-    calls = 0
+class Supplier:
+    """Gives the first token, then fails twice, then gives the second token for ever.
 
-    def supplier() -> Any:
-        nonlocal calls
-        calls += 1
-        if 1 < calls <= 1 + failures:
-            return fail()
-        return tokens[min(max(0, calls - 1 - failures), len(tokens) - 1)]
+    Attributes:
+        over: The second token was given.
+    """
 
-    return supplier
+    def __init__(self, fail: Callable[[], Any], tokens: list[str]) -> None:
+        self._fail = fail
+        self._tokens = tokens
+        self._calls = 0
+        self.over = False
+
+    def __call__(self) -> Any:
+        self._calls += 1
+        if self._calls == 1:
+            return self._tokens[0]
+        if self._calls < 4:
+            return self._fail()
+        self.over = True
+        return self._tokens[1]
 
 
-async def _works(url: str, name: str, tokens: list[str], seconds: float) -> None:
-    """A producer sends until the token has expired and was replaced."""
-    supplier = supplier_of(FAILURES[name][0], tokens, failures=2)
+async def _works(url: str, name: str, tokens: list[str]) -> None:
+    """A producer sends until the token has expired and was replaced, and once more."""
+    supplier = Supplier(FAILURES[name][0], tokens)
     client = encore.Client(url, encore.AuthenticationToken(supplier), transport="stock")
     topic = "persistent://public/default/" + name.replace(" ", "-").replace("'", "")
     async with client, await client.create_producer(topic) as producer:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
-        while loop.time() < end:
+        while not supplier.over:
             await producer.send(b"x")
             await asyncio.sleep(0.1)
         await producer.send(b"last")
 
 
-async def main(url: str, tokens: list[str], seconds: float) -> None:
+async def main(url: str, tokens: list[str]) -> None:
     async with asyncio.TaskGroup() as group:
         for name in FAILURES:
-            group.create_task(_works(url, name, tokens, seconds))
+            group.create_task(_works(url, name, tokens))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], json.load(sys.stdin), float(sys.argv[2])))
+    sys.stdout.write("ready\n")  # the broker of a test may begin to count the life of a token now
+    sys.stdout.flush()
+    asyncio.run(main(*json.load(sys.stdin)))
     sys.stdout.write("done\n")

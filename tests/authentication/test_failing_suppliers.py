@@ -155,18 +155,19 @@ async def test_the_first_connect_fails_at_once_and_names_the_supplier() -> None:
 
 async def test_no_failure_at_a_challenge_ends_the_process() -> None:
     """Each kind of failure in one process, which answers challenges with the token before."""
-    credentials = (Credential(data="one", expires_s=2), Credential(data="two"))
+    credentials = (Credential(data="one", expires_s=3), Credential(data="two"))
     settings = BrokerSettings(credentials=credentials, auth_refresh_check_s=0.2)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(Path(failing_suppliers.__file__))),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"ready\n"
     with run_in_thread(settings) as broker:
-        program = Path(failing_suppliers.__file__)
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(program), broker.url, "4"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        tokens = json.dumps(["one", "two"]).encode()
-        out, problems = await asyncio.wait_for(process.communicate(tokens), 60)
+        given = json.dumps([broker.url, ["one", "two"]]).encode()
+        out, problems = await asyncio.wait_for(process.communicate(given), 100)
         assert broker.recorded("AUTH_CHALLENGE", "out")
-    assert (process.returncode, out.split()[-1:]) == (0, [b"done"]), problems.decode()
+    assert (process.returncode, out) == (0, b"done\n"), problems.decode()
     assert SECRET.encode() not in problems
