@@ -37,10 +37,12 @@ class Pair:
         self.producer: Any = None
         self._number = 0
 
-    async def open(self, **options: Any) -> Pair:
-        options = {"consumer_type": encore.ConsumerType.Shared, **options}
+    async def open(
+        self, consumer: dict[str, Any] | None = None, producer: dict[str, Any] | None = None
+    ) -> Pair:
+        options = {"consumer_type": encore.ConsumerType.Shared, **(consumer or {})}
         self.consumer = await self.client.subscribe(self.topic, "s", **options)
-        self.producer = await self.client.create_producer(self.topic)
+        self.producer = await self.client.create_producer(self.topic, **(producer or {}))
         return self
 
     async def works(self, within_s: float = WAIT_S, count: int = 8) -> float:
@@ -124,6 +126,22 @@ async def test_a_topic_that_is_deleted_and_made_again_3_s_later_works(
         await to_thread(create, admin, topic, after)
         stored = await asyncio.gather(*waiting)
         assert {each.partition() for each in stored} <= set(range(after) if after else [-1])
+        await pair.works()
+
+
+@pytest.mark.parametrize("kind", [each for each in encore.ConsumerType if each.name != "Shared"])
+async def test_every_subscription_type_and_an_exclusive_producer_follow_a_topic(
+    pulsar: Server, admin: Admin, topic: str, kind: encore.ConsumerType
+) -> None:
+    await to_thread(create, admin, topic, 4)
+    async with encore.Client(pulsar.service_url, transport="native") as client:
+        pair = await Pair(client, topic).open(
+            {"consumer_type": kind}, {"access_mode": encore.ProducerAccessMode.Exclusive}
+        )
+        await pair.works()
+        await to_thread(delete, admin, topic, 4)
+        await asyncio.sleep(1)
+        await to_thread(create, admin, topic, 2)
         await pair.works()
 
 
