@@ -8,8 +8,10 @@ import contextlib
 import hashlib
 import hmac
 import json
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,10 +37,12 @@ class Pair:
         self.producer: Any = None
         self._number = 0
 
-    async def open(self, **options: Any) -> Pair:
-        options = {"consumer_type": encore.ConsumerType.Shared, **options}
+    async def open(
+        self, consumer: dict[str, Any] | None = None, producer: dict[str, Any] | None = None
+    ) -> Pair:
+        options = {"consumer_type": encore.ConsumerType.Shared, **(consumer or {})}
         self.consumer = await self.client.subscribe(self.topic, "s", **options)
-        self.producer = await self.client.create_producer(self.topic)
+        self.producer = await self.client.create_producer(self.topic, **(producer or {}))
         return self
 
     async def works(self, within_s: float = WAIT_S, count: int = 8) -> float:
@@ -80,6 +84,14 @@ async def until_thread(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.2)
 
 
+def cut(client: encore.Client) -> None:
+    """Lose all connections of a client, as by a network that fails."""
+    transport: Any = client._transport
+    for place in list(transport._places.values()):
+        for session in place.lookup.pool.sessions:
+            session.fail(encore.TransportError("cut by the test"))
+
+
 async def to_thread(call: Callable[..., Any], *values: Any, **named: Any) -> Any:
     return await asyncio.to_thread(call, *values, **named)
 
@@ -114,6 +126,22 @@ async def test_a_topic_that_is_deleted_and_made_again_3_s_later_works(
         await to_thread(create, admin, topic, after)
         stored = await asyncio.gather(*waiting)
         assert {each.partition() for each in stored} <= set(range(after) if after else [-1])
+        await pair.works()
+
+
+@pytest.mark.parametrize("kind", [each for each in encore.ConsumerType if each.name != "Shared"])
+async def test_every_subscription_type_and_an_exclusive_producer_follow_a_topic(
+    pulsar: Server, admin: Admin, topic: str, kind: encore.ConsumerType
+) -> None:
+    await to_thread(create, admin, topic, 4)
+    async with encore.Client(pulsar.service_url, transport="native") as client:
+        pair = await Pair(client, topic).open(
+            {"consumer_type": kind}, {"access_mode": encore.ProducerAccessMode.Exclusive}
+        )
+        await pair.works()
+        await to_thread(delete, admin, topic, 4)
+        await asyncio.sleep(1)
+        await to_thread(create, admin, topic, 2)
         await pair.works()
 
 
@@ -217,22 +245,21 @@ async def test_a_token_function_that_gives_an_expired_token_for_2_s(
 ) -> None:
     given = jwt(secured, "operator", 3)
     ends = time.monotonic() + 3
-    calls = 0
+    calls, is_fresh = 0, False
 
     def supply() -> str:
         nonlocal calls
         calls += 1
-        return given if time.monotonic() < ends + 2 else jwt(secured, "operator", 600)
+        return jwt(secured, "operator", 600) if is_fresh else given
 
     login = encore.AuthenticationToken(supply)
     async with pair_of(secured.plain_url, topic, authentication=login) as pair:
         await pair.works()
         await asyncio.sleep(max(0.0, ends + 1 - time.monotonic()))
-        for each in list(pair.client._transport._places.values()):  # type: ignore[attr-defined]
-            for session in each.lookup.pool.sessions:  # as a network that fails
-                session.fail(encore.TransportError("cut by the test"))
-        await asyncio.sleep(0.5)
+        cut(pair.client)
+        await asyncio.sleep(2)
         assert not pair.consumer.is_connected()
+        is_fresh = True
         await pair.works()
         assert calls >= 3
 
@@ -314,3 +341,27 @@ async def test_a_limit_that_a_half_dead_connection_fills_is_waited_for(
         assert not pair.consumer.is_connected()
         await pair.works(within_s=120)
         assert time.monotonic() - began > 12
+
+
+async def test_a_client_certificate_that_is_not_accepted_until_it_is_replaced(
+    secured: Secured, topic: str, tmp_path: Path
+) -> None:
+    """A certificate that has expired is refused like the one of another authority."""
+
+    def give(name: str) -> None:
+        for end in ("pem", "key"):
+            fresh = tmp_path / f"new.{end}"
+            shutil.copy(secured.file(f"{name}.{end}"), fresh)
+            fresh.replace(tmp_path / f"client.{end}")
+
+    give("operator")
+    login = encore.AuthenticationTLS(str(tmp_path / "client.pem"), str(tmp_path / "client.key"))
+    options = {"authentication": login, "tls_trust_certs_file_path": secured.file("ca.pem")}
+    async with pair_of(secured.tls_url, topic, **options) as pair:
+        await pair.works()
+        give("stranger")
+        cut(pair.client)
+        await asyncio.sleep(5)
+        assert not pair.consumer.is_connected() and not pair.producer.is_connected()
+        give("operator")
+        await pair.works()

@@ -105,20 +105,51 @@ async def test_many_ask_at_once_and_the_issuer_is_asked_once() -> None:
         assert len(made.grants) == 1
 
 
-async def test_an_issuer_that_is_away_does_not_end_a_token_that_is_good(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("/token", (503, b"busy")),
+        ("/token", (401, {"error": "invalid_client"})),
+        ("/token", (404, b"")),
+        ("/token", (302, b"")),
+        ("/token", (200, b"<html>sign in</html>")),
+        (WELL_KNOWN, (404, b"")),
+        (WELL_KNOWN, (200, b"<html>")),
+    ],
+)
+async def test_an_issuer_that_gives_no_token_does_not_end_one_that_is_good(
+    monkeypatch: pytest.MonkeyPatch, path: str, answer: tuple[int, Any]
 ) -> None:
     async with issuer() as made:
         auth = oauth2(made.url)
         await auth.data()
-        made.answers["/token"] = (503, b"busy")
+        kept = made.answers.get(path)
+        made.answers[path] = answer
         monkeypatch.setattr("pulsar_encore.authentication.oauth2.use_for_s", lambda _: 0.0)
         auth._kept = auth._kept and auth._kept._replace(renewed=0.0)
         assert await auth.data() == b"token-1"
-        assert len(made.grants) == 2
-        made.answers["/token"] = (401, {"error": "invalid_client"})
-        with pytest.raises(encore.AuthenticationError, match="401: invalid_client"):
+        assert auth._kept is not None
+        auth._kept = auth._kept._replace(good=0.0)
+        with pytest.raises(encore.AuthenticationError):
             await auth.data()
+        if kept is None:
+            del made.answers[path]
+        else:
+            made.answers[path] = kept
+        assert (await auth.data()).startswith(b"token-")
+
+
+async def test_a_token_that_a_broker_refused_is_replaced_where_the_issuer_gives_another() -> None:
+    async with issuer() as made:
+        auth = oauth2(made.url)
+        assert await auth.data() == b"token-1"
+        auth.refused()
+        given = await auth.data()
+        assert len(made.grants) == 2
+        auth.refused()
+        made.answers["/token"] = (401, {"error": "invalid_client"})
+        assert await auth.data() == given
+        assert len(made.grants) == 3
 
 
 REFUSALS: dict[str, tuple[str, tuple[int, Any], str, bool]] = {

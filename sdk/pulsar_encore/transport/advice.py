@@ -44,9 +44,13 @@ ADVICE: Final[dict[str, str]] = {
     "ChecksumError": "the message was damaged on its way",
     "ConsumerBusy": (
         "another consumer holds the subscription: close it, or use consumer_type=Shared, "
-        "KeyShared or Failover on both"
+        "KeyShared or Failover on both; or a limit of consumers is reached (maxConsumersPerTopic, "
+        "maxConsumersPerSubscription)"
     ),
-    "ProducerBusy": "another producer of this producer_name is connected: close it",
+    "ProducerBusy": (
+        "another producer of this producer_name is connected: close it; or a limit of producers is "
+        "reached (maxProducersPerTopic)"
+    ),
     "ProducerFenced": "another producer has the topic, or took it over: see access_mode",
     "ProducerQueueIsFull": (
         "max_pending_messages are on their way (each chunk counts): await some sends first, raise "
