@@ -484,6 +484,28 @@ def test_a_chunked_message_is_decompressed_in_its_turn(durable: bool) -> None:
     run(main())
 
 
+def test_unread_chunked_messages_count_with_all_their_chunks() -> None:
+    """Before, only the last chunk counted: of 100 MB in 20 chunks seven messages were unread."""
+
+    async def main() -> None:
+        rig = Rig()
+        for number in range(20):
+            for at in range(10):
+                rig.store(
+                    b"%4d" % number + bytes(246),
+                    uuid=f"u{number}",
+                    chunk_id=at,
+                    num_chunks_from_msg=10,
+                    total_chunk_msg_size=2_500,
+                )
+        link, sink = await opened(rig)
+        await settle(1)
+        assert len(sink.deliveries) == ROOM // 2_500
+        assert await take(link, sink, 20) == list(range(20))
+
+    run(main())
+
+
 def test_a_reader_goes_on_behind_what_was_delivered_also_when_entries_waited() -> None:
     async def main() -> None:
         rig, codecs = held_rig()

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from fastcrc import crc32
 from google.protobuf.message import DecodeError
 
+from ....ids import MOST_IN_BATCH
 from ....wire import pulsar_pb2 as pb
 from ....wire.compression import CodecError, check_claim, decompress
 from ....wire.entries import BatchError, ChecksumError, EntryError
@@ -383,7 +384,7 @@ class EntryReader:
         """
         buffer = batch.buffer
         end = len(buffer)
-        if count < 1 or count > end - at:
+        if count < 1 or count > min(end - at, MOST_IN_BATCH):
             raise BatchError(f"a batch of {count} messages in {end - at} bytes")
         starts: list[int] = []
         add = starts.append
