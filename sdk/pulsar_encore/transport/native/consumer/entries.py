@@ -437,7 +437,8 @@ def _check_count(metadata: pb.MessageMetadata, size: int) -> None:
         BatchError: Each message takes more than a byte, compressed or not, so it cannot.
     """
     if metadata.HasField("num_messages_in_batch"):
-        count, most = metadata.num_messages_in_batch, max(size, metadata.uncompressed_size)
+        count = metadata.num_messages_in_batch
+        most = min(max(size, metadata.uncompressed_size), MOST_IN_BATCH)
         if not 1 <= count <= most:
             raise BatchError(f"a batch of {count} messages in {most} bytes")
 
