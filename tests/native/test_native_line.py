@@ -15,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from native_kit import TOPIC, Collector, Rig, run, settle, subscription
 
+import pulsar_encore as encore
 from pulsar_encore.devbroker.rules.topic_log import LogEntry
 from pulsar_encore.ids import MessageId
 from pulsar_encore.options import ConsumerType
+from pulsar_encore.testing import MemoryTransport
 from pulsar_encore.transport.base import AckPlan
 from pulsar_encore.transport.native.connection.codecs import CodecThread
 from pulsar_encore.transport.native.consumer import entries as entries_module
@@ -484,6 +486,28 @@ def test_a_chunked_message_is_decompressed_in_its_turn(durable: bool) -> None:
     run(main())
 
 
+def test_unread_chunked_messages_count_with_all_their_chunks() -> None:
+    """Before, only the last chunk counted: of 100 MB in 20 chunks seven messages were unread."""
+
+    async def main() -> None:
+        rig = Rig()
+        for number in range(20):
+            for at in range(10):
+                rig.store(
+                    b"%4d" % number + bytes(246),
+                    uuid=f"u{number}",
+                    chunk_id=at,
+                    num_chunks_from_msg=10,
+                    total_chunk_msg_size=2_500,
+                )
+        link, sink = await opened(rig)
+        await settle(1)
+        assert len(sink.deliveries) == ROOM // 2_500
+        assert await take(link, sink, 20) == list(range(20))
+
+    run(main())
+
+
 def test_a_reader_goes_on_behind_what_was_delivered_also_when_entries_waited() -> None:
     async def main() -> None:
         rig, codecs = held_rig()
@@ -687,3 +711,79 @@ def test_a_large_payload_is_decompressed_in_a_thread_that_ends_with_the_client(
         if each.name.startswith("pulsar-encore-codec"):
             each.join(30)
             assert not each.is_alive()
+
+
+# With a whole consumer above it
+
+
+async def _send(client: encore.Client, topic: str, count: int, **options: Any) -> None:
+    async with client.create_producer(
+        topic, compression_type=encore.CompressionType.ZLib, batching_enabled=False
+    ) as producer:
+        for number in range(count):
+            await producer.send(large(number), **options)
+
+
+@pytest.mark.parametrize("way", ["receive", "batch", "listener", "pop", "lanes", "reader", "nack"])
+def test_every_way_of_receiving_gets_more_than_the_room_holds(way: str) -> None:
+    """Nobody waits for ever for messages that wait for room."""
+
+    async def main() -> None:
+        async with encore.Client("pulsar://h:1", transport=MemoryTransport()) as client:
+            got: list[int] = []
+            options: dict[str, Any] = {
+                "initial_position": encore.InitialPosition.Earliest,
+                "consumer_type": encore.ConsumerType.Shared,
+            }
+            if way == "reader":
+                await _send(client, "t", 12)
+                async with client.create_reader("t", encore.MessageId.earliest) as reader:
+                    while len(got) < 12:
+                        got.append(int((await reader.read_next()).data()[:4]))
+                assert got == list(range(12))
+                return
+            if way == "batch":
+                options["batch_receive_policy"] = encore.BatchReceivePolicy(10, -1, 0)
+            if way == "nack":
+                options["negative_ack_redelivery_delay_ms"] = 100
+            if way == "lanes":
+                options |= {"consumer_type": encore.ConsumerType.KeyShared, "ordered_leases": True}
+            if way == "listener":
+
+                async def listen(consumer: Any, message: Any) -> None:
+                    got.append(int(message.data()[:4]))
+                    await consumer.acknowledge(message)
+
+                options["message_listener"] = listen
+            async with client.subscribe("t", "s", **options) as consumer:
+                key: dict[str, Any] = {"partition_key": "k"} if way == "lanes" else {}
+                await _send(client, "t", 12, **key)
+                if way == "batch":
+                    messages = list(await consumer.batch_receive())
+                    got += [int(each.data()[:4]) for each in messages]
+                    assert len(got) == 10
+                    got += [int((await consumer.receive()).data()[:4]) for _ in range(2)]
+                elif way in ("pop", "lanes"):
+                    while len(got) < 12:
+                        for lease in await consumer.pop(3):
+                            got.append(int(lease.message.data()[:4]))
+                            await lease.ack()
+                elif way == "listener":
+                    while len(got) < 12:
+                        await asyncio.sleep(0.01)
+                else:
+                    refused: set[int] = set()
+                    while len(got) < 12:
+                        message = await consumer.receive()
+                        number = int(message.data()[:4])
+                        if way == "nack" and number % 3 == 0 and number not in refused:
+                            refused.add(number)
+                            await consumer.negative_acknowledge(message)
+                            continue
+                        got.append(number)
+                        await consumer.acknowledge(message)
+            assert sorted(got) == list(range(12))
+            if way != "nack":
+                assert got == list(range(12))
+
+    run(main())

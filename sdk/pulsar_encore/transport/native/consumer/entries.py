@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from fastcrc import crc32
 from google.protobuf.message import DecodeError
 
+from ....ids import MOST_IN_BATCH
 from ....wire import pulsar_pb2 as pb
 from ....wire.compression import CodecError, check_claim, decompress
 from ....wire.entries import BatchError, ChecksumError, EntryError
@@ -386,7 +387,7 @@ class EntryReader:
         """
         buffer = batch.buffer
         end = len(buffer)
-        if count < 1 or count > end - at:
+        if count < 1 or count > min(end - at, MOST_IN_BATCH):
             raise BatchError(f"a batch of {count} messages in {end - at} bytes")
         starts: list[int] = []
         add = starts.append
@@ -439,7 +440,8 @@ def _check_count(metadata: pb.MessageMetadata, size: int) -> None:
         BatchError: Each message takes more than a byte, compressed or not, so it cannot.
     """
     if metadata.HasField("num_messages_in_batch"):
-        count, most = metadata.num_messages_in_batch, max(size, metadata.uncompressed_size)
+        count = metadata.num_messages_in_batch
+        most = min(max(size, metadata.uncompressed_size), MOST_IN_BATCH)
         if not 1 <= count <= most:
             raise BatchError(f"a batch of {count} messages in {most} bytes")
 

@@ -90,6 +90,10 @@ class Permits:
         self._wanted = max(0, self._wanted - delivered)
         self._learn(charged, size)
 
+    def passed(self) -> None:
+        """A chunk came that is kept for its message, which counts its bytes once it is complete."""
+        self._open -= 1
+
     def queued(self, charged: int, size: int) -> None:
         """An entry came that is delivered later.
 

@@ -603,11 +603,11 @@ class Source:
         if self._place is not None:
             self._place.paid(uuid_of(chunk.metadata))
         if not isinstance(joined, Joined):
-            self.permits.arrived(1, 0, size)
+            self.permits.passed()
             torn = joined is Fate.REDELIVER
             self._pass(ledger, entry, Unread.TORN if torn else Unread.PIECE)
             return
-        places = joined.places
+        places, size = joined.places, len(joined.payload)
         count = joined.redelivery_count
         opened: Read | EntryError
         try:
