@@ -303,7 +303,6 @@ async def test_a_limit_that_a_half_dead_connection_fills_is_waited_for(
 ) -> None:
     """The broker counts our lost connection until its keep-alive ends that."""
     broker = own_pulsar(maxConsumersPerTopic=1, maxProducersPerTopic=1, keepAliveIntervalSeconds=15)
-    broker.start()
     async with (
         HalfDead(broker.service_url) as proxy,
         pair_of(proxy.url, topic) as pair,

@@ -576,3 +576,36 @@ def test_topic_not_found_is_told_while_it_is_waited_for() -> None:
         assert isinstance(pair.listening.notices[0].error, TopicNotFound)
 
     run(main())
+
+
+def test_credentials_that_changed_are_shown_on_a_new_connection_after_a_refusal() -> None:
+    class Supplier:
+        method_name = "token"
+        token = b"t"
+
+        async def data(self) -> bytes:
+            return self.token
+
+    async def main() -> None:
+        rig = Rig(BrokerSettings(token=None, credentials=()))
+        supplier = Supplier()
+        rig.transport = type(rig.transport)(
+            "pulsar://memory", credentials=supplier, dialer=rig.dialer
+        )
+        pair = await both(rig)
+        other = await rig.transport.subscribe(subscription(topics=(f"{TOPIC}-other",)))
+        refused = Fault(kind="refuse", command="SUBSCRIBE", error="AuthorizationError", times=6)
+        rig.service.faults = FaultPlan([refused])
+        supplier.token = b"another role"
+        for each in pair.link._sources:  # as an unload does
+            each.on_closed_by_broker(None)
+        await asyncio.sleep(20)
+        assert len(rig.dialer.lines) == 2, "one with each token"
+        await pair.works()
+        assert other.is_connected()
+        connects = [
+            each.command.connect.auth_data for each in rig.service.recorder.find("CONNECT", "in")
+        ]
+        assert connects == [b"t", b"another role"]
+
+    run(main())

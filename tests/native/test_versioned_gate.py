@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from native_kit import Collector
 
 from pulsar_encore.errors import SchemaVersionError
+from pulsar_encore.exceptions import TopicNotFound
 from pulsar_encore.schema import AvroSchema
-from pulsar_encore.transport.base import Delivery
+from pulsar_encore.transport.base import Delivery, RetryNotice
 from pulsar_encore.transport.native.consumer.messages import PlainMessage
 from pulsar_encore.transport.versioned.gate import Gate
 from pulsar_encore.transport.versioned.known import Definition
@@ -121,3 +123,20 @@ async def test_closed_nothing_is_handed_over_any_more() -> None:
     rig.arrive(0)
     rig.gate.close()
     assert await rig.values() == []
+
+
+async def test_versions_of_a_topic_that_is_made_again_are_fetched_again() -> None:
+    rig = Rig()
+    rig.arrive(1)
+    assert await rig.values() == [1]
+    other = {"name": "m", "type": "int", "default": 0}
+    rig._answer = Definition(
+        "Avro", json.dumps({**SCHEMA, "fields": [other, {"name": "n", "type": "int"}]})
+    )
+    gone = RetryNotice("t-partition-1", TopicNotFound("deleted"), 1, 0.1)
+    rig.gate.on_retrying(1, gone)
+    assert rig.sink.told == [("retrying", 1, gone)]
+    metadata = pb.MessageMetadata(schema_version=bytes(8))
+    message = PlainMessage(SimpleNamespace(topic="t-partition-1"), b"", metadata, bytes([2, 14]))
+    rig.gate.on_deliveries([Delivery(1, 2, 0, 0, 0, (0,), (message,))])
+    assert (await rig.values())[-1] == 7

@@ -151,7 +151,10 @@ class Pile:
         """The messages that are here stay."""
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
-        """The log has told it."""
+        # A range is of messages that were stored when it was planned: none comes back with a topic
+        # that is created again.
+        if isinstance(notice.error, TopicNotFound):
+            self.on_failed(notice.error)
 
     def on_failed(self, error: Exception, source: int | None = None) -> None:
         with self._lock:

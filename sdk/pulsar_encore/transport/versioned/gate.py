@@ -11,6 +11,8 @@ import asyncio
 from collections import deque
 from collections.abc import Container, Sequence
 
+from ...exceptions import TopicNotFound
+from ...topic_names import base_name
 from ..base import ConsumerLink, Deliveries, Delivery, NoDelivery, RetryNotice, Sink, singly
 from .messages import SchemaVersions
 from .writers import Version
@@ -119,6 +121,8 @@ class Gate:
         self._sink.on_unread(source, entries)
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
+        if isinstance(notice.error, TopicNotFound):
+            self._versions.deleted(base_name(notice.topic))
         self._sink.on_retrying(source, notice)
 
     def on_failed(self, error: Exception, source: int | None = None) -> None:

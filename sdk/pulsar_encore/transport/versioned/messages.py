@@ -41,6 +41,7 @@ class SchemaVersions:
         self._writers = writers
         self._parsed: dict[Version, dict[str, Any]] = {}
         self.lacks: Callable[[Version | None], bool] = writers.lacks
+        self.deleted: Callable[[str], None] = writers.deleted
         self.fetch: Callable[[Version], Coroutine[Any, Any, None]] = writers.fetch
 
     def view(
@@ -53,7 +54,7 @@ class SchemaVersions:
             messages: Of one entry, which has one version.
         """
         number = messages[0].int_schema_version()
-        version = (base_name(topic), number) if number >= 0 else None
+        version = self._writers.version(base_name(topic), number) if number >= 0 else None
         return version, [VersionedMessage(each, self, version) for each in messages]
 
     def decode(self, message: RawMessage, version: Version | None) -> Any:

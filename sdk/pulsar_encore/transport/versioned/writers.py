@@ -16,8 +16,9 @@ from ...errors import SchemaVersionError, TransportTimeout
 from ...exceptions import IncompatibleSchema
 from .known import Definition
 
-#: A topic, without its partition, and a version of its schema.
-Version = tuple[str, int]
+#: A topic, without its partition, a version of its schema, and how often the topic was deleted: a
+#: topic that is created again numbers its versions from 0 again.
+Version = tuple[str, int, int]
 
 #: Asks a broker for a version: of a topic, by its number.
 Fetch = Callable[[str, int], Awaitable[Definition]]
@@ -38,6 +39,7 @@ class WriterSchemas:
     def __init__(self, fetch: Fetch) -> None:
         self._ask = fetch
         self._known: dict[Version, str] = {}
+        self._lives: dict[str, int] = {}  # how often each topic was deleted
         self._failed: dict[Version, tuple[float, Exception]] = {}
         # An event loop waits for its own tasks only.
         self._fetching: dict[tuple[Version, asyncio.AbstractEventLoop], asyncio.Task[None]] = {}
@@ -48,6 +50,20 @@ class WriterSchemas:
             return False
         failed = self._failed.get(version)
         return failed is None or failed[0] + _AGAIN_S <= asyncio.get_running_loop().time()
+
+    def version(self, topic: str, number: int) -> Version:
+        """A version of a topic, as it is now."""
+        return topic, number, self._lives.get(topic, 0)
+
+    def deleted(self, topic: str) -> None:
+        """A topic does not exist any more: if it is created again, its versions begin anew.
+
+        Messages that came before keep theirs.
+
+        Args:
+            topic: Full name, without a partition number.
+        """
+        self._lives[topic] = self._lives.get(topic, 0) + 1
 
     async def fetch(self, version: Version) -> None:
         """Wait until it is known, or cannot be had; it goes on when the caller is cancelled."""
@@ -62,7 +78,7 @@ class WriterSchemas:
 
     async def _fetch(self, version: Version) -> None:
         try:
-            found = await self._ask(*version)
+            found = await self._ask(*version[:2])
             if found.kind.upper() != "AVRO":
                 raise IncompatibleSchema(f"it is of type {found.kind}, not AVRO")
             self._known[version] = found.text
@@ -82,7 +98,7 @@ class WriterSchemas:
         known = self._known.get(version)
         if known is not None:
             return known
-        topic, number = version
+        topic, number, _ = version
         _, error = self._failed.get(version, (0.0, None))
         raise SchemaVersionError(
             f"schema version {number} of {topic}, with which the message was written, could not "

@@ -95,13 +95,20 @@ class _Retries:
 
     def __init__(self, lost_s: float) -> None:
         self.attempts = 0
+        self._missing = False  # a broker has said that the topic does not exist
         self.lost_s = lost_s
         self._due_s = lost_s
 
-    def failed(self, now_s: float) -> bool:
-        """Count a failed attempt; True if a notice is due now."""
+    def failed(self, now_s: float, error: Exception) -> bool:
+        """Count a failed attempt; True if a notice is due now.
+
+        The first answer that the topic does not exist is always one: what is known of the topic,
+        such as its schemas, is void then.
+        """
         self.attempts += 1
-        if now_s < self._due_s:
+        is_news = isinstance(error, TopicNotFound) and not self._missing
+        self._missing |= is_news
+        if now_s < self._due_s and not is_news:
             return False
         elapsed_s = now_s - self.lost_s
         self._due_s = now_s + min(_LONGEST_SILENCE_S, max(_FIRST_SILENCE_S, elapsed_s))
@@ -284,6 +291,8 @@ class Attachment:
                     self._give_up(error)
                     return
                 self._tell(error)
+                if isinstance(error, (AuthenticationError, AuthorizationError)):
+                    await self._pool.refresh_credentials()
             address, at_once = None, False
 
     def _is_final(self, error: Exception) -> bool:
@@ -320,7 +329,7 @@ class Attachment:
             retries = self._retries = _Retries(now_s)
         if not isinstance(error, EncoreError):
             log.error("%s: an error that is not Pulsar's", self.topic, exc_info=error)
-        if not retries.failed(now_s):
+        if not retries.failed(now_s, error):
             log.debug("%s: attempt %d failed: %s", self.topic, retries.attempts, error)
             return
         elapsed_s = now_s - retries.lost_s

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import math
 from collections.abc import Iterator
 from functools import partial
 from itertools import count
@@ -38,6 +40,7 @@ from .service import Credentials, Service
 from .session import ByteTransport, Session
 
 _GOODBYE_S: Final = 1.0
+_REFRESH_S: Final = 10.0  # least time between two looks at whether the credentials have changed
 
 
 class Way(NamedTuple):
@@ -80,6 +83,8 @@ class Pool:
         self._renewing: set[asyncio.Task[None]] = set()
         self._idle: dict[Session, int] = {}  # at the last look, with what had been asked by then
         self._sweep: asyncio.TimerHandle | None = None
+        self._outdated: list[Session] = []  # that nothing new is attached to
+        self._refreshed_s = -math.inf
         self._closed = False
 
     # Where
@@ -159,6 +164,30 @@ class Pool:
                 return way
         return None
 
+    async def refresh_credentials(self) -> None:
+        """After a broker refused us: connect anew if the application has other credentials now.
+
+        A broker asks for new credentials when the old ones expire, and not when a request needs
+        others. What is attached to a connection with old credentials stays there.
+        """
+        now_s = self.loop.time()
+        if now_s - self._refreshed_s < _REFRESH_S:
+            return
+        self._refreshed_s = now_s
+        try:
+            data = await data_of(self.service.credentials)
+        except EncoreError:
+            return  # the next attempt to connect says what is wrong
+        shown = _digest(self.service, data)
+        for way, task in list(self._sessions.items()):
+            if _is_usable(task) and task.result().shown != shown:
+                del self._sessions[way]
+                session = task.result()
+                if session.idle:
+                    session.close()
+                else:
+                    self._outdated.append(session)
+
     def new_watcher_id(self) -> int:
         """A number for a watcher of topics, unique in the client."""
         return next(self._watcher_ids)
@@ -202,12 +231,13 @@ class Pool:
                 keep_alive_s=settings.keep_alive_s,
                 peer=peer,
                 tls=address.tls,
-                renew=partial(self._renew, credentials),
+                renew=partial(self._renew, service),
                 on_end=self._ended,
             )
 
         timeout_s = settings.connection_timeout_s
         session = await service.dialer.dial(address, make, timeout_s)
+        session.shown = _digest(service, data)
         try:
             session.connect(
                 client_version=CLIENT_VERSION,
@@ -239,9 +269,9 @@ class Pool:
             raise _stranger(peer, address, error) from error
         return session
 
-    def _renew(self, credentials: Credentials, session: Session) -> None:
+    def _renew(self, service: Service, session: Session) -> None:
         """The broker wants to be shown new credentials."""
-        task = self.loop.create_task(_answer_challenge(credentials, session))
+        task = self.loop.create_task(_answer_challenge(service, session))
         self._renewing.add(task)
         task.add_done_callback(self._renewing.discard)
 
@@ -254,6 +284,8 @@ class Pool:
 
     def _ended(self, session: Session) -> None:
         self._idle.pop(session, None)
+        if session in self._outdated:
+            self._outdated.remove(session)
         for way, task in list(self._sessions.items()):
             if task.done() and not _is_usable(task):
                 del self._sessions[way]
@@ -264,7 +296,7 @@ class Pool:
         for session, asked in list(self._idle.items()):
             if session.idle and session.requests.begun == asked:
                 session.close()
-        left = self.sessions
+        left = [*self.sessions, *self._outdated]
         self._idle = {each: each.requests.begun for each in left if each.idle}
         if left:
             self._sweep = self.loop.call_later(self.settings.idle_s, self._close_idle)
@@ -319,14 +351,16 @@ class Pool:
 
     def _end_all(self) -> None:
         ending, self._sessions = self._sessions, {}
+        sessions, self._outdated = self._outdated, []
         for task in ending.values():
             if _is_usable(task):
-                session = task.result()
-                self._leaving.add(session.gone)
-                session.gone.add_done_callback(self._leaving.discard)
-                session.close()
+                sessions.append(task.result())
             else:
                 task.cancel()
+        for session in sessions:
+            self._leaving.add(session.gone)
+            session.gone.add_done_callback(self._leaving.discard)
+            session.close()
 
 
 async def data_of(credentials: Credentials) -> bytes:
@@ -356,7 +390,13 @@ async def data_of(credentials: Credentials) -> bytes:
     return data
 
 
-async def _answer_challenge(credentials: Credentials, session: Session) -> None:
+def _digest(service: Service, data: bytes) -> bytes:
+    """Of what proves who the client is; no secret can be had from it."""
+    return hashlib.sha256(data + repr(service.tls.stamp()).encode()).digest()
+
+
+async def _answer_challenge(service: Service, session: Session) -> None:
+    credentials = service.credentials
     try:
         data = await data_of(credentials)
     except PulsarException as error:
@@ -364,6 +404,7 @@ async def _answer_challenge(credentials: Credentials, session: Session) -> None:
     except EncoreError as error:
         session.fail(ErrorGettingAuthenticationData(str(error)))
     else:
+        session.shown = _digest(service, data)
         session.authenticate(
             client_version=CLIENT_VERSION, method=credentials.method_name, data=data
         )

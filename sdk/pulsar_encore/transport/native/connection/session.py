@@ -77,6 +77,7 @@ class Session:
         features: What the broker can do.
         writable: False while the socket's buffer is full.
         heard_of: Whether anything came yet.
+        shown: A digest of the credentials that the broker was shown last; b"" before that.
         closed: Whether it has ended.
     """
 
@@ -100,6 +101,7 @@ class Session:
         self.writable: bool = True
         self.closed: bool = False
         self.heard_of: bool = False
+        self.shown: bytes = b""
         self.requests: Requests = Requests(loop, request_ids)
         self._transport = transport
         self._loop = loop

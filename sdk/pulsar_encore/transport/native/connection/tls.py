@@ -68,11 +68,15 @@ class Tls:
         Raises:
             ConnectError: A file cannot be read, or is not what it must be.
         """
-        files = (self._trust_file, self._certificate_file, self._key_file)
-        stamp = tuple(_stamp(path) for path in files)
+        stamp = self.stamp()
         if self._made is None or self._made[0] != stamp:
             self._made = (stamp, self._make())
         return self._made[1]
+
+    def stamp(self) -> _Stamp:
+        """Changes when one of the files does."""
+        files = (self._trust_file, self._certificate_file, self._key_file)
+        return tuple(_stamp(path) for path in files)
 
     def _make(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
