@@ -83,9 +83,24 @@ async def handle(consumer: encore.Consumer, message: encore.Message) -> bool:
     return True
 
 
+def heard(event: encore.ConsumerEvent) -> None:
+    match event:
+        case encore.Retrying(topic, error, attempts, elapsed):
+            print(f"{topic}: {attempts} attempts in {elapsed:.0f} s, {error}")
+        case encore.Failed(topic, error, component):
+            print(f"the {component} of {topic} has ended: {error}")
+        case _:
+            pass
+
+
+def heard_of_producer(event: encore.ProducerEvent) -> None:
+    heard(event)
+
+
 async def produce(client: encore.Client, topic: str) -> encore.MessageId:
     async with await client.create_producer(
         topic,
+        event_listener=heard_of_producer,
         schema=schema.JsonSchema(Order),
         compression_type=encore.CompressionType.ZLib,
         batching_type=encore.BatchingType.KeyBased,
@@ -115,6 +130,7 @@ async def consume(client: encore.Client, topic: str) -> None:
             max_redeliver_count=1, initial_subscription_name="triage"
         ),
         retry_enable=True,
+        event_listener=heard,
     ) as consumer:
         handled = looks = 0
         while looks < 5:  # Ada's one, and two each of who is busy and of the poison, in any order
