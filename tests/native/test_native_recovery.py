@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from pulsar_encore.ids import MessageId
 from pulsar_encore.options import ClientOptions, ConsumerType, InitialPosition, ProducerOptions
 from pulsar_encore.transport.base import RetryNotice
 from pulsar_encore.transport.choosing import make_transport
+from pulsar_encore.transport.native.lookup.shape import Shape
 from pulsar_encore.transport.native.options import of_options
 from pulsar_encore.transport.native.settings import Settings
 from pulsar_encore.wire import pulsar_pb2 as pb
@@ -607,5 +609,30 @@ def test_credentials_that_changed_are_shown_on_a_new_connection_after_a_refusal(
             each.command.connect.auth_data for each in rig.service.recorder.find("CONNECT", "in")
         ]
         assert connects == [b"t", b"another role"]
+
+    run(main())
+
+
+def test_a_broker_that_cannot_tell_a_missing_topic_is_not_believed_that_partitions_are_gone() -> (
+    None
+):
+    """Brokers without PIP-344 answer 0 for a missing topic and for one without partitions."""
+
+    async def main() -> None:
+        async def partitions(topic: str, *, create: bool) -> int:
+            return 0
+
+        lookup: Any = SimpleNamespace(
+            partitions=partitions,
+            tells_missing=False,
+            pool=SimpleNamespace(
+                loop=asyncio.get_running_loop(), settings=Settings(recreate_after_s=10.0)
+            ),
+        )
+        assert await Shape(lookup, TOPIC, creates=True).ask() == 0
+        shape = Shape(lookup, TOPIC, creates=True, partitions=4)
+        assert await shape.ask() is None and not shape.may_create
+        await asyncio.sleep(10)
+        assert await shape.ask() == 0 and shape.may_create
 
     run(main())

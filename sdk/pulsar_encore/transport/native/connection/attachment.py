@@ -343,7 +343,7 @@ class Attachment:
             return
         elapsed_s = now_s - retries.lost_s
         log.warning(
-            "%s: not attached after %d attempts in %.1f s, and retried: %s",
+            "%s: attempt %d to attach failed, %.1f s after the loss, and is retried: %s",
             self.topic,
             retries.attempts,
             elapsed_s,
