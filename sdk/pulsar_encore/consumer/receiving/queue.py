@@ -218,11 +218,20 @@ class ReceiveQueue:
     def _begin(self, head: _Cursor) -> None:
         if type(head) is not _Run:
             self._head = self._walk(head)
-        elif head.is_over:  # after a cumulative ack of 45,000 that are queued, of all of them
-            self._head = _NOTHING
-            self._walked(head)
+        elif head.is_over:  # after a cumulative ack of 45,000 that are queued, nearly all of them
+            self._skip_over()
         else:
             self._head = self._walk_run(head)
+
+    def _skip_over(self) -> None:
+        """Leave out the runs in front of which all records are out of use."""
+        self._head = _NOTHING
+        over: deque[_Cursor] = deque()
+        while self._cursors and type(head := self._cursors[0]) is _Run and head.is_over:
+            over.append(head)
+            self._walked(head)
+        if self._dispose is not None:
+            self._dispose(over, _GROUP)
 
     def _walk(self, cursor: _Cursor) -> Iterator[Message]:
         """The messages of one cursor, each handed over as it is asked for.
