@@ -129,7 +129,7 @@ class Bench:
 
     async def queued(self, consumer: encore.Consumer, least: int = 0) -> None:
         """Wait until all of the topic is in the receiver queue."""
-        while consumer.statistics().queued < (least or self.messages):
+        while consumer.statistics().queued < (least or self.messages):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
@@ -287,7 +287,7 @@ async def listed_receipts(bench: Bench) -> None:
             tasks.append(asyncio.ensure_future(_acked(consumer, message)))
             if len(tasks) % 500 == 0:
                 await asyncio.sleep(0)
-        while not tasks[-1].done():
+        while not tasks[-1].done():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     await consumer.close()
 
@@ -315,14 +315,14 @@ async def offline(bench: Bench) -> None:
             messages = await bench.held(consumer)
             async with bench.measured(f"{kind.name}, batch {batch}: the connection is lost"):
                 await asyncio.to_thread(bench.broker.outage, None)
-                while consumer.is_connected():
+                while consumer.is_connected():  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             async with bench.measured(f"{kind.name}, batch {batch}: acks made offline"):
                 for message in messages:
                     await consumer.acknowledge(message)
             async with bench.measured(f"{kind.name}, batch {batch}: back, acks sent again"):
                 await asyncio.to_thread(bench.broker.resume)
-                while not consumer.is_connected():
+                while not consumer.is_connected():  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(1)
             await consumer.close()
@@ -338,7 +338,7 @@ async def lost_holding(bench: Bench) -> None:
             async with bench.measured(f"{kind.name}, batch {batch}, held: lost and back"):
                 await asyncio.to_thread(bench.broker.drop_connections)
                 await asyncio.sleep(0.3)
-                while not consumer.is_connected():
+                while not consumer.is_connected():  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(2)
             del messages
@@ -357,7 +357,7 @@ async def lost_queued(bench: Bench) -> None:
             async with bench.measured(f"{kind.name}, batch {batch}, queued: lost and back"):
                 await asyncio.to_thread(bench.broker.drop_connections)
                 await asyncio.sleep(0.3)
-                while not consumer.is_connected():
+                while not consumer.is_connected():  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(2)
             await consumer.close()
@@ -391,7 +391,7 @@ async def nacked_offline(bench: Bench) -> None:
         await asyncio.to_thread(bench.broker.outage, None)
         await asyncio.sleep(2)
         await asyncio.to_thread(bench.broker.resume)
-        while not consumer.is_connected():
+        while not consumer.is_connected():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await asyncio.sleep(2)
     await consumer.close()
@@ -420,7 +420,7 @@ async def dead_lettered(bench: Bench) -> None:
     async with bench.measured("45,000 nacks that are dead-lettered"):
         for message in messages:
             await consumer.negative_acknowledge(message, 0)
-        while consumer.statistics().unacked:
+        while consumer.statistics().unacked:  # noqa: ASYNC110
             await asyncio.sleep(1)
     await consumer.close()
 
@@ -559,7 +559,7 @@ async def closed_offline(bench: Bench) -> None:
     consumer = await bench.consumer()
     messages = await bench.held(consumer)
     await asyncio.to_thread(bench.broker.outage, None)
-    while consumer.is_connected():
+    while consumer.is_connected():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     for message in messages:
         await consumer.acknowledge(message)
@@ -629,7 +629,7 @@ async def producing(bench: Bench) -> None:
 
 async def _all_done(futures: list[Any]) -> None:
     """Wait without a callback on each: `asyncio.gather` would be a long step of its own."""
-    while not all(each.done() for each in futures[-100:]):
+    while not all(each.done() for each in futures[-100:]):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     for at, each in enumerate(futures):
         if each.exception() and at % 500 == 0:

@@ -32,11 +32,16 @@ class FailureReports:
         self._since_s = since_s
         self._due_s = -math.inf
 
-    def failed(self, now_s: float) -> bool:
-        """Count a failure; True if it is to be reported."""
+    def failed(self, now_s: float, *, is_news: bool = False) -> bool:
+        """Count a failure; True if it is to be reported.
+
+        Args:
+            now_s: The time, in s on the same clock.
+            is_news: Report this failure in any case.
+        """
         self.attempts += 1
         elapsed_s = self.elapsed_s(now_s)
-        if now_s < self._due_s:
+        if now_s < self._due_s and not is_news:
             return False
         self._due_s = now_s + min(_RAREST_REPORT_S, max(_FIRST_REPORT_S, elapsed_s))
         return True

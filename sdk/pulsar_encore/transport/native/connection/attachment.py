@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from ....backoff import FailureReports
 from ....errors import (
     ClosedError,
     EncoreError,
@@ -86,36 +87,6 @@ _FINAL: Final = (
     TopicTerminated,  # a terminated topic takes no messages, ever
 )
 _NEVER_S: Final = float("inf")
-_FIRST_SILENCE_S: Final = 1.0  # least time between the first two notices of a loss
-_LONGEST_SILENCE_S: Final = 300.0
-
-
-class _Retries:
-    """Failed attempts since a loss, and when the next notice of them is due.
-
-    The time between notices doubles, so that a long loss does not fill the log.
-    """
-
-    def __init__(self, lost_s: float) -> None:
-        self.attempts = 0
-        self._missing = False  # a broker has said that the topic does not exist
-        self.lost_s = lost_s
-        self._due_s = lost_s
-
-    def failed(self, now_s: float, error: Exception) -> bool:
-        """Count a failed attempt; True if a notice is due now.
-
-        The first answer that the topic does not exist is always one: what is known of the topic,
-        such as its schemas, is void then.
-        """
-        self.attempts += 1
-        is_news = isinstance(error, TopicNotFound) and not self._missing
-        self._missing |= is_news
-        if now_s < self._due_s and not is_news:
-            return False
-        elapsed_s = now_s - self.lost_s
-        self._due_s = now_s + min(_LONGEST_SILENCE_S, max(_FIRST_SILENCE_S, elapsed_s))
-        return True
 
 
 class Attachment:
@@ -153,7 +124,8 @@ class Attachment:
         self._attach = attach
         self._failed = failed
         self._retrying = retrying
-        self._retries: _Retries | None = None  # since the loss that is not over yet
+        self._retries: FailureReports | None = None  # since the loss that is not over yet
+        self._told_missing = False  # since that loss
         self._find = find or (lambda: lookup.owner(topic))
         self._settings = settings = lookup.pool.settings
         self._loop = lookup.pool.loop
@@ -262,7 +234,7 @@ class Attachment:
             self._delays.worked(self._loop.time() - self._attached_s)
         self._lost = True
         if self._retries is None:
-            self._retries = _Retries(self._loop.time())
+            self._retries = FailureReports(self._loop.time())
         where = _parsed(address)
         self._referring = self._pool.service
         self._start(where, at_once=where is not None)
@@ -312,7 +284,7 @@ class Attachment:
         longest_s = self._settings.reattach_timeout_s
         if longest_s is None or self._retries is None or not self._worked:
             return _NEVER_S
-        return self._retries.lost_s + longest_s - self._loop.time()
+        return longest_s - self._retries.elapsed_s(self._loop.time())
 
     async def _once(self, address: Address | None) -> None:
         if address is None:
@@ -335,13 +307,17 @@ class Attachment:
         now_s = self._loop.time()
         retries = self._retries
         if retries is None:
-            retries = self._retries = _Retries(now_s)
+            retries = self._retries = FailureReports(now_s)
         if not isinstance(error, EncoreError):
             log.error("%s: an error that is not Pulsar's", self.topic, exc_info=error)
-        if not retries.failed(now_s, error):
+        # The first answer that the topic does not exist is always told: what is known of the topic,
+        # such as its schemas, is void then.
+        is_news = isinstance(error, TopicNotFound) and not self._told_missing
+        self._told_missing |= is_news
+        if not retries.failed(now_s, is_news=is_news):
             log.debug("%s: attempt %d failed: %s", self.topic, retries.attempts, error)
             return
-        elapsed_s = now_s - retries.lost_s
+        elapsed_s = retries.elapsed_s(now_s)
         log.warning(
             "%s: attempt %d to attach failed, %.1f s after the loss, and is retried: %s",
             self.topic,
@@ -355,12 +331,13 @@ class Attachment:
     def _over(self) -> None:
         """Attached again."""
         retries, self._retries = self._retries, None
+        self._told_missing = False
         if retries is not None and retries.attempts:
             log.warning(
                 "%s: attached again after %d failed attempts, %.1f s after the loss",
                 self.topic,
                 retries.attempts,
-                self._loop.time() - retries.lost_s,
+                retries.elapsed_s(self._loop.time()),
             )
 
     def _give_up(self, error: Exception) -> None:
