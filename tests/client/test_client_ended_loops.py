@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
@@ -232,6 +233,29 @@ def test_one_object_can_be_closed_from_another_loop_once_its_own_is_closed(
     assert connections(broker) == 0
 
 
+@pytest.mark.parametrize("name", ["asyncio", "uvloop"])
+def test_connections_of_a_loop_in_another_thread_end_there(
+    client: encore.Client, broker: BrokerThread, topic: str, name: str
+) -> None:
+    made, over, ended = threading.Event(), threading.Event(), threading.Event()
+
+    async def stay() -> None:
+        await client.subscribe(topic, "s")
+        made.set()
+        await asyncio.to_thread(over.wait, 20)
+        while connections(broker):
+            await asyncio.sleep(0.01)
+        ended.set()
+
+    worker = threading.Thread(target=RUNS[name], args=(stay(),))
+    worker.start()
+    assert made.wait(20)
+    asyncio.run(client.close())
+    over.set()
+    assert ended.wait(20)
+    worker.join(20)
+
+
 def test_the_end_of_a_loop_calls_once_unless_it_is_cancelled() -> None:
     calls: list[str] = []
     ends: list[LoopEnd] = []
@@ -271,3 +295,17 @@ def test_what_ends_something_is_called_whichever_of_it_fails() -> None:
     with pytest.raises(ValueError, match="real"):
         end_all(loop, lambda: fail(ValueError("real")), lambda: done.append(4))
     assert done == [1, 2, 3, 4]
+
+
+async def test_a_client_that_is_dropped_unclosed_leaves_no_connection(
+    broker: BrokerThread, topic: str
+) -> None:
+    client = encore.Client(broker.url, transport="native")
+    async with client.create_producer(topic) as producer:
+        await producer.send(b"x")
+    assert connections(broker) == 1
+    del client, producer
+    gc.collect()
+    async with asyncio.timeout(10):
+        while connections(broker):
+            await asyncio.sleep(0.01)

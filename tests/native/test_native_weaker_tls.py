@@ -121,6 +121,14 @@ def test_a_redirect_to_less_is_refused_and_both_addresses_are_named(
     assert "pass" not in str(caught.value)
 
 
+def test_an_address_of_any_length_makes_a_short_line() -> None:
+    for url, plain in (("pulsar+ssl://" + "h" * 5_000_000, ""), ("", "\n" * 5_000_000)):
+        with pytest.raises(TopicLookupError) as caught:
+            referred(url, plain, asked=ASKED, secure=True, doing="t")
+        assert len(str(caught.value)) < 3_000
+        assert "\n" not in str(caught.value)
+
+
 # In memory
 
 

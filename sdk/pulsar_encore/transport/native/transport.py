@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from ...errors import ClosedError
 from ...exceptions import TopicNotFound
-from ...loops import LoopEnd, end_all
+from ...loops import LoopEnd, end_all, running_loop
 from ...options import ProducerOptions, RegexSubscriptionMode, Subscription
 from ...topic_names import full_name
 from ...wire import pulsar_pb2 as pb
@@ -214,13 +214,9 @@ class NativeTransport:
 
     def shutdown(self) -> None:
         self._closed = True
-        ending: list[Callable[[], object]] = []
-        for place in list(self._places.values()):
-            if place.end is not None:
-                place.end.cancel()
-            pool = place.lookup.pool
-            calls = (*(link.abandon for link in place.links), pool.shutdown)
-            ending.append(partial(end_all, pool.loop, *calls))
+        ending: list[Callable[[], object]] = [
+            partial(_end_at_home, place) for place in list(self._places.values())
+        ]
         if not self._is_down:
             self._is_down = True
             ending.append(self._clusters.close)
@@ -236,3 +232,23 @@ class NativeTransport:
         self.shutdown()
         if place is not None:
             await place.lookup.pool.gone()
+
+
+def _end_at_home(place: _Place) -> None:
+    """End a place on its own loop, if that runs in another thread, else here."""
+    loop = place.lookup.pool.loop
+    if loop.is_running() and loop is not running_loop():
+        try:
+            loop.call_soon_threadsafe(_end, place)
+        except RuntimeError:
+            pass  # it has just been closed
+        else:
+            return
+    _end(place)
+
+
+def _end(place: _Place) -> None:
+    if place.end is not None:
+        place.end.cancel()
+    pool = place.lookup.pool
+    end_all(pool.loop, *(link.abandon for link in list(place.links)), pool.shutdown)

@@ -22,6 +22,7 @@ _CHANGE: Final = (
     "answers; brokerServicePortTls and advertisedListeners in broker.conf), or connect through a "
     "Pulsar proxy, whose answers set proxy_through_service_url"
 )
+_LONGEST: Final = 1_000  # characters of an address in an answer: a host name has 253 at most
 _QUARANTINE_MS: Final = 60_000
 _LONGEST_QUARANTINE_MS: Final = 24 * 3600 * 1000
 
@@ -95,8 +96,13 @@ def referred(
         LookupError: The answer has no address of the wanted kind, or the address is malformed, or
             it has no TLS although `secure`. The last is not retryable.
     """
+    if len(url) > _LONGEST:
+        raise TopicLookupError(
+            f"{doing}: its broker's address makes no sense: {len(url)} characters, beginning with "
+            f"{url[:100]!r}"
+        )
     if not url and secure:
-        beside = f", and brokerServiceUrl is {plain}" if plain else ""
+        beside = f", and brokerServiceUrl is {plain[:_LONGEST]!r}" if plain else ""
         raise TopicLookupError(
             f"{doing}: {asked} names no TLS address of the broker (brokerServiceUrlTls is "
             f"empty{beside}). The client's service_url has TLS, so it does not connect without. If "
@@ -139,7 +145,7 @@ def redirected(url: str, *, asked: str, doing: str) -> str:
     try:
         at, to = urlsplit(asked), urlsplit(url)
         host, named = to.hostname, to.username is not None
-        shown = f"{to.scheme}://{to.netloc.rpartition('@')[2]}"
+        shown = f"{to.scheme}://{to.netloc.rpartition('@')[2]}"[:_LONGEST]
     except ValueError as error:
         raise TopicLookupError(
             f"{doing}: a redirect of {asked} to no web address: {error}", retryable=False
