@@ -31,9 +31,8 @@ class Life:
 
     def failed(self, error: Exception) -> None:
         """The link is dead for good, or closed."""
-        if error is self.refusal:
-            return  # the consumer itself ends what waits
-        self.dead = True
+        if error is not self.refusal:  # else the consumer itself ends what waits
+            self.dead = True
         if self.closing:
             return
         self.refusal = error
