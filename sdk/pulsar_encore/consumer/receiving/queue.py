@@ -56,6 +56,11 @@ class _Cursor:
         """The entry of a message, and its index in there."""
         return self.entry, self.indexes[at]
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the record of all of it is out of use."""
+        return not self.entry.live
+
     def weigh(self) -> int:
         self.weights: list[int] = list(accumulate(message.length() for message in self.messages))
         return self.weights[-1]
@@ -216,18 +221,16 @@ class ReceiveQueue:
         return None
 
     def _begin(self, head: _Cursor) -> None:
-        if type(head) is not _Run:
-            self._head = self._walk(head)
-        elif head.is_over:  # after a cumulative ack of 45,000 that are queued, nearly all of them
+        if head.is_over:  # after a cumulative ack of 45,000 that are queued, nearly all of them
             self._skip_over()
         else:
-            self._head = self._walk_run(head)
+            self._head = self._walk_run(head) if type(head) is _Run else self._walk(head)
 
     def _skip_over(self) -> None:
-        """Leave out the runs in front of which all records are out of use."""
+        """Leave out the cursors in front of which all records are out of use."""
         self._head = _NOTHING
         over: deque[_Cursor] = deque()
-        while self._cursors and type(head := self._cursors[0]) is _Run and head.is_over:
+        while self._cursors and (head := self._cursors[0]).is_over:
             over.append(head)
             self._walked(head)
         if self._dispose is not None:
