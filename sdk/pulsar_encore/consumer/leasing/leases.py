@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
@@ -245,11 +244,10 @@ class Leases:
 
     def _walk(self, grants: Iterator[Grant], why: str, *, all_of_them: bool = False) -> None:
         """Lose leases whose messages are not held any more, or all; some of them now."""
-        most = sys.maxsize if self._place.over or self._loop.is_closed() else _LOST
         for at, grant in enumerate(grants, 1):
             if grant.over is None and (all_of_them or not grant.holds):
                 self._lose(grant, why)
-            if at >= most:
+            if at >= _LOST and not self._place.over:
                 walk = partial(self._walk, grants, why, all_of_them=all_of_them)
                 self._loop.call_soon(walk)
                 return
