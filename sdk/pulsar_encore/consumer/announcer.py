@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Container, Iterable
 from typing import Any, TypeAlias
 
-from ..transport.base import ConsumerLink, RetryNotice
+from ..transport.base import ConsumerLink, RetryNotice, ShutDownError
 from .events import (
     BecameActive,
     BecameInactive,
@@ -212,9 +212,10 @@ class Announcer:
     def failed(self, error: Exception, source: int | None) -> None:
         """The link has ended for good, because of a source or as a whole.
 
-        Several sources may fail at the same time: the first one is reported.
+        Several sources may fail at the same time: the first one is reported. A `ShutDownError`
+        is no failure: the application shut the client down, or ended the event loop.
         """
-        if self.failure is None:
+        if self.failure is None and not isinstance(error, ShutDownError):
             topic = self._link.topic if source is None else self._topic(source)
             self.failure = Failed(topic, error, self._component)
             self._retrying.clear()

@@ -74,14 +74,15 @@ class Retrying:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It has ended for good: no further attempt to attach is made. Sent once.
+    """A consumer, producer, reader or letter producer has ended for good. Sent once.
 
-    A consumer or reader is of no use any more, even if another of its topics is meant: its calls
-    raise `error`, and a `message_listener` is not called again. Close it and make a new one, once
-    the cause is removed. A producer refuses every message to this topic or partition with `error`;
-    those to other partitions are sent. A letter producer is replaced when the next letter is sent,
-    at most once a minute, and until that succeeds (`Connected`) the messages stay with the consumer
-    and are redelivered. Not sent after `close`.
+    It makes no further attempt to attach. All calls of a consumer or reader raise `error`, even if
+    the event names only one of its topics, and its `message_listener` is not called again. Remove
+    the cause, close the consumer or reader, and make a new one. A producer refuses every message to
+    this topic or partition with `error`, and sends messages to other partitions. A letter producer
+    is replaced when the next letter is sent, at most once a minute. Until that succeeds
+    (`Connected`), the messages stay with the consumer and are redelivered. The event is not sent
+    after `close`, nor when the client is shut down or its event loop ends.
 
     Attributes:
         topic: Full name of the topic or partition that caused it.

@@ -22,6 +22,8 @@ from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
+from ..errors import ClosedError
+
 if TYPE_CHECKING:
     from ..ids import MessageId
     from ..message import RawMessage
@@ -186,6 +188,10 @@ class AckPlan:
     cumulative: tuple[int, int, int, int] | None
     entries: list[tuple[int, int]]
     partial: list[tuple[int, int, int, int]]
+
+
+class ShutDownError(ClosedError):
+    """The application shut the client down or ended its event loop, and so ended the link."""
 
 
 class RetryNotice(NamedTuple):

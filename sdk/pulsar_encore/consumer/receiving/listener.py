@@ -81,7 +81,8 @@ class Listener:
             pass  # closed, or dead: `failed` has said so
         except asyncio.CancelledError:
             if not self._stopped:
-                self._log_end("its task was cancelled")
+                self._stopped = True
+                self._log_end("its task was cancelled, as asyncio.run does at its end")
             raise
 
     async def _call(self, message: Message) -> None:

@@ -22,7 +22,7 @@ from ....loops import cancel, end_all, running_loop
 from ....options import Subscription
 from ....process import in_background
 from ....topic_names import base_name, full_name
-from ...base import AckPlan, Capabilities, Deliveries, NoDelivery, RetryNotice, Sink
+from ...base import AckPlan, Capabilities, Deliveries, NoDelivery, RetryNotice, ShutDownError, Sink
 from ..connection.backoff import Delays
 from ..lookup.binary import check_partitions
 from ..lookup.lookup import Lookup
@@ -557,7 +557,12 @@ class NativeConsumer:
         end_all(loop, *ending)
         elsewhere = loop.is_running() and loop is not running_loop()
         if self._sink is not None and not (was_closed or elsewhere or loop.is_closed()):
-            self._sink.on_failed(ClosedError("the transport was shut down"))
+            self._sink.on_failed(
+                ShutDownError(
+                    "the client was shut down, or its event loop ends: close the consumer before, "
+                    "and subscribe again"
+                )
+            )
 
     def _end_tasks(self) -> None:
         for task in (self._discovering, self._recovering):
