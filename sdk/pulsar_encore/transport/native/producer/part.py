@@ -349,7 +349,8 @@ class Part:
             self._attached = False
             self._pending.disconnected()
             self._attachment.again(address)
-            if self._listener is not None:
+            # The end of the event loop is no loss: the producer attaches on the next loop.
+            if self._listener is not None and not self._lookup.pool.closed:
                 self._listener.on_disconnected(self.topic)
 
     def _attach_again(self) -> None:
