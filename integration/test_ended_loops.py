@@ -1,9 +1,8 @@
-"""A client on a real Pulsar whose event loops end: the broker is told at once."""
+"""A client closes its connections to a real Pulsar when its event loops end."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -20,7 +19,6 @@ from .pulsar_server import Server
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 _MESSAGES: Final = 20
-_PROMPTLY_S: Final = 20.0  # the broker's keep-alive takes 30 to 60 s
 
 
 def _by_hand(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> Run:
@@ -69,26 +67,25 @@ def test_the_next_run_gets_the_messages_of_a_consumer_that_was_left_open(
         await consumer.acknowledge(await consumer.receive(timeout=10))
         await asyncio.sleep(1)  # the rest has been dispatched, and the ack has been sent
 
-    async def second() -> tuple[float, int, list[Any]]:
-        began = time.monotonic()
+    async def second() -> list[Any]:
         async with (
-            asyncio.timeout(90),
+            asyncio.timeout(60),
             client.subscribe(topic, "s", encore.ConsumerType.Shared) as consumer,
         ):
+            # The broker's keep-alive would leave the connection of the ended loop open for 30 to
+            # 60 s more, with the messages that were dispatched to it.
+            assert connections(pulsar) == 1
             got = set()
             while len(got) < _MESSAGES - 1:
                 message = await consumer.receive()
                 got.add(message.data())
                 await consumer.acknowledge(message)
-            took = time.monotonic() - began
             stats = await asyncio.to_thread(admin.stats, topic)
-            return took, connections(pulsar), stats["subscriptions"]["s"]["consumers"]
+            consumers: list[Any] = stats["subscriptions"]["s"]["consumers"]
+            return consumers
 
     run(first())
-    took, open_now, consumers = run(second())
-    assert took < _PROMPTLY_S
-    assert open_now == 1
-    assert len(consumers) == 1
+    assert len(run(second())) == 1
     asyncio.run(client.close())
     assert connections(pulsar) == 0
 

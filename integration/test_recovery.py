@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import hashlib
-import hmac
-import json
-import shutil
 import time
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,7 +16,6 @@ import pulsar_encore as encore
 from .admin import Admin
 from .conftest import OwnPulsar
 from .pulsar_server import Server
-from .secured_server import Secured
 
 WAIT_S = 60.0
 
@@ -227,63 +220,13 @@ async def test_letter_topics_that_are_deleted_come_back_as_the_others_do(
         await until_thread(lambda: exists(admin, letters) and not unacked())
 
 
-def jwt(secured: Secured, role: str, lifetime_s: float) -> str:
-    """A token with an end, which the fixture's have not."""
-
-    def part(data: bytes) -> str:
-        return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-    claims = {"sub": role, "exp": int(time.time() + lifetime_s)}
-    parts = [part(json.dumps(each).encode()) for each in ({"alg": "HS256", "typ": "JWT"}, claims)]
-    key = secured.credentials.signing_key
-    signed = hmac.digest(key, ".".join(parts).encode(), hashlib.sha256)
-    return ".".join([*parts, part(signed)])
-
-
-async def test_a_token_function_that_gives_an_expired_token_for_2_s(
-    secured: Secured, topic: str
-) -> None:
-    given = jwt(secured, "operator", 3)
-    ends = time.monotonic() + 3
-    calls, is_fresh = 0, False
-
-    def supply() -> str:
-        nonlocal calls
-        calls += 1
-        return jwt(secured, "operator", 600) if is_fresh else given
-
-    login = encore.AuthenticationToken(supply)
-    async with pair_of(secured.plain_url, topic, authentication=login) as pair:
-        await pair.works()
-        await asyncio.sleep(max(0.0, ends + 1 - time.monotonic()))
-        cut(pair.client)
-        await asyncio.sleep(2)
-        assert not pair.consumer.is_connected()
-        is_fresh = True
-        await pair.works()
-        assert calls >= 3
-
-
-async def test_permissions_that_are_revoked_and_granted_again_4_s_later(
-    secured: Secured, topic: str
-) -> None:
-    admin = secured.admin
-    await to_thread(admin.create_topic, topic)
-    path = "/persistent/" + topic.partition("://")[2] + "/permissions/guest"
-    await to_thread(admin.call, "POST", path, ["produce", "consume"])
-    login = encore.AuthenticationToken(jwt(secured, "guest", 600))
-    async with pair_of(secured.plain_url, topic, authentication=login) as pair:
-        await pair.works()
-        await to_thread(admin.call, "DELETE", path)
-        await to_thread(admin.unload, topic)
-        await asyncio.sleep(4)
-        assert not pair.consumer.is_connected() and not pair.producer.is_connected()
-        await to_thread(admin.call, "POST", path, ["produce", "consume"])
-        await pair.works()
-
-
 class HalfDead:
-    """A TCP proxy whose connections can be cut on the client's side alone."""
+    """A TCP proxy that can cut its connections on the client's side alone.
+
+    Attributes:
+        url: Its service URL.
+        ended: Connections that the broker closed.
+    """
 
     def __init__(self, url: str) -> None:
         where = urlsplit(url)
@@ -292,6 +235,7 @@ class HalfDead:
         self._kept: list[asyncio.StreamWriter] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.url = ""
+        self.ended = 0
 
     async def __aenter__(self) -> HalfDead:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -309,17 +253,20 @@ class HalfDead:
         broker_reader, broker = await asyncio.open_connection(*self._where)
         self._clients.append(writer)
         self._kept.append(broker)
-        for source, target in ((reader, broker), (broker_reader, writer)):
-            task = asyncio.ensure_future(self._copy(source, target))
-            self._tasks.add(task)
+        for copying in (self._copy(reader, broker), self._copy_down(broker_reader, writer)):
+            self._tasks.add(asyncio.ensure_future(copying))
 
     async def _copy(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await source.read(65_536):
                 target.write(data)
 
+    async def _copy_down(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        await self._copy(source, target)
+        self.ended += 1
+
     def cut(self) -> None:
-        """The client loses its connections, and the broker does not notice."""
+        """Abort the client's connections. The broker's side stays open."""
         clients, self._clients = self._clients, []
         for each in clients:
             each.transport.abort()
@@ -328,7 +275,7 @@ class HalfDead:
 async def test_a_limit_that_a_half_dead_connection_fills_is_waited_for(
     own_pulsar: OwnPulsar, topic: str
 ) -> None:
-    """The broker counts our lost connection until its keep-alive ends that."""
+    """The broker counts the lost connection until its keep-alive closes it, after 15 to 30 s."""
     broker = own_pulsar(maxConsumersPerTopic=1, maxProducersPerTopic=1, keepAliveIntervalSeconds=15)
     async with (
         HalfDead(broker.service_url) as proxy,
@@ -336,32 +283,8 @@ async def test_a_limit_that_a_half_dead_connection_fills_is_waited_for(
     ):
         await pair.works()
         proxy.cut()
-        began = time.monotonic()
-        await asyncio.sleep(12)  # longer than busy names were retried before
-        assert not pair.consumer.is_connected()
-        await pair.works(within_s=120)
-        assert time.monotonic() - began > 12
-
-
-async def test_a_client_certificate_that_is_not_accepted_until_it_is_replaced(
-    secured: Secured, topic: str, tmp_path: Path
-) -> None:
-    """A certificate that has expired is refused like the one of another authority."""
-
-    def give(name: str) -> None:
-        for end in ("pem", "key"):
-            fresh = tmp_path / f"new.{end}"
-            shutil.copy(secured.file(f"{name}.{end}"), fresh)
-            fresh.replace(tmp_path / f"client.{end}")
-
-    give("operator")
-    login = encore.AuthenticationTLS(str(tmp_path / "client.pem"), str(tmp_path / "client.key"))
-    options = {"authentication": login, "tls_trust_certs_file_path": secured.file("ca.pem")}
-    async with pair_of(secured.tls_url, topic, **options) as pair:
-        await pair.works()
-        give("stranger")
-        cut(pair.client)
-        await asyncio.sleep(5)
+        await asyncio.sleep(3)
         assert not pair.consumer.is_connected() and not pair.producer.is_connected()
-        give("operator")
-        await pair.works()
+        assert not proxy.ended
+        await pair.works(within_s=120)
+        assert proxy.ended, "the limit was still filled"

@@ -275,7 +275,7 @@ def test_the_end_of_a_loop_calls_once_unless_it_is_cancelled() -> None:
     assert calls == ["kept"]
 
 
-def test_what_ends_something_is_called_whichever_of_it_fails() -> None:
+def test_end_all_makes_every_call_even_if_one_fails() -> None:
     done: list[int] = []
     loop = asyncio.new_event_loop()
 

@@ -162,7 +162,7 @@ async def test_one_poison_message_among_healthy_ones_dies_alone(
 
 @pytest.mark.parametrize("number", FLEETS)
 @pytest.mark.parametrize("most", MOST)
-async def test_giving_everything_back_is_an_attempt_too(
+async def test_redeliver_unacknowledged_messages_counts_as_an_attempt(
     client: encore.Client, transport: MemoryTransport, number: int, most: int
 ) -> None:
     fleet, dead = await run(
@@ -173,7 +173,7 @@ async def test_giving_everything_back_is_an_attempt_too(
 
 
 @pytest.mark.parametrize("fail", [by_nack, by_timeout, None])
-async def test_on_key_shared_it_is_the_same(
+async def test_key_shared_counts_attempts_the_same_way(
     client: encore.Client, transport: MemoryTransport, fail: Fail | None
 ) -> None:
     kind = encore.ConsumerType.KeyShared

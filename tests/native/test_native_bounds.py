@@ -78,7 +78,7 @@ def test_the_partitions_of_several_topics_together_are_bounded() -> None:
     run(main())
 
 
-def test_a_number_of_partitions_beyond_belief_takes_no_memory(
+def test_an_absurd_partition_count_allocates_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The answer of 2**32 - 5 partitions took 22 GB."""
@@ -275,5 +275,5 @@ def test_a_chunk_uuid_of_any_length_is_remembered_in_few_bytes() -> None:
 
 
 @pytest.mark.parametrize("value", [10**400, "1e999999", float("nan"), -5, None, "soon", []])
-def test_a_lifetime_of_a_token_that_is_no_time_is_none_or_for_ever(value: Any) -> None:
+def test_an_unreadable_expires_in_is_0_or_infinite(value: Any) -> None:
     assert issuer._lifetime(value) in (0.0, float("inf"))

@@ -242,8 +242,8 @@ def seek(rig: Rig, link: Any) -> Any:
 
 @pytest.mark.parametrize("void", [cut, rewind, seek])
 @pytest.mark.parametrize("finishes", [False, True])
-def test_what_waits_is_void_and_comes_again(void: Any, finishes: bool) -> None:
-    """After a reconnect, a rewind or a seek the result of a call that is under way is nobody's."""
+def test_queued_entries_are_dropped_on_reconnect_and_redelivered(void: Any, finishes: bool) -> None:
+    """After a reconnect, a rewind or a seek the result of a running decompression is discarded."""
 
     async def main() -> None:
         rig, codecs = held_rig()
