@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import gc
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -41,7 +42,7 @@ RUNS: dict[str, Run] = {
 
 
 def connections(pulsar: Server) -> int:
-    """Connections of this process to the broker."""
+    """Return the number of connections of this process to the broker."""
     port = urlsplit(pulsar.service_url).port
     return sum(
         1
@@ -50,14 +51,22 @@ def connections(pulsar: Server) -> int:
     )
 
 
+@pytest.fixture
+def client(pulsar: Server) -> Iterator[encore.Client]:
+    """A client of which no object outlives the test: its warnings would fail a later test."""
+    made = encore.Client(pulsar.service_url, transport="native")
+    yield made
+    del made
+    gc.collect()
+
+
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", list(RUNS))
 def test_the_next_run_gets_the_messages_of_a_consumer_that_was_left_open(
-    pulsar: Server, admin: Admin, topic: str, name: str
+    pulsar: Server, admin: Admin, client: encore.Client, topic: str, name: str
 ) -> None:
     run = RUNS[name]
-    client = encore.Client(pulsar.service_url, transport="native")
 
     async def first() -> None:
         consumer = await client.subscribe(topic, "s", encore.ConsumerType.Shared)
@@ -90,9 +99,9 @@ def test_the_next_run_gets_the_messages_of_a_consumer_that_was_left_open(
     assert connections(pulsar) == 0
 
 
-def test_no_connection_outlives_asyncio_run(pulsar: Server, topic: str) -> None:
-    client = encore.Client(pulsar.service_url, transport="native")
-
+def test_no_connection_outlives_asyncio_run(
+    pulsar: Server, client: encore.Client, topic: str
+) -> None:
     async def use() -> None:
         async with client.create_producer(topic) as producer:
             await producer.send(b"x")

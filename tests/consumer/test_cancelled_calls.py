@@ -79,7 +79,7 @@ async def test_a_cancelled_call_logs_nothing(
     assert await log.all() == []
 
 
-async def test_a_refusal_that_nobody_looks_at_is_logged(
+async def test_a_refusal_that_is_never_retrieved_is_logged(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:
     log = Log()

@@ -159,7 +159,7 @@ def test_a_payload_over_max_uncompressed_size_is_acked_and_the_log_names_the_opt
 
 @pytest.mark.parametrize("where", ["batch_size", "batch_index"])
 @pytest.mark.parametrize("value", [MOST_IN_BATCH + 1, 2**31 - 1, 2**62])
-async def test_an_id_with_a_batch_beyond_any_is_refused_before_memory_is_taken(
+async def test_an_id_with_an_absurd_batch_size_is_refused_and_allocates_nothing(
     where: str, value: int
 ) -> None:
     """Seeking to an id of 2**31 - 1 messages took more than a gigabyte."""
@@ -196,8 +196,8 @@ class Here:
 
 @pytest.mark.parametrize("count", [-(2**31), -1, 0, 41, 2**31 - 1])
 def test_a_batch_count_that_the_bytes_cannot_hold_is_a_broken_entry(count: int) -> None:
-    """Also of an encrypted batch, of which nothing else can be seen: the broker would count down
-    two thousand million permits."""
+    """Also for an encrypted batch, where only the count is readable. The broker subtracts the
+    claimed count from the permits."""
     metadata = pb.MessageMetadata(
         producer_name="p",
         sequence_id=1,
@@ -212,7 +212,7 @@ def test_a_batch_count_that_the_bytes_cannot_hold_is_a_broken_entry(count: int) 
 
 
 @given(st.integers(1, 200), st.integers(0, 2**256 - 1))
-def test_a_batch_of_which_some_is_acked_is_cut_as_its_ack_set_says(count: int, mask: int) -> None:
+def test_a_partly_acked_batch_is_delivered_by_its_ack_set(count: int, mask: int) -> None:
     async def main() -> None:
         rig = Rig()
         messages = [b"%d" % each for each in range(count)]
