@@ -77,7 +77,7 @@ def _label(handle: asyncio.Handle) -> str:
 
 @dataclass
 class Bench:
-    """What a scenario is given."""
+    """The means of a scenario."""
 
     client: encore.Client
     broker: BrokerThread | None
@@ -87,7 +87,7 @@ class Bench:
 
     @contextlib.asynccontextmanager
     async def measured(self, what: str) -> AsyncIterator[None]:
-        """Note the longest step of the body, which begins and ends in steps of its own."""
+        """Record the longest step of the body. The body begins and ends in separate steps."""
         gc.collect()
         gc.disable()
         try:
@@ -111,7 +111,7 @@ class Bench:
     async def consumer(
         self, kind: encore.ConsumerType = _SHARED, *, batch: int = 0, **options: Any
     ) -> encore.Consumer:
-        """Of a new subscription at the beginning of the topic with batches of that size."""
+        """Open a consumer on a new subscription, at the start of the topic with such batches."""
         options.setdefault("negative_ack_redelivery_delay_ms", 1_000)
         options.setdefault("receiver_queue_size", 5_000)
         return await self.client.subscribe(
@@ -128,7 +128,7 @@ class Bench:
         return [await consumer.receive(timeout=30) for _ in range(self.messages)]
 
     async def queued(self, consumer: encore.Consumer, least: int = 0) -> None:
-        """Wait until all of the topic is in the receiver queue."""
+        """Wait until all messages of the topic are in the receiver queue."""
         while consumer.statistics().queued < (least or self.messages):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
@@ -628,7 +628,7 @@ async def producing(bench: Bench) -> None:
 
 
 async def _all_done(futures: list[Any]) -> None:
-    """Wait without a callback on each: `asyncio.gather` would be a long step of its own."""
+    """Wait without a callback on each future: `asyncio.gather` would be a long step itself."""
     while not all(each.done() for each in futures[-100:]):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     for at, each in enumerate(futures):
@@ -682,7 +682,7 @@ async def _filled(client: encore.Client, messages: int, batch: int) -> str:
 
 
 async def run(only: list[str], messages: int, url: str | None) -> list[tuple[str, float, str, int]]:
-    """Run the scenarios; the result is one row for each measurement."""
+    """Run the scenarios. Returns one row for each measurement."""
     with _broker(url) as (where, broker):
         async with encore.Client(where) as client:
             topics = {size: await _filled(client, messages, size) for size in (0, 10, 1_000)}
