@@ -48,6 +48,7 @@ log: Final = logging.getLogger("pulsar_encore.producer")
 # With these a broker refuses a topic that does not exist, or has other partitions now.
 _PERHAPS_MISSING: Final = (TopicNotFound, NotAllowedError, BrokerMetadataError, UnknownError)
 _TURN_BYTES: Final = 1_000_000  # written at once; then the socket has its turn to say it is full
+_TURN_FRAMES: Final = 2_000  # the same in frames: 2 ms or so
 _TOLD: Final = 500  # messages that are told of a failure in one step of the loop: 2 ms or so
 
 
@@ -423,7 +424,7 @@ class Part:
         session = self._session
         if session is None or not self._attached or not session.writable:
             return
-        for frame in self._pending.to_write(_TURN_BYTES):
+        for frame in self._pending.to_write(_TURN_BYTES, _TURN_FRAMES):
             session.write(frame)
         if self._pending.waits:
             self._writing = True

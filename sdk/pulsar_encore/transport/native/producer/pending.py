@@ -8,6 +8,7 @@ send one: it stays known until then, without its bytes, or until the connection 
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable
 from typing import Generic, TypeVar
@@ -112,15 +113,16 @@ class Pending(Generic[W]):
         """Whether there is something to write."""
         return bool(self._waiting)
 
-    def to_write(self, most: int) -> list[bytes]:
+    def to_write(self, most: int, most_frames: int = sys.maxsize) -> list[bytes]:
         """Frames to write now, in order; they count as written.
 
         Args:
             most: Bytes after which the rest is left for another time.
+            most_frames: Frames after which it is.
         """
         frames: list[bytes] = []
         waiting = self._waiting
-        while waiting and most > 0:
+        while waiting and most > 0 and len(frames) < most_frames:
             sending = waiting.popleft()
             self._on_wire.append(sending)
             frames.append(sending.frame)
