@@ -917,7 +917,7 @@ class SourceState:
         self.unacked = sum(entry.active for entry in self._entries.values())
 
     def _begin_rewind(self, rewind: Rewind, keys: list[EntryKey]) -> None:
-        """Tell the rewind what it owes: entries of which all is here, and the first index of others.
+        """Tell the rewind what it owes: whole entries, and the first index of others.
 
         Args:
             rewind: Of this source.

@@ -45,8 +45,8 @@ _PATIENCE: Final = 64  # frames
 _Type = pb.BaseCommand
 _MUCH: Final = 65_536  # bytes between two ticks that show a broker which is sending
 _AT_ONCE: Final = 64 * 1024  # bytes that do not wait for the end of the turn: others may be busy
-#: Seconds of CPU time that one step of the loop may take for a read, about. A read of 256 KiB holds 3,700 small
-#: messages, and one that was delivered before takes 6 us.
+#: Seconds of CPU time that one step of the loop may take for a read, about. A read of 256 KiB holds
+#: 3,700 small messages, and one that was delivered before takes 6 us.
 PART_S: Final = 0.004
 # Frames and bytes that are handled before the clock is read.
 PART_FRAMES: Final = 64
@@ -127,8 +127,8 @@ class Session:
         self._pause: Callable[[], object] = getattr(transport, "pause_reading", _nothing)
         self._resume: Callable[[], object] = getattr(transport, "resume_reading", _nothing)
         self._loop = loop
-        # CPU time, because a thread that has to wait for a processor does not use up its step. Where
-        # time is virtual, the loop's clock decides.
+        # CPU time, because a thread that waits for a processor does not use up its step. Where time
+        # is virtual, the loop's clock decides.
         common = type(loop).time is asyncio.BaseEventLoop.time
         self._clock: Callable[[], float] = time.thread_time if common else loop.time
         self._keep_alive_s = keep_alive_s

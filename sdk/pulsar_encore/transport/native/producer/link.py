@@ -435,7 +435,7 @@ class NativeProducer:
         if self._loop.is_closed():
             return
         try:
-            while self._tell_closed(_TOLD):
+            while self._tell_closed(_TOLD):  # noqa: ASYNC110 - in parts, not a wait
                 await asyncio.sleep(0)
         finally:
             self._tell_closed(sys.maxsize)
