@@ -9,6 +9,7 @@ nothing keeps its place. Every call is linear in what it moves.
 from __future__ import annotations
 
 import asyncio
+import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -322,7 +323,13 @@ class ReceiveQueue:
         return handed
 
     def _walked(self, cursor: _Cursor) -> None:
-        """All of the first cursor was handed over."""
+        """All of the first cursor was handed over: its room goes back."""
+        self._pass(cursor)
+        if cursor.room:
+            self._consumed(cursor.entry.source.number, cursor.room)
+
+    def _pass(self, cursor: _Cursor) -> None:
+        """Remove the first cursor, of which nothing is left."""
         self._cursors.popleft()
         if self._again and self._again[0] is cursor:
             self._again.popleft()
@@ -330,8 +337,6 @@ class ReceiveQueue:
         self.taken += cursor.end
         if self._bytes is not None:
             self._bytes -= cursor.weigh()
-        if cursor.room:
-            self._consumed(cursor.entry.source.number, cursor.room)
 
     def _give_back(self, cursor: _Cursor, still: int) -> None:
         """The room of a cursor's messages but for the last `still`."""
@@ -389,15 +394,54 @@ class ReceiveQueue:
     def _take_counted(self, most: int) -> list[Message]:
         taken = list(islice(self._head, most))
         while self._cursors and len(taken) < most:
-            head = self._cursors[0]
-            whole = self._take_whole(head) if len(taken) + head.end <= most else None
-            if whole is not None:
-                taken += whole
-                self._walked(head)
-            else:
-                self._begin(head)
+            self._take_wholes(taken, most)
+            if self._cursors and len(taken) < most:
+                self._begin(self._cursors[0])
                 taken += islice(self._head, most - len(taken))
         return taken
+
+    def _take_wholes(self, taken: list[Message], most: int, most_bytes: float = math.inf) -> float:
+        """Hand over deliveries from the front, each in one go, while they fit.
+
+        Their room goes back for all of them together, because a call for each delivery costs as
+        much as the delivery.
+
+        Args:
+            taken: Gets the messages.
+            most: Its size at most.
+            most_bytes: Bytes of the messages at most.
+
+        Returns:
+            What is left of `most_bytes`.
+        """
+        cursors, by_bytes = self._cursors, most_bytes < math.inf
+        room: dict[int, int] = {}
+        over: deque[_Cursor] = deque()
+        while cursors:
+            cursor = cursors[0]
+            if cursor.at or len(taken) + cursor.end > most:
+                break
+            if by_bytes and cursor.weigh() > most_bytes:
+                break
+            whole = self._take_whole(cursor)
+            if whole is None:
+                break
+            taken += whole
+            if by_bytes:
+                is_all = len(whole) == cursor.end
+                most_bytes -= (
+                    cursor.weigh() if is_all else sum(each._raw.length() for each in whole)
+                )
+            self._pass(cursor)
+            over.append(cursor)
+            if cursor.room:
+                source = cursor.entry.source.number
+                room[source] = room.get(source, 0) + cursor.room
+        for source, messages in room.items():
+            self._consumed(source, messages)
+        if self._dispose is not None and len(over) > 1:
+            self._dispose(over, over[0].end)
+        return most_bytes
 
     def _take_whole(self, cursor: _Cursor) -> list[Message] | None:
         """Hand over what is QUEUED of a delivery of which nothing was taken, in one go; None, and
@@ -416,30 +460,56 @@ class ReceiveQueue:
         attempts: Attempts = run.entry.source.attempts
         if attempts.failures:
             return None
-        handed_over = self._handed_over
-        taken: list[Message] = []
-        for entry, message in zip(run.entries, made, strict=True):
+        handed_over, live = self._handed_over, run.entry.source.live_alone
+        for at, entry in enumerate(run.entries):
             state = entry.state
-            if state[0] == QUEUED and entry.live:
-                state[0] = HELD
-                if handed_over is not None:
-                    handed_over(entry, _ALONE)
-                if entry.hand_overs is None and entry.redelivered == message._count:
-                    taken.append(message)
-                else:  # it was released and came again since the message was made
-                    failed, number = attempts.count(entry, 0), entry.hand_over_number(0)
-                    taken.append(Message(message._raw, self._schema, entry, 0, failed, number))
-        return taken
+            if (
+                state[0] != QUEUED
+                or entry.live is not live
+                or entry.hand_overs is not None
+                or entry.redelivered
+            ):
+                return made[:at] + self._hand_over_rest(run, at)
+            state[0] = HELD
+            if handed_over is not None:
+                handed_over(entry, _ALONE)
+        return made
+
+    def _hand_over_rest(self, run: _Run, at: int) -> list[Message]:
+        """The same of those from a place on, each with a look: one was settled while it was queued,
+        or was released and came again since its object was made."""
+        return [
+            Message(
+                raw,
+                self._schema,
+                entry,
+                0,
+                entry.source.attempts.count(entry, 0),
+                entry.hand_over_number(0),
+            )
+            for entry, raw in zip(run.entries[at:], run.messages[at:], strict=True)
+            if self._hand_over_alone(entry)
+        ]
+
+    def _hand_over_alone(self, entry: Entry) -> bool:
+        if not entry.hand_over(0):
+            return False
+        if self._handed_over is not None:
+            self._handed_over(entry, _ALONE)
+        return True
 
     def _hand_over_all(self, cursor: _Cursor) -> bool:
         """QUEUED -> HELD of all messages of a delivery, where nothing is to be done for each."""
         entry, indexes = cursor.entry, cursor.indexes
         if not (
-            type(indexes) is range
-            and entry.failed is None
+            entry.failed is None
             and entry.hand_overs is None
             and not entry.source.attempts.failures
-            and entry.hand_over_all(indexes)
+            and (
+                entry.hand_over_all(indexes)
+                if type(indexes) is range
+                else len(indexes) == 1 and entry.hand_over(indexes[0])
+            )
         ):
             return False
         if self._handed_over is not None:
@@ -449,17 +519,11 @@ class ReceiveQueue:
     def _take_weighed(self, most: int, most_bytes: int) -> list[Message]:
         """The same where the bytes may be what limits it."""
         taken: list[Message] = []
-        left = most_bytes
+        left: float = most_bytes
         while len(taken) < most:
-            head = self._cursors[0] if self._cursors else None
-            if head is not None and not head.at and len(taken) + head.end <= most:
-                whole = self._take_whole(head) if head.weigh() <= left else None
-                if whole is not None:
-                    taken += whole
-                    is_all = len(whole) == head.end
-                    left -= head.weigh() if is_all else sum(each._raw.length() for each in whole)
-                    self._walked(head)
-                    continue
+            left = self._take_wholes(taken, most, left)
+            if len(taken) >= most:
+                break
             left -= self._next_size()
             if taken and left < 0:
                 break

@@ -57,6 +57,7 @@ PART_RUN: Final = 400
 # Seconds after which entries are handed over within a read, because that takes up to six times as
 # long as reading them. A read that takes less is handed over once, which is a tenth cheaper.
 _HAND_OVER_S: Final = 0.0005
+_TOLD_AS_FRAME: Final = 16  # messages of a receipt that count as a frame
 _SHORT: Final = 4_096  # bytes of a read up to which the clock is not read: 0.4 ms or so
 _NEVER: Final = Template(b"\xff\xff\xff\xff", 0, b"")  # no command is so large
 
@@ -144,6 +145,7 @@ class Session:
         self._missing = 0
         self._later: list[bytes] = []  # read, and waiting for the step that handles it
         self._later_handle: asyncio.Handle | None = None
+        self._told = 0  # messages whose receipt came since the clock was read
         self._lost: tuple[Exception | None] | None = None  # with the connection, behind all that
         self._consumers: dict[int, ConsumerHandler] = {}
         self._producers: dict[int, ProducerHandler] = {}
@@ -533,6 +535,9 @@ class Session:
                         at = end
                         continue
             self._frame(data, at + 4, end)
+            if self._told:  # the receipt of a batch takes as long as some frames
+                left -= self._told // _TOLD_AS_FRAME
+                self._told = 0
             if self.closed:
                 return size, True
             most = self._most
@@ -616,7 +621,7 @@ class Session:
         if kind == _Type.SEND_RECEIPT:
             producer = self._producers.get(command.send_receipt.producer_id)
             if producer is not None:
-                producer.on_receipt(command.send_receipt)
+                self._told += producer.on_receipt(command.send_receipt)
         elif kind == _Type.ERROR and command.error.request_id == commands.NO_REQUEST:
             self.fail(_connection_error(self.peer, command.error))
         elif answer is not None:

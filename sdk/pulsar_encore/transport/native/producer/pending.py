@@ -102,7 +102,7 @@ class Pending(Generic[W]):
 
     def all(self) -> list[Sending[W]]:
         """Every frame that somebody waits for, in order."""
-        return [each for each in (*self._on_wire, *self._waiting) if each.frame]
+        return [*(each for each in self._on_wire if each.frame), *self._waiting]
 
     def add(self, sending: Sending[W]) -> None:
         """One more, behind all others."""
@@ -194,11 +194,16 @@ class Pending(Generic[W]):
         )
 
     def drop_all(self) -> list[Sending[W]]:
-        """`drop` of every frame that somebody waits for; returns them, in order."""
+        """`drop` of every frame that somebody waits for; returns them, in order.
+
+        Those on the wire lose their bytes and stand for themselves: 45,000 objects more would be a
+        long step of the event loop.
+        """
         dropped = self.all()
         self._waiting = deque()
         self._unanswered = len(self._on_wire)
-        self._on_wire = deque(map(_without_frame, self._on_wire))
+        for each in self._on_wire:
+            each.frame = b""
         return dropped
 
 
