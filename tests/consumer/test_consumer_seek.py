@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from consumer_kit import TOPIC, Subscribe, payloads, put_numbers, receive_all, receive_n
 
-from pulsar_encore import ConfigurationError, MessageId, TransportError
+from pulsar_encore import ConfigurationError, ConsumerType, MessageId, TransportError
 from pulsar_encore.testing import MemoryTransport
 
 
@@ -120,7 +120,7 @@ async def test_acks_of_messages_from_before_a_seek_are_void(
     transport: MemoryTransport, subscribe: Subscribe, batch: int, how: str
 ) -> None:
     put_numbers(transport, 5, batch=batch)
-    consumer = await subscribe()
+    consumer = await subscribe(consumer_type=ConsumerType.Exclusive)
     messages = await receive_n(consumer, 5)
     await consumer.seek(MessageId.earliest)
     if how == "each":

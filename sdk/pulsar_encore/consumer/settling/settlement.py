@@ -108,9 +108,11 @@ class Settlement:
         return source, at
 
     def _ack_late(self, state: SourceState, entry: Entry, index: int) -> None:
-        """Ack a message without a live record: it was acked before, waits for its nack, or is on its
-        way back here. An ack of a message from before a seek is void, because the message may be
-        delivered again and not have been processed."""
+        """Ack a message without a live record.
+
+        It was acked before, waits for its nack, or is on its way back here. An ack of a message
+        from before a seek is void: the seek may deliver the message again.
+        """
         if entry.era != state.era:
             return
         current = state.find(entry.key)
