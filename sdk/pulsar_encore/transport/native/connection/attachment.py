@@ -106,6 +106,9 @@ class Attachment:
             then at growing intervals.
         established: It belongs to something that was attached before, so that the first attempt is
             retried like later ones.
+
+    Attributes:
+        failure: The error of the last attempt since the loss; None while it is attached.
     """
 
     def __init__(
@@ -124,6 +127,7 @@ class Attachment:
         self._attach = attach
         self._failed = failed
         self._retrying = retrying
+        self.failure: Exception | None = None
         self._retries: FailureReports | None = None  # since the loss that is not over yet
         self._told_missing = False  # since that loss
         self._find = find or (lambda: lookup.owner(topic))
@@ -184,6 +188,7 @@ class Attachment:
                 async with asyncio.timeout_at(deadline) as self._limit:
                     await self._once(None)
                 if not self._lost:
+                    self._over()
                     return
                 failure = NotConnected(f"{self.topic}: attached, and lost at once")
             except TimeoutError as error:
@@ -201,8 +206,9 @@ class Attachment:
             await self._rest(delay)
 
     def begin(self) -> None:
-        """Attach, and go on until it is; nobody waits for it."""
-        self._start(None, at_once=True)
+        """Attach in the background and retry until it is attached; no effect once it was begun."""
+        if self._task is None:
+            self._start(None, at_once=True)
 
     async def _rest(self, delay: float) -> None:
         """Wait before the next attempt; what did not work on one cluster may at once on another."""
@@ -219,10 +225,11 @@ class Attachment:
             await asyncio.sleep(self._delays.next())
 
     def hurry(self) -> None:
-        """The reason of the last refusal is gone: make the next attempt now."""
+        """Make the next attempt now, without waiting for the rest of the backoff."""
         self._delays.reset()
-        if self._resting is not None:
-            self._resting.reschedule(self._loop.time())
+        resting, self._resting = self._resting, None
+        if resting is not None:
+            resting.reschedule(self._loop.time())
 
     def again(self, address: str | None = None) -> None:
         """It was lost: attach once more, after a backoff.
@@ -257,6 +264,8 @@ class Attachment:
                 return
             try:
                 async with asyncio.timeout(None if left_s == _NEVER_S else left_s):
+                    if isinstance(failure, (AuthenticationError, AuthorizationError)):
+                        await self._pool.refresh_credentials()
                     await self._once(address)
                 if not self._lost:
                     self._over()
@@ -270,8 +279,6 @@ class Attachment:
                     self._give_up(error)
                     return
                 self._tell(error)
-                if isinstance(error, (AuthenticationError, AuthorizationError)):
-                    await self._pool.refresh_credentials()
             address, at_once = None, False
 
     def _is_final(self, error: Exception) -> bool:
@@ -304,6 +311,7 @@ class Attachment:
 
     def _tell(self, error: Exception) -> None:
         """Log a failed attempt and pass it on, at growing intervals."""
+        self.failure = error
         now_s = self._loop.time()
         retries = self._retries
         if retries is None:
@@ -330,6 +338,7 @@ class Attachment:
 
     def _over(self) -> None:
         """Attached again."""
+        self.failure = None
         retries, self._retries = self._retries, None
         self._told_missing = False
         if retries is not None and retries.attempts:

@@ -179,11 +179,14 @@ class NativeProducer:
 
     async def _grow(self) -> bool:
         """Add the partitions that have come; False when that is to be tried again."""
+        before = self._shape.partitions
         try:
             partitions = await self._lookup.partitions(self._topic, create=False)
             async with self._changing:
                 if not self._partitioned:
                     return True
+                if self._shape.partitions != before:
+                    return False  # `_recover` asked meanwhile: this answer may be the older one
                 for number in range(len(self.parts), partitions):
                     part = self._part(number, self.producer_name, established=True)
                     if not self._options.lazy_start_partitioned_producers:
@@ -259,7 +262,18 @@ class NativeProducer:
             self._watch_growth()
 
     def _move(self, gone: list[Part]) -> None:
-        """Send what parts of a topic that is gone have under way to those that are there."""
+        """Move pending messages from the parts of deleted partitions to the current parts."""
+        self._admitting = True  # nothing is let in before `_waiting` names the current parts
+        try:
+            self._move_all(gone)
+        finally:
+            self._admitting = False
+        self._admit_waiting()
+        if self._listener is not None:
+            for part in gone:
+                self._listener.on_removed(part.topic)
+
+    def _move_all(self, gone: list[Part]) -> None:
         frames: list[tuple[Part, Sending[Waiter]]] = []
         early: list[tuple[Outgoing, Waiter, int]] = []
         for part in gone:
@@ -289,9 +303,6 @@ class NativeProducer:
         self._waiting = deque(waiting)
         for message, waiter, room in early:
             self._chosen(message).publish(message, waiter, room)
-        if self._listener is not None:
-            for part in gone:
-                self._listener.on_removed(part.topic)
 
     def _chosen(self, message: Outgoing) -> Part:
         """The part that a message goes to whose partition was chosen before, and is gone."""
@@ -312,7 +323,7 @@ class NativeProducer:
         self._waiting.clear()
         self._under_way = 0
         self._changing = asyncio.Lock()
-        self._recovering = None
+        self._recovering = self._growing = None
         self._shape = Shape(
             self._lookup, self._topic, creates=True, partitions=self._shape.partitions
         )
@@ -385,6 +396,10 @@ class NativeProducer:
 
     def _left(self, room: int) -> None:
         self._under_way -= room
+        self._admit_waiting()
+
+    def _admit_waiting(self) -> None:
+        """Send messages that wait for room, as long as there is room."""
         if not self._waiting or self._admitting:
             return
         self._admitting = True  # what is refused at once leaves at once
