@@ -21,7 +21,7 @@ from ....exceptions import LookupError as TopicLookupError
 from ....options import RegexSubscriptionMode
 from ..connection import tls
 from ..connection.addresses import Address, redirected, referred
-from ..connection.pool import Pool, data_of
+from ..connection.pool import Pool
 from ..connection.service import Credentials
 from ..connection.session import Session
 from .asking import Listing
@@ -105,7 +105,7 @@ class Web:
         httpx = _httpx()
         pool = self._pool
         service = pool.service
-        data = await data_of(service.credentials)
+        data = await pool.data_of(service.credentials)
         pool.check_cluster(service)  # before the first of its addresses is chosen
         headers = _headers(service.credentials, data)
         settings = pool.settings
