@@ -24,7 +24,7 @@ from ..connection.addresses import Address, redirected, referred
 from ..connection.pool import Pool
 from ..connection.service import Credentials
 from ..connection.session import Session
-from .asking import Listing
+from .asking import Listing, Partitions
 from .binary import check_partitions
 
 _MOST_REDIRECTS: Final = 20
@@ -58,7 +58,7 @@ class Web:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def partitions(self, topic: str, create: bool) -> int:
+    async def partitions(self, topic: str, create: bool) -> Partitions:
         answer = await self.get(
             f"/admin/v2/{path_of(topic)}/partitions",
             {"checkAllowAutoCreation": "true" if create else "false"},
@@ -68,7 +68,7 @@ class Web:
         if not isinstance(count, int) or count < 0:
             raise _nonsense(f"partitions of {topic}: the answer makes no sense")
         check_partitions(count, topic, self._pool.settings.max_partitions)
-        return count
+        return Partitions(count, tells_missing=True)
 
     async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> Listing:
         answer = await self.get(

@@ -204,7 +204,7 @@ class NativeProducer:
 
     @property
     def _is_over(self) -> bool:
-        """Whether its event loop is closed, or has ended its connections because it is about to."""
+        """True if the event loop is closed or about to be closed."""
         return self._loop.is_closed() or self._lookup.pool.closed
 
     # A topic that is gone, and comes back
@@ -228,7 +228,9 @@ class NativeProducer:
                     if not self._missing():
                         return
             except EncoreError as error:
-                log.info("%s: not found, and looked for again: %s", self._topic, error)
+                log.info(
+                    "%s: its partitions could not be asked for; retried: %s", self._topic, error
+                )
             await pool.rest(shape.next_look_s(delays.next()))
 
     def _missing(self) -> bool:
@@ -240,12 +242,18 @@ class NativeProducer:
         return bool(missing)
 
     def _fit(self, count: int) -> None:
-        """Have a part for each of so many partitions, 0 for a topic without, and no others."""
+        """Make the parts match the number of partitions (0: a topic without partitions)."""
         topics = self._shape.topics(count)
         left = {part.topic: part for part in self.parts}
         if [topic for topic, _ in topics] == list(left):
             return
-        log.warning("%s has %d partitions now, and had %d", self._topic, count, len(left))
+        log.warning(
+            "%s was created again: it had %s and has %s now. Messages without a receipt go to the "
+            "new partitions",
+            self._topic,
+            _partitions_in_words(len(left) if self._partitioned else 0),
+            _partitions_in_words(count),
+        )
         name = self.producer_name
         self._partitioned = count > 0
         self.parts = [
@@ -305,13 +313,22 @@ class NativeProducer:
             self._chosen(message).publish(message, waiter, room)
 
     def _chosen(self, message: Outgoing) -> Part:
-        """The part that a message goes to whose partition was chosen before, and is gone."""
+        """Choose a part again for a message whose partition was deleted.
+
+        Of a message that is encoded already only the partition key is known: `message_router` gets
+        it without payload and properties.
+        """
         if len(self.parts) == 1:
             return self.parts[0]
         try:
             return self.parts[self._choice.partition(message, len(self.parts), now_ms(self._loop))]
         except ConfigurationError as error:
-            log.warning("%s: the first partition is taken: %s", self._topic, error)
+            log.warning(
+                "%s: message_router failed for a message that moves to the new partitions; it goes "
+                "to partition 0: %s",
+                self._topic,
+                error,
+            )
             return self.parts[0]
 
     def _come_here(self) -> None:
@@ -470,6 +487,10 @@ class NativeProducer:
         for task in (self._growing, self._recovering):
             if task is not None:
                 cancel(task)
+
+
+def _partitions_in_words(count: int) -> str:
+    return f"{count} partitions" if count else "no partitions"
 
 
 def _partition_of(topic: str) -> int:
