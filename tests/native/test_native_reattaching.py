@@ -116,3 +116,79 @@ def test_a_connection_is_given_up_when_the_token_supplier_hangs() -> None:
         assert link.is_connected()
 
     run(main())
+
+
+def test_a_supplier_that_raises_cancelled_error_is_asked_again() -> None:
+    """E.g. one that awaits a refresh task which is shared, and cancelled."""
+
+    class Supplier:
+        method_name = "token"
+        fails = 0
+
+        async def data(self) -> bytes:
+            if self.fails:
+                self.fails -= 1
+                raise asyncio.CancelledError
+            return b"t"
+
+    async def main() -> None:
+        rig = Rig()
+        supplier = Supplier()
+        rig.transport = type(rig.transport)(
+            "pulsar://memory", credentials=supplier, dialer=rig.dialer
+        )
+        link = await rig.transport.subscribe(subscription())
+        link.start(Collector())
+        supplier.fails = 2
+        rig.dialer.drop()
+        await asyncio.sleep(30)
+        assert supplier.fails == 0 and link.is_connected()
+
+    run(main())
+
+
+def test_cancelled_error_of_the_applications_code_during_an_attempt_is_retried() -> None:
+    async def main() -> None:
+        async def cancelled() -> None:
+            raise asyncio.CancelledError
+
+        thing = Thing(None, cancelled, None)
+        await thing.attachment.first()
+        thing.attachment.again()
+        await asyncio.sleep(30)
+        assert len(thing.at) == 3 and thing.failures == []
+
+    run(main())
+
+
+def test_an_attempt_is_made_shortly_before_reattach_timeout_ends() -> None:
+    async def main() -> None:
+        thing = Thing(None, ServiceUnitNotReady("x"), settings=Settings(reattach_timeout_s=50))
+        await thing.attachment.first()
+        lost = thing.loop.time()
+        thing.attachment.again()
+        await asyncio.sleep(60)
+        assert len(thing.failures) == 1
+        assert 48.5 < thing.at[-1] - lost < 50
+
+    run(main())
+
+
+def test_all_attach_soon_once_a_broker_that_was_away_can_be_reached() -> None:
+    async def main() -> None:
+        rig = Rig()
+        links = []
+        for number in range(50):
+            link = await rig.transport.subscribe(subscription(topics=(f"{TOPIC}-{number}",)))
+            link.start(Collector())
+            links.append(link)
+        rig.dialer.reachable = False
+        rig.dialer.drop()
+        await asyncio.sleep(120)
+        rig.dialer.reachable = True
+        while not any(link.is_connected() for link in links):
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5)
+        assert all(link.is_connected() for link in links)
+
+    run(main())

@@ -45,6 +45,7 @@ from ...base import RetryNotice
 from ..lookup.lookup import Lookup
 from .addresses import Address, parse
 from .backoff import LONGEST_WAITED_FOR_S, Delays
+from .pool import is_cancelled
 from .requests import is_limit
 from .service import Service
 from .session import Session
@@ -86,6 +87,7 @@ _FINAL: Final = (
     TopicTerminated,  # a terminated topic takes no messages, ever
 )
 _NEVER_S: Final = float("inf")
+_LAST_S: Final = 1.0  # time before the end of `reattach_timeout` at which the last attempt is made
 
 
 class Attachment:
@@ -171,8 +173,7 @@ class Attachment:
         try:
             await task
         except asyncio.CancelledError:
-            caller = asyncio.current_task()
-            if self._stopped and (caller is None or not caller.cancelling()):
+            if self._stopped and not is_cancelled():
                 raise self._closed() from None
             raise
 
@@ -211,16 +212,16 @@ class Attachment:
             self._start(None, at_once=True)
 
     async def _rest(self, delay: float) -> None:
-        """Wait before the next attempt; what did not work on one cluster may at once on another."""
-        moved = False
+        """Wait before the next attempt. If the pool ends the wait, the backoff begins anew."""
+        hurried = False
         try:
             async with asyncio.timeout(None) as self._resting:
-                moved = await self._pool.rest(delay)
+                hurried = await self._pool.rest(delay)
         except TimeoutError:
             return  # `hurry`
         finally:
             self._resting = None
-        if moved:
+        if hurried:
             self._delays.reset()
             await asyncio.sleep(self._delays.next())
 
@@ -257,9 +258,14 @@ class Attachment:
         failure: Exception | None = None
         while True:
             if not at_once:
-                await self._rest(min(self._delays.next(), self._time_left()))
+                await self._rest(self._next_delay_s())
             left_s = self._time_left()
             if failure is not None and left_s <= 0:
+                log.error(
+                    "%s: not attached again within %g s (reattach_timeout), and given up",
+                    self.topic,
+                    self._settings.reattach_timeout_s,
+                )
                 self._give_up(failure)
                 return
             try:
@@ -283,6 +289,13 @@ class Attachment:
                 self._tell(error)
             address, at_once = None, False
 
+    def _next_delay_s(self) -> float:
+        """The delay before the next attempt, in s; the last attempt is made 1 s before the end."""
+        delay_s, left_s = self._delays.next(), self._time_left()
+        if delay_s < left_s:
+            return delay_s
+        return left_s - _LAST_S if left_s > _LAST_S else left_s
+
     def _is_final(self, error: Exception) -> bool:
         if self._worked:
             return isinstance(error, _FINAL)
@@ -296,6 +309,18 @@ class Attachment:
         return longest_s - self._retries.elapsed_s(self._loop.time())
 
     async def _once(self, address: Address | None) -> None:
+        """Make one attempt."""
+        try:
+            await self._try(address)
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            # Code of the application raised it. This task goes on.
+            raise NotConnected(
+                f"{self.topic}: code of the application was cancelled during the attempt"
+            ) from error
+
+    async def _try(self, address: Address | None) -> None:
         if address is None:
             session = await self._find()
         else:

@@ -98,6 +98,7 @@ class Pool:
         self._sweep: asyncio.TimerHandle | None = None
         self._refreshed_s = -math.inf
         self._refresh_s = _REFRESH_S
+        self._unreachable = False  # the last attempt to connect to a broker failed
         self._closed = False
 
     # Where
@@ -188,7 +189,15 @@ class Pool:
             task = self.loop.create_task(self._open(way, self.service))
             self._sessions[way] = task
             task.add_done_callback(partial(self._opened, way))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if is_cancelled() or not task.cancelled():
+                raise
+            # The task was cancelled before its first step, by `move` or `shutdown`.
+            if self._closed:
+                raise ClosedError("the client was closed while it connected") from None
+            raise NotConnected(_MOVED) from None
 
     def way_of(self, session: Session) -> Way | None:
         """How a session's broker is reached; None once the session is lost."""
@@ -321,9 +330,15 @@ class Pool:
 
     def _opened(self, way: Way, task: asyncio.Task[Session]) -> None:
         if not _is_usable(task):
+            self._unreachable |= not task.cancelled()
             if self._sessions.get(way) is task:
                 del self._sessions[way]
-        elif self._sweep is None and self.settings.idle_s:
+            return
+        if self._unreachable:
+            # Consumers and producers that wait for their next attempt may wait for a minute yet.
+            self._unreachable = False
+            self.hurry()
+        if self._sweep is None and self.settings.idle_s:
             self._sweep = self.loop.call_later(self.settings.idle_s, self._close_idle)
 
     def _ended(self, session: Session) -> None:
@@ -366,16 +381,15 @@ class Pool:
         self.hurry()
 
     async def rest(self, seconds: float) -> bool:
-        """Wait so long, or until it may be worth while; True when the client moved to another
-        cluster meanwhile."""
-        service = self.service
+        """Wait for a time in s; return True if `hurry` ended the wait early."""
+        going = self._going
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._going.wait()
-        return service is not self.service
+                await going.wait()
+        return going.is_set()
 
     def hurry(self) -> None:
-        """What could not be reached may be there again: who rests tries at once."""
+        """End all waits in `rest`, because a broker that could not be reached may be back."""
         self._going.set()
         self._going = asyncio.Event()
 
@@ -450,6 +464,13 @@ class Pool:
             )
 
 
+def is_cancelled() -> bool:
+    """True if the running task is being cancelled; else a CancelledError is that of something that
+    the task waits for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
 async def _data_of(credentials: Credentials) -> bytes:
     try:
         data = await credentials.data()
@@ -457,6 +478,14 @@ async def _data_of(credentials: Credentials) -> bytes:
         raise
     except EncoreError as error:
         raise ErrorGettingAuthenticationData(f"{credentials.method_name}: {error}") from error
+    except asyncio.CancelledError as error:
+        # E.g. of a task that several calls of the supplier share. The attempt that asked for the
+        # data was not cancelled, and must be repeated.
+        if is_cancelled():
+            raise
+        raise ErrorGettingAuthenticationData(
+            f"{credentials.method_name}: no authentication data, CancelledError", retryable=True
+        ) from error
     except Exception as error:
         # Its text may hold a secret; its type does not.
         kind = type(error).__name__

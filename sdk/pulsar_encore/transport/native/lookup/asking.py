@@ -29,13 +29,13 @@ class Partitions(NamedTuple):
     """The answer to a question for the partitions of a topic.
 
     Attributes:
-        count: The number of partitions; 0 for a topic without.
+        number: The number of partitions; 0 for a topic without.
         tells_missing: True if the broker that answered would have told a missing topic from one
             without partitions. Brokers do since PIP-344 (3.0.6, 3.2.4, 3.3.1), and their web
             services do.
     """
 
-    count: int
+    number: int
     tells_missing: bool
 
 

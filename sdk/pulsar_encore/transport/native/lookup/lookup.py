@@ -57,7 +57,7 @@ class Lookup:
             PulsarException: The broker refused, or could not be reached within the operation
                 timeout.
         """
-        return (await self.ask_partitions(topic, create=create)).count
+        return (await self.ask_partitions(topic, create=create)).number
 
     async def ask_partitions(self, topic: str, *, create: bool) -> Partitions:
         """The same, with what the broker that answered can tell.
