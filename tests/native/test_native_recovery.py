@@ -27,6 +27,7 @@ from pulsar_encore.ids import MessageId
 from pulsar_encore.options import ClientOptions, ConsumerType, InitialPosition, ProducerOptions
 from pulsar_encore.transport.base import RetryNotice
 from pulsar_encore.transport.choosing import make_transport
+from pulsar_encore.transport.native.lookup.asking import Partitions
 from pulsar_encore.transport.native.lookup.shape import Shape
 from pulsar_encore.transport.native.options import of_options
 from pulsar_encore.transport.native.settings import Settings
@@ -617,12 +618,15 @@ def test_0_partitions_from_a_broker_without_pip_344_removes_no_partition() -> No
     """Brokers without PIP-344 answer 0 for a missing topic and for one without partitions."""
 
     async def main() -> None:
+        async def ask_partitions(topic: str, *, create: bool) -> Partitions:
+            return Partitions(0, tells_missing=False)
+
         async def partitions(topic: str, *, create: bool) -> int:
             return 0
 
         lookup: Any = SimpleNamespace(
             partitions=partitions,
-            tells_missing=False,
+            ask_partitions=ask_partitions,
             pool=SimpleNamespace(
                 loop=asyncio.get_running_loop(), settings=Settings(recreate_after_s=10.0)
             ),

@@ -49,7 +49,7 @@ def for_library(
 ) -> Any:
     """Make the library's object that asks `supplier`.
 
-    It is let go of before the process ends, or never.
+    The object is destroyed before the interpreter ends, or leaked on purpose.
 
     Args:
         supplier: The application's function.

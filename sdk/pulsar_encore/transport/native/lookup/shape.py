@@ -55,10 +55,10 @@ class Shape:
                 timeout.
         """
         try:
-            count = await self._lookup.partitions(self.topic, create=False)
+            count, tells = await self._lookup.ask_partitions(self.topic, create=False)
         except TopicNotFound:
             return await self._ask_missing()
-        if self.partitions and not count and not self._lookup.tells_missing:
+        if self.partitions and not count and not tells:
             return await self._ask_missing()
         self.missing_s, self.may_create = None, False
         self.partitions = count
@@ -86,7 +86,8 @@ class Shape:
         return self._lookup.pool.loop.time() - missing_s >= self._recreate_after_s
 
     def next_look_s(self, delay_s: float) -> float:
-        """`delay_s`, but soon enough while somebody may be creating the topic again."""
+        """Return the delay before the next look, in s: at most 5 s until the topic may be created
+        here, then `delay_s`."""
         if self.missing_s is not None and self._is_long(self.missing_s):
             return delay_s
         return min(delay_s, MISSING_S)

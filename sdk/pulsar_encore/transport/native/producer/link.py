@@ -183,11 +183,14 @@ class NativeProducer:
 
     async def _grow(self) -> bool:
         """Add the partitions that have come; False when that is to be tried again."""
+        before = self._shape.partitions
         try:
             partitions = await self._lookup.partitions(self._topic, create=False)
             async with self._changing:
                 if not self._partitioned:
                     return True
+                if self._shape.partitions != before:
+                    return False  # `_recover` asked meanwhile: this answer may be the older one
                 for number in range(len(self.parts), partitions):
                     part = self._part(number, self.producer_name, established=True)
                     if not self._options.lazy_start_partitioned_producers:
@@ -205,7 +208,7 @@ class NativeProducer:
 
     @property
     def _is_over(self) -> bool:
-        """Whether its event loop is closed, or has ended its connections because it is about to."""
+        """True if the event loop is closed or about to be closed."""
         return self._loop.is_closed() or self._lookup.pool.closed
 
     # A topic that is gone, and comes back
@@ -229,7 +232,9 @@ class NativeProducer:
                     if not self._missing():
                         return
             except EncoreError as error:
-                log.info("%s: not found, and looked for again: %s", self._topic, error)
+                log.info(
+                    "%s: its partitions could not be asked for; retried: %s", self._topic, error
+                )
             await pool.rest(shape.next_look_s(delays.next()))
 
     def _missing(self) -> bool:
@@ -241,12 +246,18 @@ class NativeProducer:
         return bool(missing)
 
     def _fit(self, count: int) -> None:
-        """Have a part for each of so many partitions, 0 for a topic without, and no others."""
+        """Make the parts match the number of partitions (0: a topic without partitions)."""
         topics = self._shape.topics(count)
         left = {part.topic: part for part in self.parts}
         if [topic for topic, _ in topics] == list(left):
             return
-        log.warning("%s has %d partitions now, and had %d", self._topic, count, len(left))
+        log.warning(
+            "%s was created again: it had %s and has %s now. Messages without a receipt go to the "
+            "new partitions",
+            self._topic,
+            _partitions_in_words(len(left) if self._partitioned else 0),
+            _partitions_in_words(count),
+        )
         name = self.producer_name
         self._partitioned = count > 0
         self.parts = [
@@ -263,7 +274,18 @@ class NativeProducer:
             self._watch_growth()
 
     def _move(self, gone: list[Part]) -> None:
-        """Send what parts of a topic that is gone have under way to those that are there."""
+        """Move pending messages from the parts of deleted partitions to the current parts."""
+        self._admitting = True  # nothing is let in before `_waiting` names the current parts
+        try:
+            self._move_all(gone)
+        finally:
+            self._admitting = False
+        self._admit_waiting()
+        if self._listener is not None:
+            for part in gone:
+                self._listener.on_removed(part.topic)
+
+    def _move_all(self, gone: list[Part]) -> None:
         frames: list[tuple[Part, Sending[Waiter]]] = []
         early: list[tuple[Outgoing, Waiter, int]] = []
         for part in gone:
@@ -293,18 +315,24 @@ class NativeProducer:
         self._waiting = deque(waiting)
         for message, waiter, room in early:
             self._chosen(message).publish(message, waiter, room)
-        if self._listener is not None:
-            for part in gone:
-                self._listener.on_removed(part.topic)
 
     def _chosen(self, message: Outgoing) -> Part:
-        """The part that a message goes to whose partition was chosen before, and is gone."""
+        """Choose a part again for a message whose partition was deleted.
+
+        Of a message that is encoded already only the partition key is known: `message_router` gets
+        it without payload and properties.
+        """
         if len(self.parts) == 1:
             return self.parts[0]
         try:
             return self.parts[self._choice.partition(message, len(self.parts), now_ms(self._loop))]
         except ConfigurationError as error:
-            log.warning("%s: the first partition is taken: %s", self._topic, error)
+            log.warning(
+                "%s: message_router failed for a message that moves to the new partitions; it goes "
+                "to partition 0: %s",
+                self._topic,
+                error,
+            )
             return self.parts[0]
 
     def _come_here(self) -> None:
@@ -316,7 +344,7 @@ class NativeProducer:
         self._waiting.clear()
         self._under_way = 0
         self._changing = asyncio.Lock()
-        self._recovering = None
+        self._recovering = self._growing = None
         self._shape = Shape(
             self._lookup, self._topic, creates=True, partitions=self._shape.partitions
         )
@@ -389,6 +417,10 @@ class NativeProducer:
 
     def _left(self, room: int) -> None:
         self._under_way -= room
+        self._admit_waiting()
+
+    def _admit_waiting(self) -> None:
+        """Send messages that wait for room, as long as there is room."""
         if not self._waiting or self._admitting:
             return
         self._admitting = True  # what is refused at once leaves at once
@@ -469,6 +501,10 @@ class NativeProducer:
         for task in (self._growing, self._recovering):
             if task is not None:
                 cancel(task)
+
+
+def _partitions_in_words(count: int) -> str:
+    return f"{count} partitions" if count else "no partitions"
 
 
 def _partition_of(topic: str) -> int:

@@ -135,7 +135,6 @@ class Part:
         )
         self._session: Session | None = None  # from PRODUCER on
         self._attached = False
-        self._start: asyncio.Task[None] | None = None
         self._packer = Packer(self._loop, options, self._packed, self._not_sent)
         self._pending: Pending[Waiter] = Pending()
         self._timeout_s = options.send_timeout_millis / 1000
@@ -143,7 +142,6 @@ class Part:
         self._writing = False
         self.flushes = Flushes[Waiter](self._loop)
         self._highest_id: int | None = None  # of all before the first message; None: to be asked
-        self._begun = False
         self._adopted: list[Sending[Waiter]] = []  # not rewritten yet
         self._early_s = 0.0  # when the first message came that waits for the first attachment
         self._damaged: Sending[Waiter] | None = None
@@ -167,27 +165,24 @@ class Part:
         return self._attached and self.error is None
 
     async def open(self) -> None:
-        """Attach for the first time.
+        """Attach within the operation timeout. If that fails, the caller must end the part.
 
         Raises:
-            PulsarException: It did not come about.
+            PulsarException: The part could not be attached.
         """
         await self._attachment.first()
 
     def begin(self) -> None:
-        """Attach, and go on until it is; nobody waits for it."""
-        if not self._begun:
-            self._begun = True
-            self._attachment.begin()
+        """Attach in the background, retrying like after a loss; no effect once it was begun.
+
+        Messages that are published before the part is attached wait for it, until their send
+        timeout.
+        """
+        self._attachment.begin()
 
     def hurry(self) -> None:
-        """Attach now, if it is not attached: the topic exists, or may be created."""
+        """Make the next attempt to attach now: the topic exists, or may be created."""
         self._attachment.hurry()
-
-    def start(self) -> None:
-        """Attach for the first time, and meanwhile keep what is to be sent."""
-        if self._start is None and not self._begun:
-            self._start = self._loop.create_task(self._open_late())
 
     def moved(self, lookup: Lookup) -> Part:
         """The same on the running loop, when that of this one has ended.
@@ -211,19 +206,6 @@ class Part:
             part.last_sequence_id = self.last_sequence_id
             part._highest_id = self._packer.highest_id
         return part
-
-    async def _open_late(self) -> None:
-        failure: Exception | None = None
-        try:
-            await self.open()
-        except Exception as error:
-            failure = error
-        finally:
-            self._start = None  # before anybody is told: who comes next may begin anew
-        if failure is not None:
-            log.warning("no producer on %s: %s", self.topic, failure)
-            waiters, room = self._packer.take_back()
-            self._not_sent(waiters, room, failure)
 
     async def _attach(self, session: Session) -> None:
         if self.error is not None:
@@ -290,7 +272,9 @@ class Part:
         frames = self._pending.all()
         self._pending.drop(frames)
         early = self._packer.take_early()
-        self.abandon()
+        self._abandon(
+            NotConnected(f"{self.topic} was deleted while the send waited: send it again")
+        )
         return frames, early
 
     def adopt(self, frames: Sequence[Sending[Waiter]], of: Part) -> None:
@@ -364,7 +348,7 @@ class Part:
             self._attached = False
             self._pending.disconnected()
             self._attachment.again(address)
-            # The end of the event loop is no loss: the producer attaches on the next loop.
+            # The end of the event loop closes the pool. The producer goes on on the next loop.
             if self._listener is not None and not self._lookup.pool.closed:
                 self._listener.on_disconnected(self.topic)
 
@@ -412,9 +396,10 @@ class Part:
         self.under_way += room
         packer = self._packer
         if packer.encoder is None:
-            self.start()
+            self.begin()
             if not packer.early:
                 self._early_s = self._loop.time()
+                self._attachment.hurry()
             self._watch_time()
         packer.add(message, waiter, room)
 
@@ -516,8 +501,14 @@ class Part:
             self._timeout = self._loop.call_later(left, self._expire)
             return
         text = f"send to {self.topic}: no answer in {self._timeout_s:g} s (send_timeout_millis)"
+        refused = self._attachment.failure
+        if refused is not None:
+            text += f"; the producer is not attached, the last attempt failed: {refused}"
         twice = self._pending.unanswered
-        self._fail_all(TransportTimeout(text))
+        if refused is not None and not self.started:
+            self._fail_all(refused)  # it was never attached, and this is the reason
+        else:
+            self._fail_all(TransportTimeout(text))
         session = self._session
         if twice and session is not None:
             session.fail(TransportTimeout(f"{session.peer} takes messages and answers none"))
@@ -534,10 +525,14 @@ class Part:
     def _tell_some(self) -> None:
         """Tell some of the messages that failed, and the rest in later steps of the loop."""
         self._tells = True
-        self._tell(_TOLD)
-        self._tells = bool(self._failing)
-        if self._tells:
-            self._loop.call_soon(self._tell_some)
+        try:
+            self._tell(_TOLD)
+        finally:
+            # Also after an exception, which may come from code of the application that runs for a
+            # message that is let in: the others still have to be told.
+            self._tells = bool(self._failing)
+            if self._tells:
+                self._loop.call_soon(self._tell_some)
 
     def _tell(self, most: int) -> None:
         """Tell about so many messages that they failed, those first that failed first."""
@@ -571,13 +566,23 @@ class Part:
     # Flushing and closing
 
     def flush(self) -> list[asyncio.Future[Any]]:
-        """Send what is being batched now; futures for all that is under way."""
+        """Send the open batches now.
+
+        Returns:
+            Futures of all messages that have neither an id nor an error yet. Messages that have
+            failed and wait to be told are among them.
+        """
         self._packer.flush()
-        return [*self._packer.early, *self.flushes.begin(self._pending.all())]
+        frames = self._pending.all()
+        waiters = self._packer.early
+        for failing in self._failing:
+            frames += failing.frames
+            waiters += failing.waiters
+        return [*waiters, *self.flushes.begin(frames)]
 
     async def close(self) -> None:
-        """What is under way fails with `ClosedError`; the broker is told."""
-        session = self._end()
+        """Fail all pending messages with `ClosedError`, and close the producer at the broker."""
+        session = self._end(_closed())
         while self._failing:  # noqa: ASYNC110 - `_tell_some` goes on with them
             await asyncio.sleep(0)
         await self._attachment.stop()
@@ -594,23 +599,28 @@ class Part:
             log.info("%s; it ends with its connection", error)
 
     def abandon(self) -> None:
-        """The same without waiting for the broker's answer."""
-        session = self._end()
+        """Fail all pending messages with `ClosedError`, without waiting for the broker's answer."""
+        self._abandon(_closed())
+
+    def _abandon(self, error: Exception) -> None:
+        session = self._end(error)
         self._tell(sys.maxsize)
         if session is not None:
             self._ask_to_close(session)
 
-    def _end(self) -> Session | None:
-        """What is under way fails, and nothing more is sent; where it was attached until now."""
+    def _end(self, error: Exception) -> Session | None:
+        """Fail all pending messages and detach. Returns the session it was attached to."""
         session = self._session if self._attached else None
-        self.error = ClosedError("the producer was closed before the send ended")
+        self.error = error
         self._attachment.abandon()
         self._stop_timers()
-        if self._start is not None:
-            self._start.cancel()
         if self._session is not None:
             self._session.detach_producer(self._registration.producer_id)
         self._session = None
         self._attached = False
-        self._fail_all(self.error)
+        self._fail_all(error)
         return session
+
+
+def _closed() -> ClosedError:
+    return ClosedError("the producer was closed before the send ended")
