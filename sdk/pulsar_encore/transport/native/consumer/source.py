@@ -33,6 +33,7 @@ from ....wire.entries import EntryError
 from ...base import AckPlan, Deliveries, Delivery, NoDelivery, RetryNotice, Run, Unread
 from ..connection.attachment import Attachment
 from ..connection.fast_path import Template
+from ..connection.retry_log import RetryLog
 from ..connection.session import Session
 from ..lookup.lookup import Lookup
 from . import commands
@@ -66,6 +67,8 @@ _MOST_DAMAGED: Final = 1_000  # entries remembered
 
 class Outlet(Protocol):
     """Where a source's news go: the link."""
+
+    retry_log: RetryLog
 
     def deliver(self, deliveries: Deliveries) -> None: ...
     def connected(self, source: int) -> None: ...
@@ -137,7 +140,12 @@ class Source:
         self._ids = ids
         self._outlet = outlet
         self._attachment = Attachment(
-            lookup, topic, self._attach, self._failed, retrying=self._retrying
+            lookup,
+            topic,
+            self._attach,
+            self._failed,
+            retrying=self._retrying,
+            retry_log=outlet.retry_log,
         )
         max_size = self._settings.max_uncompressed_size
         self._reader = EntryReader(self, decryption, max_size)
