@@ -374,9 +374,13 @@ class NativeConsumer:
             parts = [] if count is None else shape.topics(count)
             names = {topic for topic, _ in parts}
             sources = self._sources_of(shape.topic)
-            for source in sources:
-                if source.topic not in names:
-                    self._leave(source)
+            gone = [source for source in sources if source.topic not in names]
+            for source in gone:
+                self._leave(source)
+            if gone:
+                some = ", ".join(source.topic for source in gone[:3])
+                text = "%s: deleted, and not waited for: %d of its topics (%s)"
+                log.warning(text, self.retry_log.name, len(gone), some)
             is_whole = True
             for topic, partition in parts:
                 self._base[topic] = shape.topic
@@ -398,8 +402,6 @@ class NativeConsumer:
     def _leave(self, source: Source) -> None:
         """The topic of a source is no more, or no partition any more: the others go on."""
         self._drop(source)
-        text = "%s: %s does not exist any more, and is not read any more"
-        log.warning(text, self.retry_log.name, source.topic)
         if source.number < self._announced:
             if self._subscription.durable:
                 self.sought(source.number)  # there is nothing to ack, and nothing comes again
