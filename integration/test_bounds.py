@@ -202,3 +202,49 @@ async def test_more_partitions_than_the_client_accepts_are_an_error_that_names_t
         client.create_producer(topic) as producer,
     ):
         await producer.send(b"x")
+
+
+@pytest.mark.parametrize("total", ["claimed", "not claimed"])
+@pytest.mark.parametrize("kind", [encore.ConsumerType.Shared, encore.ConsumerType.Exclusive])
+async def test_a_chunked_message_over_max_uncompressed_size_is_acked(
+    pulsar: Server,
+    admin: Admin,
+    topic: str,
+    kind: encore.ConsumerType,
+    total: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It was asked for again three times a second, for ever."""
+    data = Random(3).randbytes(12_000_000)
+    async with (
+        encore.Client(
+            pulsar.service_url, transport="native", max_uncompressed_size=8_000_000
+        ) as client,
+        client.subscribe(topic, "s", kind) as consumer,
+        Bare(pulsar.service_url) as bare,
+    ):
+        await bare.produce(topic)
+        for at in range(3):
+            metadata = pb.MessageMetadata(
+                producer_name="p",
+                sequence_id=at,
+                publish_time=int(time.time() * 1000),
+                uuid="big",
+                chunk_id=at,
+                num_chunks_from_msg=3,
+                total_chunk_msg_size=len(data) if total == "claimed" else 0,
+            )
+            await bare.store(metadata, data[at * 4_000_000 : (at + 1) * 4_000_000])
+        small = pb.MessageMetadata(
+            producer_name="p", sequence_id=3, publish_time=int(time.time() * 1000)
+        )
+        await bare.store(small, b"behind")
+        message = await consumer.receive(timeout=30)
+        assert message.data() == b"behind"
+        await consumer.acknowledge(message)
+        async with asyncio.timeout(30):
+            while admin.stats(topic)["subscriptions"]["s"]["msgBacklog"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+        assert admin.stats(topic)["subscriptions"]["s"]["msgOutCounter"] <= 7
+    (line,) = [each.getMessage() for each in caplog.records if "chunked message" in each.message]
+    assert "max_uncompressed_size" in line and topic in line

@@ -122,6 +122,34 @@ def test_no_connection_outlives_asyncio_run(
         assert connections(broker) == 0
 
 
+@pytest.mark.parametrize("name", ["asyncio", "uvloop"])
+def test_acks_that_the_end_of_a_loop_leaves_unsent_are_told_in_one_line(
+    client: encore.Client,
+    broker: BrokerThread,
+    topic: str,
+    name: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The messages came again in the next run, and nothing told why."""
+
+    async def use(*, closes: bool) -> None:
+        consumer = await client.subscribe(topic, "s", encore.ConsumerType.Shared)
+        async with client.create_producer(topic) as producer, asyncio.timeout(15):
+            for _ in range(3):
+                await producer.send(b"x")
+            for _ in range(3):
+                await consumer.acknowledge(await consumer.receive())
+        if closes:
+            await consumer.close()
+
+    RUNS[name](use(closes=True))
+    assert "acks of" not in caplog.text
+    RUNS[name](use(closes=False))
+    (line,) = [each for each in caplog.records if "acks of 3 entries were not sent" in each.message]
+    assert line.levelname == "WARNING"
+    assert topic in line.message and "close()" in line.message
+
+
 def test_a_producer_works_on_the_next_loop_with_a_new_connection(
     client: encore.Client, broker: BrokerThread, topic: str, run: Run
 ) -> None:

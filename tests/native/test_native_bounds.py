@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 from typing import Any
 
@@ -16,9 +17,10 @@ from pulsar_encore.devbroker.rules.topic_log import LogEntry
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.exceptions import LookupError as TopicLookupError
 from pulsar_encore.ids import MOST_IN_BATCH, MessageId
-from pulsar_encore.options import ClientOptions, ProducerOptions
+from pulsar_encore.options import ClientOptions, ConsumerType, ProducerOptions
 from pulsar_encore.testing import MemoryTransport
 from pulsar_encore.transport.base import AckPlan
+from pulsar_encore.transport.native.consumer import source
 from pulsar_encore.transport.native.consumer.chunking import uuid_of
 from pulsar_encore.transport.native.consumer.decryption import Decryption
 from pulsar_encore.transport.native.consumer.entries import EntryReader
@@ -152,6 +154,74 @@ def test_a_payload_over_max_uncompressed_size_is_acked_and_the_log_names_the_opt
 
     run(main())
     assert "max_uncompressed_size" in caplog.text
+
+
+def store_chunked(rig: Rig, payload: bytes, count: int, total: int, **fields: Any) -> None:
+    size = -(-len(payload) // count)
+    for at in range(count):
+        piece = payload[at * size : (at + 1) * size]
+        rig.store(
+            piece,
+            uuid="big",
+            chunk_id=at,
+            num_chunks_from_msg=count,
+            total_chunk_msg_size=total,
+            **fields,
+        )
+
+
+SIZES = {
+    "claimed total": {"total": 3_000},
+    "no total": {"total": 0},
+    "decompressed": {"compression": pb.ZLIB, "uncompressed_size": 3_000},
+}
+
+
+@pytest.mark.parametrize("case", SIZES)
+@pytest.mark.parametrize(
+    "kind", [ConsumerType.Shared, ConsumerType.Exclusive, ConsumerType.Failover]
+)
+def test_a_chunked_message_over_max_uncompressed_size_is_acked_once(
+    kind: ConsumerType,
+    case: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was asked for again for ever: 696 MB in a minute, and never acked."""
+    acks: list[pb.CommandAck] = []
+    ack = source.wire_commands.ack
+
+    def recorded(*args: Any, **fields: Any) -> pb.BaseCommand:
+        command = ack(*args, **fields)
+        acks.append(command.ack)
+        return command
+
+    monkeypatch.setattr(source.wire_commands, "ack", recorded)
+
+    async def main() -> None:
+        rig = Rig(settings=Settings(max_uncompressed_size=2_000))
+        payload, fields = b"x" * 3_000, dict(SIZES[case])
+        if "compression" in fields:
+            payload = compress(pb.ZLIB, payload)
+            fields["total"] = len(payload)
+        rig.store(b"before")
+        store_chunked(rig, payload, 5, **fields)
+        rig.store(b"behind")
+        _, sink = await opened(rig, consumer_type=kind)
+        await settle(100)
+        assert sorted(set(sink.payloads)) == [b"before", b"behind"]
+        assert rig.service.catalogue.topic(TOPIC).subscriptions["s"].backlog == 2
+
+    run(main())
+    refused = [each for each in acks if each.HasField("validation_error")]
+    assert {each.validation_error for each in refused} == {pb.CommandAck.UncompressedSizeCorruption}
+    assert len({each.message_id[0].entryId for each in refused}) == 5
+    (line,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    text = line.getMessage()
+    assert text.startswith(f"{TOPIC}: ") and re.search(r" \d+:1 is ", text)
+    assert "2000" in text and "(max_uncompressed_size)" in text
+    assert "3000" in text or case == "no total"
+    assert not [each for each in caplog.records if each.levelname == "WARNING"]
 
 
 # Ids

@@ -8,6 +8,7 @@ raises its error. A final error of a later one is passed to `failed` once.
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -47,6 +48,7 @@ from .addresses import Address, parse
 from .backoff import LONGEST_WAITED_FOR_S, Delays
 from .pool import is_cancelled
 from .requests import is_limit
+from .retry_log import RetryLog
 from .service import Service
 from .session import Session
 
@@ -107,6 +109,7 @@ class Attachment:
             then at growing intervals.
         established: The consumer or producer was attached before, so the first attempt is retried
             like later ones.
+        retry_log: Logs losses and failed attempts; shared by all topics of a consumer or producer.
 
     Attributes:
         failure: The error of the last attempt since the loss; None while it is attached.
@@ -122,8 +125,10 @@ class Attachment:
         find: Callable[[], Awaitable[Session]] | None = None,
         retrying: Callable[[RetryNotice], None] | None = None,
         established: bool = False,
+        retry_log: RetryLog | None = None,
     ) -> None:
         self.topic: str = topic
+        self._retry_log = retry_log or RetryLog(topic)
         self._pool = lookup.pool
         self._attach = attach
         self._failed = failed
@@ -243,6 +248,8 @@ class Attachment:
         self._lost = True
         if self._retries is None:
             self._retries = FailureReports(self._loop.time())
+        if not self._stopped:
+            self._retry_log.lost(self.topic, self._loop.time())
         where = _parsed(address)
         self._referring = self._pool.service
         self._start(where, at_once=where is not None)
@@ -256,17 +263,13 @@ class Attachment:
 
     async def _until_attached(self, address: Address | None, at_once: bool) -> None:
         failure: Exception | None = None
+        delay_s = None if at_once else self._next_delay_s()
         while True:
-            if not at_once:
-                await self._rest(self._next_delay_s())
+            if delay_s is not None:
+                await self._rest(delay_s)
             left_s = self._time_left()
             if failure is not None and left_s <= 0:
-                log.error(
-                    "%s: not attached again within %g s (reattach_timeout), and given up",
-                    self.topic,
-                    self._settings.reattach_timeout_s,
-                )
-                self._give_up(failure)
+                self._give_up(self._too_late(failure))
                 return
             try:
                 async with asyncio.timeout(None if left_s == _NEVER_S else left_s):
@@ -276,18 +279,19 @@ class Attachment:
                 if not self._lost:
                     self._over()
                     return
+                delay_s = self._next_delay_s()
             except TimeoutError as error:
                 if failure is None:
-                    failure = _no_answer(self.topic, self._settings.reattach_timeout_s)
+                    failure = TransportTimeout(f"{self.topic}: the last attempt had no answer")
                     failure.__cause__ = error
-                self._tell(failure)
+                delay_s = self._tell(failure)
             except Exception as error:
                 failure = error
                 if self._is_final(error):
                     self._give_up(error)
                     return
-                self._tell(error)
-            address, at_once = None, False
+                delay_s = self._tell(error)
+            address = None
 
     def _next_delay_s(self) -> float:
         """The delay before the next attempt, in s; the last attempt is made 1 s before the end."""
@@ -336,8 +340,12 @@ class Attachment:
             self._attached_at = self._pool.service
             self._worked = True
 
-    def _tell(self, error: Exception) -> None:
-        """Log a failed attempt and pass it on, at growing intervals."""
+    def _tell(self, error: Exception) -> float:
+        """Log a failed attempt and pass it on, at growing intervals.
+
+        Returns:
+            The delay before the next attempt, in s.
+        """
         self.failure = error
         now_s = self._loop.time()
         retries = self._retries
@@ -347,10 +355,8 @@ class Attachment:
         # about the topic, such as its schemas, is invalid from then on.
         is_news = isinstance(error, TopicNotFound) and not self._told_missing
         self._told_missing |= is_news
-        if not retries.failed(now_s, is_news=is_news):
-            log.debug("%s: attempt %d failed: %s", self.topic, retries.attempts, error)
-            return
-        if not isinstance(error, EncoreError):
+        is_reported = retries.failed(now_s, is_news=is_news)
+        if is_reported and not isinstance(error, EncoreError):
             log.error(
                 "%s: code of the application (credentials, key reader) raised %s; the attempt is "
                 "retried",
@@ -358,38 +364,52 @@ class Attachment:
                 type(error).__name__,
                 exc_info=error,
             )
-        elapsed_s = retries.elapsed_s(now_s)
-        log.warning(
-            "%s: attempt %d to attach failed, %.1f s after the loss, and is retried: %s",
+        elapsed_s, delay_s = retries.elapsed_s(now_s), self._next_delay_s()
+        self._retry_log.refused(
             self.topic,
-            retries.attempts,
-            elapsed_s,
+            now_s,
             error,
+            attempts=retries.attempts,
+            elapsed_s=elapsed_s,
+            next_s=max(0.0, delay_s),
         )
-        if self._retrying is not None:
+        if is_reported and self._retrying is not None:
             self._retrying(RetryNotice(self.topic, error, retries.attempts, elapsed_s))
+        return delay_s
 
     def _over(self) -> None:
         """Attached again."""
         self.failure = None
-        retries, self._retries = self._retries, None
-        self._told_missing = False
-        if retries is not None and retries.attempts:
-            log.warning(
-                "%s: attached again after %d failed attempts, %.1f s after the loss",
-                self.topic,
-                retries.attempts,
-                retries.elapsed_s(self._loop.time()),
-            )
+        self._retries, self._told_missing = None, False
+        self._retry_log.attached(self.topic, self._loop.time())
+
+    def _too_late(self, error: Exception) -> Exception:
+        """The last error, of the same class, with a text that names `reattach_timeout`."""
+        text = (
+            f"{self.topic}: not attached again within {self._settings.reattach_timeout_s:g} s "
+            "(reattach_timeout): close this consumer, reader or producer and make a new one, or "
+            f"set a longer reattach_timeout. The last attempt: {error}"
+        )
+        if isinstance(error, PulsarException):
+            late: Exception = copy.copy(error)
+            late.args = (text,)
+        else:
+            late = TransportTimeout(text)
+        late.__cause__ = error
+        return late
 
     def _give_up(self, error: Exception) -> None:
         if not self._stopped:
-            self._stopped = True
+            self._stop()
             self._failed(error)
+
+    def _stop(self) -> None:
+        self._stopped = True
+        self._retry_log.forget(self.topic)
 
     async def stop(self) -> None:
         """Try no more; what is under way is cancelled, and has ended when this returns."""
-        self._stopped = True
+        self._stop()
         task = self._task
         if task is not None and task is not asyncio.current_task():
             task.cancel()
@@ -397,7 +417,7 @@ class Attachment:
 
     def abandon(self) -> None:
         """Try no more, without waiting."""
-        self._stopped = True
+        self._stop()
         if self._task is not None:
             cancel(self._task)
 
@@ -409,14 +429,6 @@ def _parsed(address: str | None) -> Address | None:
     except InvalidUrl as error:
         log.warning("a broker referred to no address: %s", error)
         return None
-
-
-def _no_answer(topic: str, longest_s: float | None) -> TransportTimeout:
-    within = "in time" if longest_s is None else f"within {longest_s:g} s (reattach_timeout)"
-    return TransportTimeout(
-        f"{topic}: not attached again {within}: the last attempt had no answer. Raise "
-        "reattach_timeout, or leave it out to retry for ever"
-    )
 
 
 def _is_final_at_first(error: PulsarException) -> bool:

@@ -29,6 +29,7 @@ from ....wire.compression import compress
 from ...advice import ADVICE
 from ...base import ProducerListener
 from ..connection.backoff import Delays
+from ..connection.retry_log import RetryLog
 from ..lookup.lookup import Lookup
 from ..lookup.shape import Shape
 from .choosing import Choice
@@ -106,6 +107,8 @@ class NativeProducer:
         self._options = options
         self._ids = ids
         self._topic = full_name(options.topic)
+        name = f" {options.producer_name!r}" if options.producer_name else ""
+        self._retry_log = RetryLog(f"producer{name} on {self._topic}")
         self._encrypt = encrypt
         self._listener = listener
         self._lookup = home.lookup_for(self)
@@ -121,7 +124,7 @@ class NativeProducer:
         self._refused: deque[tuple[Part, Outgoing, Waiter]] = deque()  # waited when it was closed
         self._admitting = False
         self._partitioned = False
-        self._shape = Shape(self._lookup, self._topic, creates=True)
+        self._shape = self._shape_of(0)
         self._recovering: asyncio.Task[None] | None = None  # looks for a topic that is missing
         self._changing = asyncio.Lock()  # which parts there are
         self._growing: asyncio.Task[None] | None = None
@@ -168,6 +171,7 @@ class NativeProducer:
             listener=self._listener,
             on_missing=self._look_for_topic,
             established=established,
+            retry_log=self._retry_log,
         )
 
     def _watch_growth(self) -> None:
@@ -340,15 +344,18 @@ class NativeProducer:
         self._end_tasks()
         self._lookup = self._home.lookup_for(self)
         self._loop = self._lookup.pool.loop
+        self._retry_log.forget_all()
         self.parts = [part.moved(self._lookup) for part in self.parts]
         self._waiting.clear()
         self._under_way = 0
         self._changing = asyncio.Lock()
         self._recovering = self._growing = None
-        self._shape = Shape(
-            self._lookup, self._topic, creates=True, partitions=self._shape.partitions
-        )
+        self._shape = self._shape_of(self._shape.partitions)
         self._watch_growth()
+
+    def _shape_of(self, partitions: int) -> Shape:
+        name = self._retry_log.name
+        return Shape(self._lookup, self._topic, creates=True, partitions=partitions, name=name)
 
     # The seam
 

@@ -33,6 +33,7 @@ from ....wire import pulsar_pb2 as pb
 from ...base import ProducerListener
 from ..connection.attachment import Attachment
 from ..connection.requests import refusal
+from ..connection.retry_log import RetryLog
 from ..connection.session import Session
 from ..lookup.lookup import Lookup
 from .encoding import Encoder, Encrypt
@@ -83,6 +84,7 @@ class Part:
             named.
         established: The producer was attached before: this part does not create its topic, and its
             first attempt is retried like later ones.
+        retry_log: Logs losses and failed attempts of all parts.
 
     Attributes:
         under_way: Room taken by messages that have neither id nor error.
@@ -105,8 +107,10 @@ class Part:
         listener: ProducerListener | None = None,
         on_missing: Callable[[], None],
         established: bool = False,
+        retry_log: RetryLog | None = None,
     ) -> None:
         self.topic: str = registration.topic
+        self._retry_log = retry_log
         self.partition: int = partition
         self.under_way: int = 0
         self.last_sequence_id: int = -1
@@ -132,6 +136,7 @@ class Part:
             self._give_up,
             retrying=None if listener is None else listener.on_retrying,
             established=established,
+            retry_log=retry_log,
         )
         self._session: Session | None = None  # from PRODUCER on
         self._attached = False
@@ -200,6 +205,7 @@ class Part:
             listener=self._listener,
             on_missing=self._on_missing,
             established=True,
+            retry_log=self._retry_log,
         )
         part.error = self.error
         if self._packer.encoder is not None:
