@@ -34,7 +34,9 @@ class Keyed:
         )
         self.queue = ReceiveQueue(None, lambda *_: None, ANY, lambda _: None)
         self.lanes = Lanes(self.queue, asyncio.get_running_loop(), 1_000_000)
-        self._raw: Any = SimpleNamespace(ordering_key=lambda: None, partition_key=lambda: "k")
+        self._raw: Any = SimpleNamespace(
+            ordering_key=lambda: None, partition_key=lambda: "k", length=lambda: 10
+        )
 
     def arrive(self, *numbers: int) -> None:
         for number in numbers:

@@ -174,8 +174,11 @@ class Intake:
             if state.shared:
                 state.duplicates.asked_all = True
         for each in unseen:
-            state = self._sources.by_number[each.source]
-            state.overlook((each.ledger, each.entry), each.batch_size or 1)
+            state, key = self._sources.by_number[each.source], (each.ledger, each.entry)
+            if each.batch_size > 1:
+                state.attempts.batch_asked(key)
+            else:
+                state.overlook(key, 1)
 
     def on_sought(self, only: Container[int] | None = None) -> None:
         states = self._sources.heard("sought", only)

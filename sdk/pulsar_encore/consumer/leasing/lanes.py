@@ -18,6 +18,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Final
 
 from ...core.entry import LEAVING, QUEUED, Entry
@@ -33,6 +34,9 @@ _SIFT: Final = 500  # messages filed in one turn of the loop: 1 ms or so
 # How often a lane is looked at whose first waits: it may be settled meanwhile.
 _WAITING_MS: Final = 1_000
 _STEP: Final = 500  # lanes looked at in one turn of the loop
+# No message is filed while messages of so many bytes are in lanes and not out. The transport does
+# not count messages that were filed, so its own bound of memory does not cover them.
+_MOST_BYTES: Final = 64 * 1024 * 1024
 
 _Key = tuple[int, str | None]
 
@@ -77,6 +81,7 @@ class Lanes:
         self._queue = queue
         self._loop = loop
         self._most = most
+        self._most_bytes = _MOST_BYTES
         self._bury = bury
         self._lanes: dict[_Key, Lane] = {}
         self._alone: set[Lane] = set()  # of messages without a key
@@ -85,6 +90,7 @@ class Lanes:
         self._looks = 0
         self._leaving: dict[tuple[Entry, int], Lane] = {}  # by the first: a copy is being sent
         self._count = 0
+        self._bytes = 0  # of messages that are not out
         self._told = False
         self._alarm = Alarm(loop)
         self._alarm.start(self._ring)
@@ -97,7 +103,11 @@ class Lanes:
     @property
     def unseen(self) -> bool:
         """There are lanes, or is room for what is queued, that `take` has not come to."""
-        return bool(self._ready) or (len(self._queue) > 0 and self._count < self._most)
+        return bool(self._ready) or (len(self._queue) > 0 and not self._is_full)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._count >= self._most or self._bytes >= self._most_bytes
 
     def take(self, most: int) -> list[tuple[Lane, Message]]:
         """Hand over the first of up to so many lanes, those first that have waited longest.
@@ -121,20 +131,20 @@ class Lanes:
             entry, index, _ = lane.items[0]
             state: SourceState = entry.source
             state.comes_due(entry, index)
-            lane.out = True
+            self._go_out(lane)
         messages = self._queue.hand_over([lane.items[0] for lane in lanes])
         return list(zip(lanes, messages, strict=True))
 
     def back(self, lane: Lane) -> None:
         """The lease on the first of a lane is over."""
-        lane.out = False
+        self._come_back(lane)
         self._offer(lane, now_ms(self._loop))
 
     def decided(self, entry: Entry, index: int) -> None:
         """The copy of a message was stored, or failed and the message is queued again."""
         lane = self._leaving.pop((entry, index), None)
         if lane is not None:
-            lane.out = False
+            self._come_back(lane)
             self._look_later(lane, now_ms(self._loop))  # by `_ring`: many may come at once
 
     def hurry(self) -> None:
@@ -145,13 +155,26 @@ class Lanes:
         if self._later:
             self._alarm.at(now)
 
+    def _go_out(self, lane: Lane) -> None:
+        lane.out = True
+        self._bytes -= _size(lane.items[0])
+
+    def _come_back(self, lane: Lane) -> None:
+        lane.out = False
+        self._bytes += _size(lane.items[0])
+
     # In
 
     def _file(self, most: int) -> None:
-        if most <= 0:
-            return
-        for item in self._queue.sift(most):
+        for _ in range(most):
+            if self._is_full:
+                return
+            sifted = self._queue.sift(1)
+            if not sifted:
+                return
+            (item,) = sifted
             self._count += 1
+            self._bytes += _size(item)
             key = _key_of(item)
             lane = None if key is None else self._lanes.get(key)
             if lane is None:
@@ -179,6 +202,8 @@ class Lanes:
         if self._judge(lane, now):
             self._ready.append(lane)
             self._queue.wake(1)
+        elif len(self._queue) and not self._is_full:
+            self._queue.wake(1)  # a pop may have found the lanes full
 
     def _judge(self, lane: Lane, now: int) -> bool:
         """Whether the first of a lane may go out to a lease.
@@ -199,11 +224,11 @@ class Lanes:
                     return True
                 # A letter that failed at once has its message wait again.
             elif what == LEAVING:
-                lane.out = True
+                self._go_out(lane)
                 self._leaving[entry, index] = lane
                 return False
             else:
-                items.popleft()
+                self._bytes -= _size(items.popleft())
                 self._count -= 1
         self._forget(lane)
         return False
@@ -246,7 +271,7 @@ class Lanes:
             self._queue.dispose(list(self._alone))
             self._lanes = {}
             self._alone = set()
-            self._count = 0
+            self._count = self._bytes = 0
             return
         for lane in [*self._lanes.values(), *self._alone]:
             first = lane.items[0]
@@ -254,8 +279,9 @@ class Lanes:
             if entry.source not in states:
                 continue
             if not entry.live and self._leaving.pop((entry, index), None) is not None:
-                lane.out = False  # sought over: its letter concerns nobody any more
+                self._come_back(lane)  # sought over: its letter concerns nobody any more
             self._count -= len(lane.items) - lane.out
+            self._bytes -= sum(_size(item) for item in islice(lane.items, lane.out, None))
             if lane.out:
                 lane.items = deque((first,))
             else:
@@ -265,16 +291,24 @@ class Lanes:
                 self._forget(lane)
 
     def _complain(self) -> None:
-        if self._count < self._most:
-            self._told = self._told and self._count > self._most // 2
+        if not self._is_full:
+            many = self._count > self._most // 2 or self._bytes > self._most_bytes // 2
+            self._told = self._told and many
         elif not self._told:
             self._told = True
             logger.warning(
-                "pops get nothing: %d messages are held back behind %d keys whose first message "
-                "is out or failed, which is as many as max_leases lets be",
+                "pops get nothing: %d messages are held back (%d bytes) behind %d keys whose first "
+                "message is out or failed; the bounds are %d messages (max_leases) and %d bytes",
                 self._count,
+                self._bytes,
                 len(self._lanes),
+                self._most,
+                self._most_bytes,
             )
+
+
+def _size(item: Queued) -> int:
+    return item[2].length()
 
 
 def _place(item: Queued) -> tuple[tuple[int, int], int]:

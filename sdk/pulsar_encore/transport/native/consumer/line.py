@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -176,9 +176,8 @@ class Line:
             self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        if self.waiting:
-            self.advance()
-            self._on_moved()
+        self.advance()
+        self._on_moved()
 
     def _done(self, job: Future[Read]) -> None:
         """In the codecs' thread: the call is over."""
@@ -221,20 +220,38 @@ class Line:
         self._room.give(sum(size for _, size in held))
 
     def clear(self) -> list[Waiting]:
-        """Drop all entries, which come again or are void; a running call goes on for nobody.
+        """Drop all entries: the broker redelivers them, or a seek made them void. The result of a
+        running decompression is discarded.
 
         Messages that `handle` added and that are not delivered after all must not be counted in
         `delivered` any more.
         """
         dropped, self.waiting = list(self.waiting), deque()
         self.charged = 0
-        job, self._job = self._job, None
-        if job is not None:
-            job.cancel()
-        size, self._admitted = self._admitted, 0
+        size = 0
         held, delivered = self.held, self._delivered()
         while held and held[-1][0] > delivered:
             size += held.pop()[1]
+        self._leave_head(size)
+        return dropped
+
+    def keep(self, entries: Sequence[Waiting]) -> None:
+        """Drop all entries but `entries`, which are in the order of the line.
+
+        The next entry leaves the line in a later turn of the event loop.
+        """
+        has_head = bool(entries) and entries[0] is self.waiting[0]
+        self.waiting = deque(entries)
+        self.charged = sum(entry.charged for entry in entries)
+        if not has_head:
+            self._leave_head(0)
+            self._loop.call_soon(self._go_on)
+
+    def _leave_head(self, size: int) -> None:
+        """The head has gone: discard its decompression, and give back its room and `size` bytes."""
+        job, self._job = self._job, None
+        if job is not None:
+            job.cancel()
+        size, self._admitted = size + self._admitted, 0
         self._room.leave(self._granted)
         self._room.give(size)
-        return dropped

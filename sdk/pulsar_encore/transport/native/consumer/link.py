@@ -22,7 +22,16 @@ from ....loops import cancel, end_all, running_loop
 from ....options import Subscription
 from ....process import in_background
 from ....topic_names import base_name, full_name
-from ...base import AckPlan, Capabilities, Deliveries, NoDelivery, RetryNotice, ShutDownError, Sink
+from ...base import (
+    AckPlan,
+    Capabilities,
+    Deliveries,
+    Delivery,
+    NoDelivery,
+    RetryNotice,
+    ShutDownError,
+    Sink,
+)
 from ..connection.backoff import Delays
 from ..connection.retry_log import RetryLog
 from ..lookup.binary import check_partitions
@@ -617,6 +626,10 @@ class NativeConsumer:
     def unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         if self._sink is not None:
             self._sink.on_unread(source, entries)
+
+    def asked_all(self, source: int, unseen: Sequence[Delivery]) -> None:
+        if self._sink is not None:
+            self._sink.on_asked_all(unseen, (source,))
 
     def ended(self, source: int) -> None:
         self._notice(source, None)

@@ -80,6 +80,7 @@ class Outlet(Protocol):
     def ended(self, source: int) -> None: ...
     def active(self, source: int, active: bool) -> None: ...
     def unread(self, source: int, entries: Sequence[NoDelivery]) -> None: ...
+    def asked_all(self, source: int, unseen: Sequence[Delivery]) -> None: ...
 
 
 class Source:
@@ -596,7 +597,7 @@ class Source:
         elif isinstance(opened, Withheld):
             self._withhold(ledger, entry, ack_set, opened, size)
         elif isinstance(opened, Chunk):
-            self._chunk(ledger, entry, redelivery_count, opened, size)
+            self._chunk(ledger, entry, redelivery_count, ack_set, opened, size)
 
     def _withhold(self, ledger: int, entry: int, ack_set: int, opened: Withheld, size: int) -> None:
         text = "%s: entry %d:%d is %s: %s"
@@ -607,7 +608,13 @@ class Source:
             self._ack_unread(self._session, (ledger, entry), pb.CommandAck.DecryptionError)
 
     def _chunk(
-        self, ledger: int, entry: int, redelivery_count: int, chunk: Chunk, size: int
+        self,
+        ledger: int,
+        entry: int,
+        redelivery_count: int,
+        ack_set: int,
+        chunk: Chunk,
+        size: int,
     ) -> None:
         joined = self._chunked.add(chunk, ledger, entry, redelivery_count)
         if self._place is not None:
@@ -622,6 +629,10 @@ class Source:
                 self._pass(ledger, entry, Unread.TORN if torn else Unread.PIECE)
             return
         places, size = joined.places, len(joined.payload)
+        if not ack_set:  # the message was acked while its last chunk waited in the line
+            self._chunked.forget([(ledger, entry)])
+            self.permits.arrived(1, 0, size)
+            return
         count = joined.redelivery_count
         opened: Read | EntryError
         try:
@@ -828,7 +839,42 @@ class Source:
 
             for answer in answers:
                 answer.add_done_callback(forget)
+        if self._line.waiting:
+            self._drop_acked(plan)
         return answers
+
+    def _drop_acked(self, plan: AckPlan) -> None:
+        """Take messages out of the line that are acked by their ids before they were delivered.
+
+        An entry may wait in the line for longer than the core remembers that its ack was sent.
+        """
+        whole = set(plan.entries)
+        masks = {(ledger, entry): mask for ledger, entry, _, mask in plan.partial}
+        through: tuple[int, int] = (-1, -1)
+        if plan.cumulative is not None:
+            ledger, entry, _, mask = plan.cumulative
+            through = (ledger, entry)
+            if mask != -1:
+                masks[through] = masks.get(through, -1) & mask
+                through = (ledger, entry - 1)
+        kept: list[Waiting] = []
+        for each in self._line.waiting:
+            place, opened = (each.ledger, each.entry), each.opened
+            if not isinstance(opened, EntryError) and not callable(opened):
+                acked = place <= through or place in whole
+                left = 0 if acked else each.ack_set & masks.get(place, -1)
+                if left != each.ack_set:
+                    each.ack_set = left
+                    if isinstance(opened, Chunk):
+                        kept.append(each)  # its message may go on behind the acked entries
+                        continue
+                    charged = _charged(opened, left) if left else 0
+                    self.permits.withdrawn(each.charged - charged)
+                    each.charged = charged
+                    if not charged:
+                        continue
+            kept.append(each)
+        self._line.keep(kept)
 
     def _ack(self, entries: list[tuple[int, int]]) -> None:
         """Entries that are no messages."""
@@ -896,12 +942,34 @@ class Source:
         if self._subscribing.shared:
             if self._session is not None:
                 self._session.write(commands.redeliver(self._id, []))
+                self._drop_waiting()
+                self.flow()
             return
         self._epoch += 1  # what is under way is of an earlier one, and dropped
         self._drop_arrived()
         self._chunked.clear()
         if self._session is not None and self._rewinding is None:
             self._rewind(self._loop.time() + _DRAIN_S)
+
+    def _drop_waiting(self) -> None:
+        """Drop the entries of the line, which the broker redelivers, and count no attempt for them.
+
+        Pieces of chunked messages stay, because they follow pieces that were joined already.
+        Broken entries stay, because they lead to another attachment.
+        """
+        kept: list[Waiting] = []
+        unseen: list[Delivery] = []
+        for each in self._line.waiting:
+            opened = each.opened
+            if isinstance(opened, EntryError | Chunk) or callable(opened):
+                kept.append(each)
+                continue
+            self.permits.withdrawn(each.charged)
+            size = _charged(opened, -1)
+            unseen.append(Delivery(self.number, each.ledger, each.entry, size, 0, (), ()))
+        if unseen:
+            self._line.keep(kept)
+            self._outlet.asked_all(self.number, unseen)
 
     def _rewind(self, deadline: float) -> None:
         """Ask once the broker sends nothing more: its permits are used up, or it has nothing."""

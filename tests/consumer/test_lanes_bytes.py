@@ -1,0 +1,168 @@
+"""Ordered leases hold a bounded number of bytes behind keys that stand still."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from consumer_kit import TOPIC, settle
+
+from pulsar_encore import Client, Consumer, ConsumerType, InitialPosition
+from pulsar_encore.consumer.leasing import lanes as lanes_module
+from pulsar_encore.testing import MemoryTransport
+
+SIZE = 1_000
+MOST = 3 * SIZE
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes_module, "_MOST_BYTES", MOST)
+
+
+def put(transport: MemoryTransport, key: str, *numbers: int, size: int = SIZE) -> None:
+    for number in numbers:
+        transport.put(TOPIC, b"%s:%4d" % (key.encode(), number) + bytes(size - 6), key=key)
+
+
+async def subscribed(client: Client, **options: Any) -> Consumer:
+    return await client.subscribe(
+        TOPIC,
+        "s",
+        ConsumerType.KeyShared,
+        initial_position=InitialPosition.Earliest,
+        ordered_leases=True,
+        **options,
+    )
+
+
+def lanes_of(consumer: Any) -> Any:
+    return consumer._parts.popping._lanes
+
+
+def waiting_bytes(consumer: Any) -> int:
+    lanes = lanes_of(consumer)
+    found = sum(
+        item[2].length()
+        for lane in (*lanes._lanes.values(), *lanes._alone)
+        for item in list(lane.items)[int(lane.out) :]
+    )
+    assert lanes._bytes == found
+    return found
+
+
+def text(lease: Any) -> str:
+    return bytes(lease.message.data()[:6]).decode().replace(" ", "")
+
+
+async def pop_all(consumer: Any, most: int = 32) -> list[Any]:
+    found = []
+    while leases := await consumer.pop(most, lease=1000, wait=0.1):
+        found += leases
+        waiting_bytes(consumer)
+    return found
+
+
+async def test_what_waits_behind_a_lease_takes_no_more_than_the_bound() -> None:
+    transport = MemoryTransport()
+    put(transport, "a", *range(40))
+    async with (
+        Client("memory://", transport=transport) as client,
+        await subscribed(client) as consumer,
+    ):
+        (first,) = await pop_all(consumer)
+        assert waiting_bytes(consumer) <= MOST
+        assert consumer.statistics().queued >= 36
+        order = [text(first)]
+        await first.ack()
+        while leases := await consumer.pop(32, lease=1000, wait=1):
+            (lease,) = leases
+            order.append(text(lease))
+            assert waiting_bytes(consumer) <= MOST
+            await lease.ack()
+        assert order == [f"a:{number}" for number in range(40)]
+        assert waiting_bytes(consumer) == 0
+
+
+async def test_leases_of_many_keys_are_not_counted() -> None:
+    transport = MemoryTransport()
+    for key in "abcdefghij":
+        put(transport, key, 0)
+    async with (
+        Client("memory://", transport=transport) as client,
+        await subscribed(client) as consumer,
+    ):
+        leases = await pop_all(consumer)
+        assert len(leases) == 10
+        for lease in leases:
+            await lease.nack(delay=0)
+        waiting_bytes(consumer)
+        assert len(await pop_all(consumer)) == 10
+
+
+async def test_a_key_goes_on_while_another_one_fills_the_bound() -> None:
+    transport = MemoryTransport()
+    put(transport, "b", 0, 1)
+    put(transport, "a", *range(10))
+    async with (
+        Client("memory://", transport=transport) as client,
+        await subscribed(client) as consumer,
+    ):
+        leases = {text(each): each for each in await pop_all(consumer)}
+        assert set(leases) == {"a:0", "b:0"}
+        await leases["b:0"].ack()
+        assert [text(each) for each in await pop_all(consumer)] == ["b:1"]
+
+
+async def test_a_pop_that_found_the_bound_reached_gets_what_comes_when_it_is_free(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    transport = MemoryTransport()
+    put(transport, "a", *range(4))
+    put(transport, "b", 0)
+    async with (
+        Client("memory://", transport=transport) as client,
+        await subscribed(client) as consumer,
+    ):
+        with caplog.at_level(logging.WARNING):
+            (first,) = await pop_all(consumer)
+            popping = asyncio.create_task(consumer.pop(10, lease=1000, wait=50))
+            await settle()
+        assert "max_leases" in caplog.text
+        # The messages behind the lease are acked by their ids, so that no lane is ready.
+        message_id = first.message.message_id()
+        for number in range(1, 4):
+            await consumer.acknowledge(
+                type(message_id)(
+                    -1, message_id.ledger_id(), message_id.entry_id() + number, topic=TOPIC
+                )
+            )
+        await first.ack()
+        assert [text(each) for each in await popping] == ["b:0"]
+
+
+async def test_bytes_are_counted_over_a_lost_connection() -> None:
+    transport = MemoryTransport()
+    put(transport, "a", *range(6))
+    put(transport, "b", *range(3))
+    async with (
+        Client("memory://", transport=transport) as client,
+        await subscribed(client) as consumer,
+    ):
+        leases = await pop_all(consumer)
+        transport.disconnect()
+        await settle()
+        waiting_bytes(consumer)
+        transport.reconnect()
+        await settle()
+        order: dict[str, list[str]] = {"a": [], "b": []}
+        for _ in range(20):
+            for lease in leases:
+                order[text(lease)[0]].append(text(lease)[2:])
+                await lease.ack()
+            waiting_bytes(consumer)
+            leases = await pop_all(consumer)
+        assert order == {"a": list("012345"), "b": list("012")}
+        assert waiting_bytes(consumer) == 0

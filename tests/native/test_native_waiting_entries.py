@@ -1,0 +1,238 @@
+"""Entries that wait for decompression while the application acks or asks for redelivery."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from native_kit import TOPIC, Rig, run, settle
+from test_native_line import LARGE, held_rig, numbers, opened, store_large
+
+import pulsar_encore as encore
+from pulsar_encore.devbroker.rules.topic_log import LogEntry
+from pulsar_encore.ids import MessageId
+from pulsar_encore.options import ConsumerType
+from pulsar_encore.transport.base import AckPlan
+from pulsar_encore.transport.native.consumer import entries as entries_module
+from pulsar_encore.wire import compress
+from pulsar_encore.wire import pulsar_pb2 as pb
+from pulsar_encore.wire.entries import encode_batch, encode_body
+
+LATER_S = 10.0  # longer than acks are remembered
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries_module, "_AT_ONCE", LARGE - 1)
+
+
+def store_large_batch(rig: Rig, *numbers: int) -> None:
+    payloads = [b"%4d" % number + bytes(LARGE) for number in numbers]
+    body = encode_batch((pb.SingleMessageMetadata(), each) for each in payloads)
+    metadata = pb.MessageMetadata(
+        producer_name="p",
+        sequence_id=7,
+        publish_time=1_700_000_000_000,
+        compression=pb.ZLIB,
+        uncompressed_size=len(body),
+        num_messages_in_batch=len(numbers),
+    )
+    stored = encode_body(metadata, compress(pb.ZLIB, body))
+    log = rig.service.catalogue.topic(TOPIC, create=True).log
+    log.append(LogEntry(stored, batch=len(numbers), publish_ms=1_700_000_000_000))
+
+
+async def decompress_all(codecs: Any) -> None:
+    while codecs.calls:
+        codecs.go()
+        await settle()
+
+
+def check_permits(rig: Rig, link: Any) -> None:
+    (consumer,) = rig.service.catalogue.topic(TOPIC).subscriptions["s"].consumers
+    assert link._sources[0].permits.open == consumer.permits
+    assert not link._sources[0]._line.waiting
+    assert not link._sources[0]._line.charged
+
+
+def with_consumer(kind: ConsumerType, count: int, check: Any, **options: Any) -> None:
+    """Call `check` with a consumer, `count` large messages waiting in the line."""
+
+    async def main() -> None:
+        rig, codecs = held_rig()
+        async with encore.Client("pulsar://x", transport=rig.transport) as client:
+            consumer = await client.subscribe(
+                TOPIC, "s", kind, initial_position=encore.InitialPosition.Earliest, **options
+            )
+            store_large(rig, *range(count))
+            await settle()
+            await check(rig, codecs, consumer)
+            check_permits(rig, consumer._link)
+            await consumer.close()
+            assert consumer._link._room.used == 0
+
+    run(main())
+
+
+async def rest(codecs: Any, consumer: Any) -> list[int]:
+    """Decompress all, and receive all."""
+    received: list[int] = []
+    while True:
+        await decompress_all(codecs)
+        try:
+            message = await consumer.receive(100)
+        except encore.ReceiveTimeout:
+            if not codecs.calls:
+                return received
+            continue
+        received.append(int(message.data()[:4]))
+        await consumer.acknowledge(message)
+
+
+def id_of(consumer: Any, number: int) -> MessageId:
+    waiting = consumer._link._sources[0]._line.waiting
+    first = waiting[0]
+    return MessageId(-1, first.ledger, first.entry + number, topic=TOPIC)
+
+
+def test_a_cumulative_ack_by_id_covers_entries_that_wait() -> None:
+    async def check(rig: Rig, codecs: Any, consumer: Any) -> None:
+        await consumer.acknowledge_cumulative(id_of(consumer, 5))
+        await settle(LATER_S)
+        assert await rest(codecs, consumer) == [6, 7]
+
+    with_consumer(ConsumerType.Exclusive, 8, check)
+
+
+@pytest.mark.parametrize("which", [[0], [1], [0, 1, 2, 3], [3]])
+def test_an_ack_by_id_covers_an_entry_that_waits(which: list[int]) -> None:
+    async def check(rig: Rig, codecs: Any, consumer: Any) -> None:
+        for each in which:
+            await consumer.acknowledge(id_of(consumer, each))
+        # Dropping the head changes the ids that `id_of` counts from, so all acks leave together.
+        await settle(LATER_S)
+        assert await rest(codecs, consumer) == [each for each in range(4) if each not in which]
+
+    with_consumer(ConsumerType.Shared, 4, check)
+
+
+def test_a_decompression_under_way_of_an_acked_entry_is_discarded() -> None:
+    async def check(rig: Rig, codecs: Any, consumer: Any) -> None:
+        future, work = codecs.calls.pop()
+        assert future.set_running_or_notify_cancel()
+        await consumer.acknowledge_cumulative(id_of(consumer, 0))
+        await settle(LATER_S)
+        future.set_result(work())
+        await settle()
+        assert await rest(codecs, consumer) == [1, 2]
+
+    with_consumer(ConsumerType.Exclusive, 3, check)
+
+
+@pytest.mark.parametrize("cumulative", [True, False])
+def test_an_ack_of_a_part_of_a_batch_that_waits_is_not_delivered(cumulative: bool) -> None:
+    async def main() -> None:
+        rig, codecs = held_rig()
+        kind = ConsumerType.Exclusive if cumulative else ConsumerType.Shared
+        store_large(rig, 0)
+        store_large_batch(rig, 1, 2, 3, 4)
+        link, sink = await opened(rig, consumer_type=kind)
+        place = link._sources[0]._line.waiting[1]
+        part = (place.ledger, place.entry, 4, 0b1100)
+        link.ack(AckPlan(0, part, [], []) if cumulative else AckPlan(0, None, [], [part]))
+        await settle(LATER_S)
+        await decompress_all(codecs)
+        assert numbers(sink) == ([3, 4] if cumulative else [0, 3, 4])
+        check_permits(rig, link)
+        link.consumed(0, len(numbers(sink)))
+        assert link._room.used == 0
+        assert link._sources[0].permits.held == 0
+
+    run(main())
+
+
+def test_a_chunked_message_whose_chunks_wait_is_covered_by_a_cumulative_ack() -> None:
+    async def main() -> None:
+        rig, codecs = held_rig()
+        store_large(rig, 0)
+        for uuid in ("u", "v"):
+            for at in range(2):
+                rig.store(
+                    b"   1" if uuid == "u" else b"   2",
+                    uuid=uuid,
+                    chunk_id=at,
+                    num_chunks_from_msg=2,
+                    total_chunk_msg_size=8,
+                )
+        link, sink = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        last = link._sources[0]._line.waiting[2]
+        link.ack(AckPlan(0, (last.ledger, last.entry, 0, -1), [], []))
+        await settle(LATER_S)
+        await decompress_all(codecs)
+        assert numbers(sink) == [2]
+        assert link._sources[0]._chunked.pending == 0
+        check_permits(rig, link)
+
+    run(main())
+
+
+def test_the_end_of_the_topic_is_reported_when_all_that_waited_was_acked() -> None:
+    async def main() -> None:
+        rig, _ = held_rig()
+        store_large(rig, 0, 1)
+        link, sink = await opened(rig, consumer_type=ConsumerType.Exclusive)
+        link._sources[0].on_end_of_topic()
+        last = link._sources[0]._line.waiting[1]
+        link.ack(AckPlan(0, (last.ledger, last.entry, 0, -1), [], []))
+        await settle()
+        assert "end_of_topic" in sink.names
+        assert not sink.deliveries
+
+    run(main())
+
+
+# Redelivery of everything
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
+def test_asking_for_everything_leaves_one_copy_of_each_entry_in_the_line(
+    kind: ConsumerType,
+) -> None:
+    async def check(rig: Rig, codecs: Any, consumer: Any) -> None:
+        for _ in range(12):
+            consumer.redeliver_unacknowledged_messages()
+            await settle()
+            assert len(consumer._link._sources[0]._line.waiting) <= 4
+        assert await rest(codecs, consumer) == [0, 1, 2, 3]
+
+    with_consumer(kind, 4, check)
+
+
+@pytest.mark.parametrize("is_batch", [True, False])
+def test_a_message_that_waited_while_everything_was_asked_for_has_no_attempt_more(
+    is_batch: bool,
+) -> None:
+    async def main() -> None:
+        rig, codecs = held_rig()
+        async with encore.Client("pulsar://x", transport=rig.transport) as client:
+            consumer: Any = await client.subscribe(
+                TOPIC,
+                "s",
+                ConsumerType.Shared,
+                initial_position=encore.InitialPosition.Earliest,
+            )
+            if is_batch:
+                store_large_batch(rig, 0, 1)
+            else:
+                store_large(rig, 0, 1)
+            await settle()
+            consumer.redeliver_unacknowledged_messages()
+            await settle()
+            counts = []
+            for _ in range(2):
+                await decompress_all(codecs)
+                message = await consumer.receive(1000)
+                counts.append(message.redelivery_count())
+            assert counts == [0, 0]
+
+    run(main())
