@@ -45,7 +45,7 @@ from .telling import Waiter, tell_failed, tell_stored
 
 log: Final = logging.getLogger("pulsar_encore.producer")
 
-# With these a broker refuses a topic that does not exist, or has other partitions now.
+# Errors by which brokers refuse a topic that was deleted or has another number of partitions.
 _PERHAPS_MISSING: Final = (TopicNotFound, NotAllowedError, BrokerMetadataError, UnknownError)
 _TURN_BYTES: Final = 1_000_000  # written at once; then the socket has its turn to say it is full
 _TOLD: Final = 500  # messages that are told of a failure in one step of the loop: 2 ms or so
@@ -218,6 +218,13 @@ class Part:
         if self._session is not session:
             raise NotConnected(f"{self.topic}: it was closed as soon as it was attached")
         is_again, self._attached, self._was_attached = self._was_attached, True, True
+        if self.missing_s is not None and self.may_create:
+            log.warning(
+                "%s was missing for %.0f s (recreate_after): the producer created it again, or it "
+                "was created just now",
+                self.topic,
+                self._loop.time() - self.missing_s,
+            )
         self.missing_s, self.may_create = None, False
         registration.taken(answer)
         begins = self._packer.encoder is None
@@ -309,6 +316,12 @@ class Part:
         if self._was_attached:
             if isinstance(error, TopicNotFound) and self.missing_s is None:
                 self.missing_s = self._loop.time()
+                log.warning(
+                    "%s does not exist any more. The producer waits for it, and may create it "
+                    "again after %g s (recreate_after)",
+                    self.topic,
+                    self._lookup.pool.settings.recreate_after_s,
+                )
             self._on_missing()
 
     def _not_attached(self, session: Session, error: BaseException) -> None:
