@@ -125,6 +125,7 @@ class Part:
         self._writing = False
         self.flushes = Flushes[Waiter](self._loop)
         self._highest_id: int | None = None  # of all before the first message; None: to be asked
+        self._begun = False
         self._adopted: list[Sending[Waiter]] = []  # not rewritten yet
         self._early_s = 0.0  # when the first message came that waits for the first attachment
         self._damaged: Sending[Waiter] | None = None
@@ -155,6 +156,7 @@ class Part:
         Raises:
             PulsarException: The part could not be attached.
         """
+        self._begun = True
         await self._attachment.first()
 
     def begin(self) -> None:
@@ -163,7 +165,9 @@ class Part:
         Messages that are published before the part is attached wait for it, until their send
         timeout.
         """
-        self._attachment.begin()
+        if not self._begun:
+            self._begun = True
+            self._attachment.begin()
 
     def hurry(self) -> None:
         """Make the next attempt to attach now: the topic exists, or may be created."""
