@@ -1,6 +1,6 @@
-"""One batch on several consumers of a real Pulsar: attempts at poison messages, by both transports.
+"""Attempts at the messages of one batch on several consumers of a real Pulsar, on both transports.
 
-`python -m integration.letters.fleet` measures more of it, and the Java client beside it.
+`python -m integration.letters.fleet` measures more cases, and the Java client.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def test_three_consumers_try_a_poison_message_at_most_m_plus_2_times(
 
 
 @pytest.mark.parametrize("most", [1, 3])
-async def test_ten_consumers_try_it_at_most_twice_m_plus_1_times(
+async def test_ten_consumers_try_a_poison_message_at_most_twice_m_plus_1_times(
     client: encore.Client, topic: str, most: int
 ) -> None:
     fleet = Fleet(consumers=10, most=most, failure="nack", batch=ALL_POISON)
@@ -54,10 +54,10 @@ async def test_ten_consumers_try_it_at_most_twice_m_plus_1_times(
     assert outcome.dead == Counter(fleet.names())
 
 
-async def test_a_sibling_that_nobody_tried_is_handed_out_and_not_dead_lettered(
+async def test_a_sibling_without_an_attempt_is_delivered_and_not_dead_lettered(
     client: encore.Client, topic: str
 ) -> None:
-    """The broker's count of the entry is used up before anybody looked at its messages."""
+    """The broker's redelivery count of the entry exceeds m before any message is received."""
     options = {
         "consumer_type": encore.ConsumerType.Shared,
         "dead_letter_policy": encore.DeadLetterPolicy(1),

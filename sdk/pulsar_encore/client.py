@@ -271,10 +271,7 @@ class Client:
             event_listener=event_listener,
         )
         announcer = self._producer_announcer(options)
-        if announcer is None:
-            link = await self._transport.create_producer(options)
-        else:
-            link = await self._transport.create_producer(options, announcer)
+        link = await self._transport.create_producer(options, announcer)
         await self._still_open(link)
         producer = Producer(link, options, on_closed=self._forget, announcer=announcer)
         self._open[producer] = warn_unless_closed(producer, f"the producer of {link.topic}")

@@ -1,4 +1,4 @@
-"""Events of the stock transport: it reports connections of consumers, and what ended for good."""
+"""Events of the stock transport: connections of consumers, and failed consumers and readers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pulsar_encore.transport.stock.reader import StockReader
 
 
 def ignore(*_: Any) -> None:
-    """The outcome of a close that the library does by itself."""
+    """Ignore the result of a close that the test makes inside the library."""
 
 
 async def until(found: Callable[[], object]) -> None:

@@ -78,7 +78,7 @@ def test_the_partitions_of_several_topics_together_are_bounded() -> None:
     run(main())
 
 
-def test_a_number_of_partitions_beyond_belief_takes_no_memory(
+def test_an_absurd_partition_count_allocates_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The answer of 2**32 - 5 partitions took 22 GB."""
@@ -159,7 +159,7 @@ def test_a_payload_over_max_uncompressed_size_is_acked_and_the_log_names_the_opt
 
 @pytest.mark.parametrize("where", ["batch_size", "batch_index"])
 @pytest.mark.parametrize("value", [MOST_IN_BATCH + 1, 2**31 - 1, 2**62])
-async def test_an_id_with_a_batch_beyond_any_is_refused_before_memory_is_taken(
+async def test_an_id_with_an_absurd_batch_size_is_refused_and_allocates_nothing(
     where: str, value: int
 ) -> None:
     """Seeking to an id of 2**31 - 1 messages took more than a gigabyte."""
@@ -196,8 +196,8 @@ class Here:
 
 @pytest.mark.parametrize("count", [-(2**31), -1, 0, 41, 2**31 - 1])
 def test_a_batch_count_that_the_bytes_cannot_hold_is_a_broken_entry(count: int) -> None:
-    """Also of an encrypted batch, of which nothing else can be seen: the broker would count down
-    two thousand million permits."""
+    """Also for an encrypted batch, where only the count is readable. The broker subtracts the
+    claimed count from the permits."""
     metadata = pb.MessageMetadata(
         producer_name="p",
         sequence_id=1,
@@ -212,7 +212,7 @@ def test_a_batch_count_that_the_bytes_cannot_hold_is_a_broken_entry(count: int) 
 
 
 @given(st.integers(1, 200), st.integers(0, 2**256 - 1))
-def test_a_batch_of_which_some_is_acked_is_cut_as_its_ack_set_says(count: int, mask: int) -> None:
+def test_a_partly_acked_batch_is_delivered_by_its_ack_set(count: int, mask: int) -> None:
     async def main() -> None:
         rig = Rig()
         messages = [b"%d" % each for each in range(count)]
@@ -275,5 +275,5 @@ def test_a_chunk_uuid_of_any_length_is_remembered_in_few_bytes() -> None:
 
 
 @pytest.mark.parametrize("value", [10**400, "1e999999", float("nan"), -5, None, "soon", []])
-def test_a_lifetime_of_a_token_that_is_no_time_is_none_or_for_ever(value: Any) -> None:
+def test_an_unreadable_expires_in_is_0_or_infinite(value: Any) -> None:
     assert issuer._lifetime(value) in (0.0, float("inf"))

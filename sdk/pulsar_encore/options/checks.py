@@ -36,7 +36,7 @@ def seconds(value: Any, name: str, *, low: float = 0.001, high: float = 1e9) -> 
         raise ConfigurationError(
             f"{name} must be a number of seconds, int or float, got {type(value).__name__}"
         )
-    if not low <= value <= high:  # not a number is in no order
+    if not low <= value <= high:  # NaN fails this comparison too
         raise ConfigurationError(f"{name} must be from {low:g} to {high:g} s, got {value}")
     return float(value)
 
