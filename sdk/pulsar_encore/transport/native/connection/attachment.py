@@ -212,9 +212,11 @@ class Attachment:
             await self._rest(delay)
 
     def begin(self) -> None:
-        """Attach in the background and retry until it is attached; no effect once it was begun."""
-        if self._task is None:
-            self._start(None, at_once=True)
+        """Attach in the background, at once and without backoff, and retry until it is attached.
+
+        No effect while an attempt, or the wait before one, is under way.
+        """
+        self._start(None, at_once=True)
 
     async def _rest(self, delay: float) -> None:
         """Wait before the next attempt. If the pool ends the wait, the backoff begins anew."""

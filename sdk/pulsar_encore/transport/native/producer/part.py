@@ -46,7 +46,7 @@ from .telling import Waiter, tell_failed, tell_stored
 
 log: Final = logging.getLogger("pulsar_encore.producer")
 
-# With these a broker refuses a topic that does not exist, or has other partitions now.
+# Errors by which brokers refuse a topic that was deleted or has another number of partitions.
 _PERHAPS_MISSING: Final = (TopicNotFound, NotAllowedError, BrokerMetadataError, UnknownError)
 _TURN_BYTES: Final = 1_000_000  # written at once; then the socket has its turn to say it is full
 _TURN_FRAMES: Final = 2_000  # the same in frames: 2 ms or so
@@ -147,6 +147,7 @@ class Part:
         self._writing = False
         self.flushes = Flushes[Waiter](self._loop)
         self._highest_id: int | None = None  # of all before the first message; None: to be asked
+        self._begun = False
         self._adopted: list[Sending[Waiter]] = []  # not rewritten yet
         self._early_s = 0.0  # when the first message came that waits for the first attachment
         self._damaged: Sending[Waiter] | None = None
@@ -175,6 +176,7 @@ class Part:
         Raises:
             PulsarException: The part could not be attached.
         """
+        self._begun = True
         await self._attachment.first()
 
     def begin(self) -> None:
@@ -183,7 +185,9 @@ class Part:
         Messages that are published before the part is attached wait for it, until their send
         timeout.
         """
-        self._attachment.begin()
+        if not self._begun:
+            self._begun = True
+            self._attachment.begin()
 
     def hurry(self) -> None:
         """Make the next attempt to attach now: the topic exists, or may be created."""
@@ -239,6 +243,13 @@ class Part:
         if self._session is not session:
             raise NotConnected(f"{self.topic}: it was closed as soon as it was attached")
         is_again, self._attached, self._was_attached = self._was_attached, True, True
+        if self.missing_s is not None and self.may_create:
+            log.warning(
+                "%s was missing for %.0f s (recreate_after): the producer created it again, or it "
+                "was created just now",
+                self.topic,
+                self._loop.time() - self.missing_s,
+            )
         self.missing_s, self.may_create = None, False
         registration.taken(answer)
         begins = self._packer.encoder is None
@@ -330,6 +341,12 @@ class Part:
         if self._was_attached:
             if isinstance(error, TopicNotFound) and self.missing_s is None:
                 self.missing_s = self._loop.time()
+                log.warning(
+                    "%s does not exist any more. The producer waits for it, and may create it "
+                    "again after %g s (recreate_after)",
+                    self.topic,
+                    self._lookup.pool.settings.recreate_after_s,
+                )
             self._on_missing()
 
     def _not_attached(self, session: Session, error: BaseException) -> None:
