@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator
 from typing import Any, Final, Protocol
@@ -40,6 +41,8 @@ from .registration import Registration
 from .telling import Waiter, tell_failed
 
 log: Final = logging.getLogger("pulsar_encore.producer")
+
+_TOLD: Final = 500  # callers that are told in one step of the loop: 2 ms or so
 
 
 class Home(Protocol):
@@ -115,6 +118,7 @@ class NativeProducer:
         self._cuts = options.chunking_enabled
         self._under_way = 0
         self._waiting: deque[tuple[Part, Outgoing, Waiter]] = deque()
+        self._refused: deque[tuple[Part, Outgoing, Waiter]] = deque()  # waited when it was closed
         self._admitting = False
         self._partitioned = False
         self._shape = Shape(self._lookup, self._topic, creates=True)
@@ -428,13 +432,20 @@ class NativeProducer:
 
     async def _close(self) -> None:
         self._end()
-        if not self._loop.is_closed():
-            await asyncio.gather(*(part.close() for part in self.parts))
+        if self._loop.is_closed():
+            return
+        try:
+            while self._tell_closed(_TOLD):  # noqa: ASYNC110 - in parts, not a wait
+                await asyncio.sleep(0)
+        finally:
+            self._tell_closed(sys.maxsize)
+        await asyncio.gather(*(part.close() for part in self.parts))
 
     def abandon(self) -> None:
         """Close at once, without waiting for the broker's answer."""
         self._end()
         if not self._loop.is_closed():
+            self._tell_closed(sys.maxsize)
             for part in self.parts:
                 part.abandon()
 
@@ -443,13 +454,16 @@ class NativeProducer:
             return
         self._closed = True
         self._home.ended(self)
-        waiting = list(self._waiting)
-        self._waiting.clear()
+        self._refused, self._waiting = self._waiting, deque()
         self._end_tasks()
-        if self._loop.is_closed():
-            return  # with its timers and tasks, and with whoever waited
+
+    def _tell_closed(self, most: int) -> bool:
+        """Tell up to so many of those who waited for room that the producer was closed; returns
+        whether there are others."""
         closed = ClosedError("the producer was closed before the send ended")
-        tell_failed((waiter for _, _, waiter in waiting), closed)
+        count = min(most, len(self._refused))
+        tell_failed([self._refused.popleft()[2] for _ in range(count)], closed)
+        return bool(self._refused)
 
     def _end_tasks(self) -> None:
         for task in (self._growing, self._recovering):

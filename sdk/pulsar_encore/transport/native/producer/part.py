@@ -14,7 +14,7 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ....errors import ClosedError, PulsarException, TransportTimeout
 from ....exceptions import (
@@ -48,7 +48,24 @@ log: Final = logging.getLogger("pulsar_encore.producer")
 # With these a broker refuses a topic that does not exist, or has other partitions now.
 _PERHAPS_MISSING: Final = (TopicNotFound, NotAllowedError, BrokerMetadataError, UnknownError)
 _TURN_BYTES: Final = 1_000_000  # written at once; then the socket has its turn to say it is full
+_TURN_FRAMES: Final = 2_000  # the same in frames: 2 ms or so
 _TOLD: Final = 500  # messages that are told of a failure in one step of the loop: 2 ms or so
+
+
+class _Failing(NamedTuple):
+    """Messages that failed together.
+
+    Attributes:
+        frames: Those that were frames.
+        waiters: Of those that were no frames yet.
+        room: Of those that were no frames yet.
+        error: Why.
+    """
+
+    frames: deque[Sending[Waiter]]
+    waiters: deque[Waiter]
+    room: int
+    error: Exception
 
 
 class Part:
@@ -130,10 +147,8 @@ class Part:
         self._adopted: list[Sending[Waiter]] = []  # not rewritten yet
         self._early_s = 0.0  # when the first message came that waits for the first attachment
         self._damaged: Sending[Waiter] | None = None
-        # Messages that failed and were not told yet, and why; in order.
-        self._failing: deque[tuple[Sending[Waiter] | tuple[Sequence[Waiter], int], Exception]] = (
-            deque()
-        )
+        # Messages that failed and were not told yet, in order.
+        self._failing: deque[_Failing] = deque()
         self._tells = False
 
     # Attaching
@@ -349,7 +364,8 @@ class Part:
             self._attached = False
             self._pending.disconnected()
             self._attachment.again(address)
-            if self._listener is not None:
+            # The end of the event loop is no loss: the producer attaches on the next loop.
+            if self._listener is not None and not self._lookup.pool.closed:
                 self._listener.on_disconnected(self.topic)
 
     def _attach_again(self) -> None:
@@ -423,7 +439,7 @@ class Part:
         session = self._session
         if session is None or not self._attached or not session.writable:
             return
-        for frame in self._pending.to_write(_TURN_BYTES):
+        for frame in self._pending.to_write(_TURN_BYTES, _TURN_FRAMES):
             session.write(frame)
         if self._pending.waits:
             self._writing = True
@@ -435,22 +451,23 @@ class Part:
 
     # What becomes of it
 
-    def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
+    def on_receipt(self, receipt: pb.CommandSendReceipt) -> int:
         try:
             sending = self._pending.receipt(receipt.sequence_id)
         except OutOfStepError as error:
             # Of this producer nothing is sure any more; the connection is others', too.
             log.warning("%s: %s; what is not answered is sent again", self.topic, error)
             self._attach_again()
-            return
+            return 0
         if sending is None:
-            return
+            return 0
         if sending is self._damaged:
             self._damaged = None
         tell_stored(sending, receipt.message_id, self.topic, self.partition)
         if sending.waiters:
             self.last_sequence_id = sending.last
         self._left(sending)
+        return len(sending.waiters)
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
         refused = refusal(error.error, error.message, f"send to {self.topic}")
@@ -510,34 +527,32 @@ class Part:
         pending = self._pending.drop_all()
         # Before anything is told: what leaves makes room for others, which have not failed.
         waiters, room = self._packer.take_back()
-        self._failing.extend((sending, error) for sending in pending)
-        if waiters:
-            self._failing.extend(
-                ((waiters[at : at + _TOLD], 0), error) for at in range(0, len(waiters), _TOLD)
-            )
-        if room:
-            self._failing.append((((), room), error))
+        self._failing.append(_Failing(deque(pending), deque(waiters), room, error))
         if not self._tells:
             self._tell_some()
 
     def _tell_some(self) -> None:
         """Tell some of the messages that failed, and the rest in later steps of the loop."""
+        self._tells = True
         self._tell(_TOLD)
         self._tells = bool(self._failing)
         if self._tells:
             self._loop.call_soon(self._tell_some)
 
     def _tell(self, most: int) -> None:
-        failing = self._failing
-        while failing and most > 0:
-            of, error = failing.popleft()
-            if isinstance(of, Sending):
-                most -= max(1, len(of.waiters))
-                self._fail((of,), error)
-            else:
-                waiters, room = of
-                most -= len(waiters)
-                self._not_sent(waiters, room, error)
+        """Tell about so many messages that they failed, those first that failed first."""
+        while self._failing and most > 0:
+            frames, waiters, room, error = self._failing[0]
+            while frames and most > 0:
+                sending = frames.popleft()
+                most -= max(1, len(sending.waiters))
+                self._fail((sending,), error)
+            while waiters and most > 0:
+                most -= 1
+                tell_failed((waiters.popleft(),), error)
+            if not (frames or waiters):
+                self._failing.popleft()
+                self._leave(room)
 
     def _fail(self, of: Sequence[Sending[Waiter]], error: Exception) -> None:
         for sending in of:
