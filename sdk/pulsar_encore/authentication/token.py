@@ -11,7 +11,7 @@ from .. import stock
 from ..errors import ConfigurationError
 from ..options.checks import readable_file
 from .base import Authentication, failed, text
-from .supplied import Supplier, Waiting, awaited, for_library
+from .supplied import Supplier, Waiting, awaited, described, for_library
 
 _TOKEN: Final = "token:"
 _FILE: Final = "file:"
@@ -55,11 +55,12 @@ class AuthenticationToken(Authentication):
             token = await _ask(self._token)
         except Exception as error:
             # Its text may hold the secret; its type does not.
-            raise failed(f"the token's supplier raised {type(error).__name__}") from error
+            raise failed(f"{described(self._token)} raised {type(error).__name__}") from error
         if not isinstance(token, str):
-            raise failed(f"the token's supplier gave {type(token).__name__} (a token is a str)")
+            kind = type(token).__name__
+            raise failed(f"{described(self._token)} gave {kind} (a token is a str)")
         if not token:
-            raise failed("the token's supplier, or its file, gave an empty token")
+            raise failed(f"{described(self._token)} gave an empty token")
         return token.encode()
 
     def _native(self, library: Any) -> Any:
@@ -74,6 +75,7 @@ class _TokenFile:
     def __init__(self, path: str) -> None:
         self._path = f"/{path.lstrip('/')}" if path.startswith("/") else path
         readable_file(self._path, "AuthenticationToken's token file")
+        self.description: str = f"reading the token file {self._path!r}"
 
     def __call__(self) -> str:
         with open(self._path, encoding="utf-8") as file:
