@@ -11,7 +11,7 @@ from .. import stock
 from ..errors import ConfigurationError
 from ..options.checks import readable_file
 from .base import Authentication, failed, text
-from .supplied import Supplier, Waiting, awaited, for_library
+from .supplied import Supplier, Waiting, awaited, described, for_library
 
 _TOKEN: Final = "token:"
 _FILE: Final = "file:"
@@ -62,14 +62,19 @@ class AuthenticationToken(Authentication):
             token = await self._ask(self._token)
         except Exception as error:
             # Its text may hold the secret; its type does not.
+<<<<<<< HEAD
             kind = type(error).__name__
             if isinstance(self._token, _TokenFile):
                 raise failed(f"{self._token} cannot be read: {kind}") from error
             raise failed(f"the token's supplier raised {kind}") from error
+=======
+            raise failed(f"{described(self._token)} raised {type(error).__name__}") from error
+>>>>>>> w-m4
         if not isinstance(token, str):
-            raise failed(f"the token's supplier gave {type(token).__name__} (a token is a str)")
+            kind = type(token).__name__
+            raise failed(f"{described(self._token)} gave {kind} (a token is a str)")
         if not token:
-            raise failed("the token's supplier, or its file, gave an empty token")
+            raise failed(f"{described(self._token)} gave an empty token")
         return token.encode()
 
     async def _ask(self, supplier: Supplier) -> object:
@@ -94,6 +99,7 @@ class _TokenFile:
     def __init__(self, path: str) -> None:
         self._path = f"/{path.lstrip('/')}" if path.startswith("/") else path
         readable_file(self._path, "AuthenticationToken's token file")
+        self.description: str = f"reading the token file {self._path!r}"
 
     def __str__(self) -> str:
         return f"the token file {self._path!r}"

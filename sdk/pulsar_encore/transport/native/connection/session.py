@@ -18,7 +18,7 @@ from struct import Struct
 from typing import Any, Final, Protocol
 
 from ....errors import PulsarException, TransportTimeout
-from ....exceptions import ConnectError, NotConnected
+from ....exceptions import AuthenticationError, ConnectError, NotConnected
 from ....exceptions import LookupError as TopicLookupError
 from ....wire import commands
 from ....wire import pulsar_pb2 as pb
@@ -136,6 +136,7 @@ class Session:
         self._renew = renew
         self._on_end = on_end
         self._tls = tls
+        self._plain = True  # until `connect` names an authentication method
         self._proxied = False  # until `connect` names a broker behind a proxy
         self._most = DEFAULT_MAX_MESSAGE_SIZE + FRAME_OVERHEAD - 4  # of a frame, without its size
         self._rest = b""
@@ -289,7 +290,7 @@ class Session:
             supports_get_partitioned_metadata_without_auto_creation=True,
         )
         self._proxied = proxy_to is not None
-        plain = method == "none"
+        self._plain = plain = method == "none"
         self.send(
             commands.connect(
                 client_version=client_version,
@@ -623,7 +624,7 @@ class Session:
             if producer is not None:
                 self._told += producer.on_receipt(command.send_receipt)
         elif kind == _Type.ERROR and command.error.request_id == commands.NO_REQUEST:
-            self.fail(_connection_error(self.peer, command.error))
+            self.fail(_connection_error(self.peer, command.error, plain=self._plain))
         elif answer is not None:
             self.requests.answered(kind, getattr(command, answer))
         else:
@@ -735,8 +736,14 @@ def _nothing() -> None:
     """Do nothing, where there is no socket, or a transport cannot pause."""
 
 
-def _connection_error(peer: str, error: pb.CommandError) -> PulsarException:
-    return refusal(error.error, error.message, f"connect to {peer}")
+def _connection_error(peer: str, error: pb.CommandError, *, plain: bool) -> PulsarException:
+    refused = refusal(error.error, error.message, f"connect to {peer}")
+    if plain and isinstance(refused, AuthenticationError):
+        return AuthenticationError(
+            f"connect to {peer}: this client has no authentication, and the broker asks for it: "
+            f"give authentication= (broker: {error.message})"
+        )
+    return refused
 
 
 def _unexpected(peer: str, data: bytes, error: FrameError) -> PulsarException:
