@@ -62,14 +62,7 @@ class AuthenticationToken(Authentication):
             token = await self._ask(self._token)
         except Exception as error:
             # Its text may hold the secret; its type does not.
-<<<<<<< HEAD
-            kind = type(error).__name__
-            if isinstance(self._token, _TokenFile):
-                raise failed(f"{self._token} cannot be read: {kind}") from error
-            raise failed(f"the token's supplier raised {kind}") from error
-=======
             raise failed(f"{described(self._token)} raised {type(error).__name__}") from error
->>>>>>> w-m4
         if not isinstance(token, str):
             kind = type(token).__name__
             raise failed(f"{described(self._token)} gave {kind} (a token is a str)")

@@ -49,14 +49,9 @@ def seconds(
             f"{name} must be a number of seconds (int or float) or a timedelta, got "
             f"{type(value).__name__}"
         )
-<<<<<<< HEAD
     if not low <= value <= high:  # NaN fails this comparison too
-        raise ConfigurationError(f"{name} must be from {low:g} to {high:g} s, got {value}")
-=======
-    if not low <= value <= high:  # not a number is in no order
         span = f"from {low:g} to {high:g} s"
         raise ConfigurationError(f"{name} must be {span}{hint}, got {value}")
->>>>>>> w-m4
     return float(value)
 
 
