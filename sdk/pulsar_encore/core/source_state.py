@@ -880,9 +880,10 @@ class SourceState:
         if self.durable and self._not_before:
             self.durable.ends_waiting(list(self._not_before))
         self._not_before.clear()
+        in_order = self._rising
         alone = self._release_alone()
         if self.rewind is not None:
-            self._begin_rewind(self.rewind, alone)
+            self._begin_rewind(self.rewind, alone, in_order)
         self.duplicates.asked_all = self.shared
         leased: list[MessageKey] = []  # perhaps
         dead: list[Entry] = []
@@ -916,20 +917,23 @@ class SourceState:
         self.timeouts.clear()
         self.unacked = sum(entry.active for entry in self._entries.values())
 
-    def _begin_rewind(self, rewind: Rewind, keys: list[EntryKey]) -> None:
+    def _begin_rewind(self, rewind: Rewind, keys: list[EntryKey], in_order: bool) -> None:
         """Tell the rewind what it owes: whole entries, and the first index of others.
 
         Args:
             rewind: Of this source.
             keys: Entries of one message each that have been released; others are added.
+            in_order: Whether the records were in the order of their keys.
         """
+        before = len(keys)
         parts: list[tuple[EntryKey, int]] = []
         for entry in self._entries.values():
             if entry.active == entry.size and not self._left:
                 keys.append(entry.key)
             elif entry.active > entry.state.count(LEAVING):
                 parts.append((entry.key, entry.lowest_unacked()))
-        rewind.begin(parts, keys)
+        in_order = in_order and before in (0, len(keys))
+        rewind.begin(parts, keys, in_order=in_order)
 
     def _release_alone(self) -> list[EntryKey]:
         """Release the records that are one message each and that nothing is remembered of.

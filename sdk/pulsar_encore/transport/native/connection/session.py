@@ -539,6 +539,9 @@ class Session:
             if self._told:  # the receipt of a batch takes as long as some frames
                 left -= self._told // _TOLD_AS_FRAME
                 self._told = 0
+                if since == math.inf:  # also where the read is short
+                    since = clock()
+                    ends = since + PART_S
             if self.closed:
                 return size, True
             most = self._most
