@@ -45,5 +45,5 @@ async def test_a_token_file_that_vanished_is_named(tmp_path: Path) -> None:
     authentication = AuthenticationToken(f"file:{file}")
     assert await authentication.data() == b"t"
     file.unlink()
-    with pytest.raises(AuthenticationError, match=r"token file '.*/token' cannot be read"):
+    with pytest.raises(AuthenticationError, match=r"token file '.*/token' raised FileNotFound"):
         await authentication.data()
