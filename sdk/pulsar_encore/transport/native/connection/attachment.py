@@ -220,7 +220,7 @@ class Attachment:
 
     async def _rest(self, delay: float) -> None:
         """Wait before the next attempt. If the pool ends the wait, the backoff begins anew."""
-        hurried = False
+        hurried, service = False, self._pool.service
         try:
             async with asyncio.timeout(None) as self._resting:
                 hurried = await self._pool.rest(delay)
@@ -230,6 +230,8 @@ class Attachment:
             self._resting = None
         if hurried:
             self._delays.reset()
+        if service is not self._pool.service:
+            # All clients of the cluster move at the same time.
             await asyncio.sleep(self._delays.next())
 
     def hurry(self) -> None:
