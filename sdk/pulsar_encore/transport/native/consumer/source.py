@@ -649,6 +649,7 @@ class Source:
             self._pass(ledger, entry, Unread.BROKEN, content)
         elif isinstance(content, Exception):
             log.error("%s: entry %d:%d cannot be read now: %r", self.topic, ledger, entry, content)
+            self.permits.arrived(1, 0, size)
             self._come_again()
         elif isinstance(content, PlainMessage):
             self.permits.arrived(1, 1, size + self._grown())
@@ -676,9 +677,12 @@ class Source:
         if waiting.chunks is not None:
             self._joined(waiting, waiting.chunks, content)
         elif isinstance(content, EntryError):
+            if waiting.charged:
+                self.permits.arrived(waiting.charged, 0, waiting.size)
             self._broken(ledger, entry, content)
         elif isinstance(content, Exception):
             log.error("%s: entry %d:%d cannot be read now: %r", self.topic, ledger, entry, content)
+            self.permits.arrived(waiting.charged, 0, waiting.size)
             self._come_again()
         elif callable(content):
             content()
