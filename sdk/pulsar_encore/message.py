@@ -59,8 +59,8 @@ class Held(NamedTuple):
 class Message:
     """One message, as received by a consumer or a reader.
 
-    The methods are stock's. `redelivery_count` counts this message, also inside a batch, where the
-    broker only counts the entry, as far as no other consumer had it.
+    The methods are stock's. `redelivery_count` counts attempts at this message, also in a batch.
+    Redeliveries of the batch that other consumers requested are included.
     """
 
     __slots__ = ("_count", "_entry", "_hand_over", "_id", "_index", "_raw", "_schema")

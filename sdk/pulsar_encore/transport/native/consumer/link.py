@@ -138,7 +138,7 @@ class NativeConsumer:
         return await self._parts(map(full_name, self._subscription.topics), create=create)
 
     async def _new_topics(self) -> list[tuple[str, int]]:
-        """The same of what has come since, once it is time to look."""
+        """Wait for the next look, and return the topics that are new."""
         if self._watched is not None:
             names = await self._watched.changed()
             there = set(map(base_name, names))
@@ -157,8 +157,12 @@ class NativeConsumer:
         return [each for each in found if each[0] not in self._by_topic]
 
     async def _parts(self, topics: Iterable[str], *, create: bool) -> list[tuple[str, int]]:
-        """The topics, and the partitions of those that have some; without those that are missing,
-        unless this is the first look at named topics."""
+        """Return full name and partition number of each topic and partition.
+
+        Raises:
+            TopicNotFound: At the first look at named topics. Later, missing topics are left out.
+            LookupError: There are more partitions than the client accepts.
+        """
         is_first = not self._sources and self._watched is None
         found: list[tuple[str, int]] = []
         total = len(self._by_topic)
@@ -303,7 +307,7 @@ class NativeConsumer:
                     self._look_again()
 
     async def _add(self, topic: str, partition: int, *, creates: bool = False) -> bool:
-        """Subscribe to one more; False if that was refused, and nobody has heard of it.
+        """Subscribe to one more. Return False if the broker refused; the source is discarded then.
 
         Args:
             topic: Full name.

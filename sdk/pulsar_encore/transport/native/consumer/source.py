@@ -58,7 +58,7 @@ _DRAIN_S: Final = 0.5
 _WRITTEN_S: Final = 0.5
 _FENCED: Final = "Failed to fence subscription"  # a broker's words, for which it has no code
 _AGAIN_S: Final = 0.1
-# With these a broker refuses a topic that does not exist, or has other partitions now.
+# Errors by which brokers refuse a topic that was deleted or has another number of partitions.
 _PERHAPS_MISSING: Final = (TopicNotFound, NotAllowedError, BrokerMetadataError, UnknownError)
 _MOST_DAMAGED: Final = 1_000  # entries remembered
 
@@ -251,7 +251,7 @@ class Source:
             self._outlet.missing(self.number)
 
     def hurry(self) -> None:
-        """Attach now, if it is not attached: the topic exists, or may be created."""
+        """Make the next attempt now, without waiting for the rest of the backoff."""
         self._attachment.hurry()
 
     async def _subscribe(
@@ -553,7 +553,7 @@ class Source:
         self._come_again()
 
     def _come_again(self) -> None:
-        """What was not handed over comes again, on another attachment."""
+        """Attach anew, so that the broker redelivers every entry that was not delivered."""
         if self._seeking:
             self._is_damaged = True  # and perhaps void when the seek is answered
         else:
@@ -701,7 +701,7 @@ class Source:
         self.flow()
 
     def _clear_line(self) -> list[Waiting]:
-        """What waits comes again, or is void."""
+        """Drop the entries that wait for decompression."""
         self._reader.allow()
         self.permits.withdrawn(self._line.charged)
         return self._line.clear()
@@ -725,7 +725,7 @@ class Source:
             self._plain = self._plain_bytes = 0
 
     def _drop_arrived(self) -> list[Waiting]:
-        """What arrived and was not handed over comes again, or is void.
+        """Drop everything that arrived and was not delivered.
 
         Returns:
             The entries that waited in the line.
