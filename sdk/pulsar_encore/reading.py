@@ -28,10 +28,10 @@ class ReadQueue:
 
     Args:
         link: The subscription.
-        announcer: Reports connections and failures to the application; None for nobody.
+        announcer: Reports connections and failures to the application.
     """
 
-    def __init__(self, link: ConsumerLink, announcer: Announcer | None = None) -> None:
+    def __init__(self, link: ConsumerLink, announcer: Announcer) -> None:
         self._link = link
         self._announcer = announcer
         self._deliveries: deque[Delivery] = deque()
@@ -115,13 +115,11 @@ class ReadQueue:
 
     def on_connected(self, only: Container[int] | None = None) -> None:
         """The link goes on from its position."""
-        if self._announcer is not None:
-            self._announcer.connected(only)
+        self._announcer.connected(only)
 
     def on_disconnected(self, only: Container[int] | None = None) -> None:
         """The queue keeps its messages: they are not delivered again."""
-        if self._announcer is not None:
-            self._announcer.disconnected(only)
+        self._announcer.disconnected(only)
 
     def on_doubtful(self, only: Container[int] | None = None) -> None:
         """There are no acks to be lost."""
@@ -143,8 +141,7 @@ class ReadQueue:
         if not (kept and kept[0] is self._deliveries[0]):
             self._at = 0
         self._deliveries = kept
-        if self._announcer is not None:
-            self._announcer.sought(only)
+        self._announcer.sought(only)
         for source, messages in void.items():
             self._link.consumed(source, messages)
 
@@ -155,24 +152,20 @@ class ReadQueue:
         """Nobody takes turns with a reader."""
 
     def on_new_source(self, source: int) -> None:
-        if self._announcer is not None:
-            self._announcer.new_source(source)
+        self._announcer.new_source(source)
 
     def on_removed(self, source: int) -> None:
-        if self._announcer is not None:
-            self._announcer.removed(source)
+        self._announcer.removed(source)
 
     def on_unread(self, source: int, entries: Sequence[NoDelivery]) -> None:
         """The log says of each what is wrong with it, if anything is."""
 
     def on_retrying(self, source: int | None, notice: RetryNotice) -> None:
-        if self._announcer is not None:
-            self._announcer.retrying(source, notice)
+        self._announcer.retrying(source, notice)
 
     def on_failed(self, error: Exception, source: int | None = None) -> None:
         self.end(error)
-        if self._announcer is not None:
-            self._announcer.failed(error, source)
+        self._announcer.failed(error, source)
 
     def end(self, error: Exception) -> None:
         """Reads get `error` once nothing is here; the first one that ended it stays."""

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore import ClosedError
+from pulsar_encore.consumer.announcer import Announcer
 from pulsar_encore.reading import Part, ReadQueue
 from pulsar_encore.testing import VirtualClockLoop
 from pulsar_encore.transport.base import ConsumerLink, Delivery
@@ -19,11 +20,19 @@ from pulsar_encore.transport.base import ConsumerLink, Delivery
 class Link:
     """Room that was given back, by source."""
 
+    topic = "t"
+
     def __init__(self) -> None:
         self.room: dict[int, int] = {}
 
     def consumed(self, source: int, messages: int) -> None:
         self.room[source] = self.room.get(source, 0) + messages
+
+    def sources(self) -> range:
+        return range(1)
+
+    def topic_of(self, source: int) -> tuple[str, int]:
+        return self.topic, -1
 
 
 class Stored:
@@ -37,7 +46,8 @@ class Stored:
 
 
 def queue(link: Link | None = None) -> ReadQueue:
-    return ReadQueue(cast(ConsumerLink, link or Link()))
+    used = cast(ConsumerLink, link or Link())
+    return ReadQueue(used, Announcer(used, None, asyncio.get_event_loop(), "reader"))
 
 
 def entry(number: int, *payloads: bytes, source: int = 0) -> Delivery:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, TypeAlias
 
 from ..transport.base import ConsumerLink, RetryNotice, ShutDownError
@@ -179,6 +179,7 @@ class Announcer:
         self._events = EventDispatcher(listener, loop)
         self._component = component
         self._ended: set[int] = set()
+        self._removed: set[int] = set()
         self._lost: set[int] = set()  # of which it was told, and not yet that they are back
         self._active: dict[int, bool] = {}  # Failover: of those that the broker has told
         self._retrying: dict[int, Retrying] = {}
@@ -206,7 +207,7 @@ class Announcer:
 
     def doubtful(self, only: Container[int] | None) -> None:
         """That to one of them is lost."""
-        self._lost.update(each for each in self._link.sources() if only is None or each in only)
+        self._lost.update(self._sources(only))
         topics = self._topics(only) if self._events.heard else ()
         self._named_are_lost = self._events.heard and not topics
         if self._events.heard:
@@ -256,7 +257,9 @@ class Announcer:
         self._events.send(TopicAdded(self._topic(source), self._component))
 
     def removed(self, source: int) -> None:
-        """The topic of the source is read no more."""
+        """The topic of the source is no longer read."""
+        self._removed.add(source)
+        self._ended.discard(source)
         self._lost.discard(source)
         self._retrying.pop(source, None)
         self._active.pop(source, None)
@@ -281,8 +284,8 @@ class Announcer:
 
     @property
     def all_ended(self) -> bool:
-        """Whether nothing more comes, of any topic that is read now."""
-        return bool(self._ended) and self._ended.issuperset(self._link.sources())
+        """True if every topic that is read now is at its end."""
+        return bool(self._ended) and self._ended.issuperset(self._sources(None))
 
     @property
     def retries(self) -> tuple[Retrying, ...]:
@@ -295,7 +298,13 @@ class Announcer:
             del self._retrying[source]
 
     def _topics(self, only: Container[int] | None) -> tuple[str, ...]:
-        return self._names(each for each in self._link.sources() if only is None or each in only)
+        return self._names(self._sources(only))
+
+    def _sources(self, only: Container[int] | None) -> Iterator[int]:
+        """Yield the sources of `only`, or all, whose topics were not removed."""
+        for source in self._link.sources():
+            if source not in self._removed and (only is None or source in only):
+                yield source
 
     def _names(self, sources: Iterable[int]) -> tuple[str, ...]:
         return tuple(map(self._topic, sources))

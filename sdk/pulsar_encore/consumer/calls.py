@@ -84,7 +84,7 @@ class Calls:
         self.acted_last: ActedLast = ActedLast(turn)
         self._handed = Mailbox(loop)  # calls of other threads
         self._lists: dict[asyncio.Task[None], _Listed] = {}  # long ones, being acked
-        self._settling = False
+        self._settles = 0  # calls of `settle` that run
 
     def act(self, step: Callable[..., Iterable[SourceState] | None], *args: Any) -> Call:
         """Take a step now.
@@ -147,7 +147,7 @@ class Calls:
 
     async def _ack_all(self, listed: _Listed) -> None:
         while listed.is_left:
-            if not (self._settling or self._life.closing):  # then `settle` finishes the list
+            if not (self._settles or self._life.closing):  # then `settle` finishes the list
                 self._life.check()
             listed.ack_next()
             await self._end_turn()
@@ -167,9 +167,11 @@ class Calls:
                     listed.ack_next()
 
     async def settle(self) -> None:
-        """`settle_now` in several turns of the loop, for calls that can wait; also of a consumer
-        that is being closed, whose refusal comes first."""
-        self._settling = True
+        """Like `settle_now`, in several turns of the loop.
+
+        Lists that are being acked finish even if the consumer already refuses new calls.
+        """
+        self._settles += 1
         try:
             self._handed.take_all()
             for listed in list(self._lists.values()):
@@ -178,7 +180,7 @@ class Calls:
                         listed.ack_next()
                         await self._end_turn()
         finally:
-            self._settling = False
+            self._settles -= 1
 
 
 def _make(outcome: concurrent.futures.Future[None], call: Callable[..., Call], *args: Any) -> None:

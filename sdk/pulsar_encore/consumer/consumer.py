@@ -645,11 +645,13 @@ class Consumer:
             await self._acks.flush_in_turns()
         while not ((self._acks.flush() and not self._sources.lost_acks) or self._cut_off):
             if self._life.dead or self._loop.time() >= deadline:
+                ended = "after its subscription had ended for good"
                 logger.warning(
-                    "%s/%s was closed while disconnected: acks of %d entries were not sent, those "
-                    "of %d may be lost with the connection, and their messages come again",
+                    "%s/%s was closed %s: acks of %d entries were not sent, those of %d may be "
+                    "lost with the connection, and their messages come again",
                     self.topic(),
                     self.subscription_name(),
+                    ended if self._life.dead else "while disconnected",
                     self._sources.unsent_acks,
                     self._sources.lost_acks,
                 )

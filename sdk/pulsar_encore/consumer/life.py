@@ -31,7 +31,7 @@ class Life:
 
     def failed(self, error: Exception) -> None:
         """The link is dead for good, or closed."""
-        if error is not self.refusal:  # else the consumer itself ends, and its link still works
+        if error is not self.refusal:  # otherwise the consumer is closing, and the link still works
             self.dead = True
         if self.closing:
             return

@@ -237,8 +237,8 @@ class Attempts:
         """What is known of a batch's messages from another life of the process, by index."""
         failed = {} if entry.failed is None else entry.failed
         for index, total in attempts.items():
-            # The total of then includes redeliveries, and the broker's count of now includes those
-            # that the earlier process asked for: their sum would count them twice.
+            # The stored total includes redeliveries. The broker's current count includes those
+            # that the earlier process requested, so the sum would count them twice.
             count = total - entry.redelivered
             if index < entry.size and count > failed.get(index, 0):
                 failed[index] = count

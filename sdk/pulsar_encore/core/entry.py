@@ -101,7 +101,8 @@ class Entry:
             No count of the broker's does, because it also moves while a message is held here.
         live: False once the record is out of use; the ids it gave out then go by key. A packed one
             (see `SourceState`) comes to life again. Records of one message share
-            `SourceState.live_alone`, a list that is emptied to end all of them in one step.
+            `SourceState.live_alone`, a list that is emptied to end all of them in one step; an
+            empty list is false, like `live = False`.
         era: `SourceState.era` when this record was made.
         unsent_part: A partial ack waits to be sent; written by `Acks`.
         again: Why a copy of it may be on its way here besides (`duplicates`), 0 for no reason.

@@ -55,7 +55,7 @@ from .rewind import Rewind
 # forgetting one costs a duplicate at most.
 _MAX_AWAY: Final = 10_000
 _LAST: Final = (1 << 63) - 1
-# From so many records of one message on they are ended together, without a look at each.
+# Number of single-message records from which all are ended in one step.
 _MANY: Final = 1_000
 _ANSWER_MS: Final = 1_000  # what was asked for comes sooner, or not at all
 
@@ -562,7 +562,7 @@ class SourceState:
         return len(self._entries) >= _MANY and self._alone and not (self._away or self._not_before)
 
     def _few_behind(self, through: EntryKey) -> list[Entry] | None:
-        """The records behind an entry, if most are not.
+        """Return the records after `through` if they are the minority, else None.
 
         None where there are few records, or few up to that entry: then a look at each of those is
         cheaper than a look at each of the others.
@@ -596,7 +596,7 @@ class SourceState:
         self._dispose(entries)
 
     def _count_unacked(self) -> None:
-        """Anew, of records that are of one message each."""
+        """Recompute `unacked`; every record must be a single message."""
         recorded = sum(entry.state[0] == NACKED for entry in self._entries.values())
         active = sum(entry.active for entry in self._entries.values())
         self.unacked = active + len(self.nacks) - recorded

@@ -77,7 +77,8 @@ class Arrivals:
             self._letter_sources[state.number] = letters_here
         if letters_here:
             indexes, messages = self._due(state, entry, indexes, messages)
-        # Less by one in a batch, whose messages are looked at from their last attempt on.
+        # One less for a batch, because `LastAttempts` must see its messages before their last
+        # attempt.
         elif self._most is None or entry.redelivered <= self._most - (entry.size > 1):
             if entry.failed is None and not (entry.size > 1 and state.attempts.failures):
                 return indexes, messages  # nearly always
@@ -105,10 +106,10 @@ class Arrivals:
 
         A message of a batch is handed out if no attempt at it is known, however often its entry was
         redelivered. If it is a poison message, it is dead-lettered when it fails: by `Router`, or
-        by `LastAttempts` where it is only named.
+        by `LastAttempts` if it is known by id only.
 
         Asked of each that arrives, or, where messages keep the order of their keys, when its turn
-        comes: then only may it be gone past.
+        comes: only then may the next message of the key follow.
         """
         state: SourceState = entry.source
         failed = state.attempts.count(entry, index)

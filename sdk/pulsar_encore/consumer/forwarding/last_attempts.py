@@ -61,7 +61,7 @@ class LastAttempts:
         self._drop((entry, index))
         self._kept[entry, index] = raw
         self._bytes += raw.length() + _OVERHEAD
-        # Nothing is said here of a message that is acked: it goes when it is the oldest.
+        # Acked messages are not removed at once. They are dropped when they become the oldest.
         while self._kept:
             (oldest, at), _ = key, _ = next(iter(self._kept.items()))
             if self._bytes <= MOST_BYTES and oldest.live and oldest.state[at] in (QUEUED, HELD):
@@ -69,7 +69,7 @@ class LastAttempts:
             self._drop(key)
 
     def failed(self, entry: Entry, index: int, reason: str) -> bool:
-        """A message failed that is only named.
+        """Dead-letter a message that failed and is known by id only, if this was its last attempt.
 
         Args:
             entry: The record of its entry.

@@ -244,7 +244,7 @@ class ReceiveQueue:
             self._head = self._walk_run(head) if type(head) is _Run else self._walk(head)
 
     def _skip_over(self) -> None:
-        """Leave out the cursors in front of which all records are out of use."""
+        """Skip leading cursors whose records are all out of use."""
         self._head = _NOTHING
         over: deque[_Cursor] = deque()
         while self._cursors and (head := self._cursors[0]).is_over:

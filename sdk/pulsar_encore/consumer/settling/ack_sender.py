@@ -102,13 +102,20 @@ class AckSender:
         return not self._refused
 
     async def flush_in_turns(self) -> None:
-        """Send all acks that can be sent, a thousand entries in each turn of the loop."""
+        """Send as many acks as wait now, a thousand entries in each turn of the loop.
+
+        Acks that are added meanwhile do not prolong the call. It ends when no ack can be sent.
+        """
         self._refused.clear()
-        before = 0
-        while (waiting := self._sources.unsent_acks) and waiting != before:
-            before = waiting
+        left = self._sources.unsent_acks
+        while left > 0:
+            before = self._sources.unsent_acks
             self._flush_ready(_SLICE)
-            if self._sources.unsent_acks:
+            sent = before - self._sources.unsent_acks
+            if sent <= 0:
+                return
+            left -= sent
+            if left > 0:
                 await asyncio.sleep(0)
 
     def _flush_ready(self, most: int) -> None:

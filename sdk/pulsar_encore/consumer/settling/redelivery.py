@@ -59,7 +59,8 @@ class Redelivery:
 
     Attributes:
         offered: Called when nothing that stays here need wait any longer.
-        last: Told of each batch message that failed; None without a dead-letter policy.
+        last: Dead-letters a batch message that failed and is known by id only, if this was its last
+            attempt; None without a dead-letter policy.
 
     Args:
         link: Where redeliver commands go.
@@ -319,7 +320,7 @@ class Redelivery:
 
 
 def _without_dead(last: LastAttempts, state: SourceState, due: DueBatch) -> DueBatch:
-    """The ack timeouts of messages that have another attempt."""
+    """Dead-letter messages at their last attempt; return the other timeouts."""
     left = []
     for ledger, number, mask in due.indexes:
         entry = state.find((ledger, number))

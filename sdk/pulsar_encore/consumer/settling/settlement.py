@@ -114,6 +114,8 @@ class Settlement:
         from before a seek is void: the seek may deliver the message again.
         """
         if entry.era != state.era:
+            if entry.first_chunk is not None and entry.unacked:
+                raise chunks_unknown(f"entry {entry.key}", "ack")
             return
         current = state.find(entry.key)
         if current is not None and current.size == entry.size:
@@ -163,7 +165,7 @@ class Settlement:
             entry, index, *_ = self._ownership.cumulative(item)
             state: SourceState = entry.source
             if entry.era != state.era:
-                return state  # void, as for `ack`
+                return state  # void, as in `_ack_late`
             key, size = entry.key, entry.size
         else:
             state, key, entry_here, message_id = self._ownership.named(item)

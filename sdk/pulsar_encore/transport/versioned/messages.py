@@ -47,7 +47,8 @@ class SchemaVersions:
     def view(
         self, topic: str, messages: Sequence[RawMessage]
     ) -> tuple[Version | None, list[RawMessage]]:
-        """The version that an entry's messages wait for, or None; and the messages, decoding by it.
+        """Return the schema version to fetch first (None if none is needed), and the messages bound
+        to it.
 
         Messages without a value do not wait for a schema, because nothing of them is decoded. An
         entry of such messages has no version here.

@@ -46,7 +46,7 @@ _Type = pb.BaseCommand
 _MUCH: Final = 65_536  # bytes between two ticks that show a broker which is sending
 _AT_ONCE: Final = 64 * 1024  # bytes that do not wait for the end of the turn: others may be busy
 #: Seconds of CPU time that one step of the loop may take for a read, about. A read of 256 KiB holds
-#: 3,700 small messages, and one that was delivered before takes 6 us.
+#: 3,700 small messages, and a redelivered one takes 6 us.
 PART_S: Final = 0.004
 # Frames and bytes that are handled before the clock is read.
 PART_FRAMES: Final = 64
@@ -345,7 +345,10 @@ class Session:
             self._transport.abort()
 
     def sever(self) -> None:
-        """End the connection of an event loop that is closed. Nobody is told: nobody can wait."""
+        """Close the socket of a connection whose event loop is closed.
+
+        Handlers are not called, because nothing can wait on that loop.
+        """
         if not self.closed:
             self.closed = True
             self._consumers.clear()
@@ -354,7 +357,7 @@ class Session:
             self.drop()
 
     def lost(self, error: Exception | None) -> None:
-        """The connection has ended, whoever ended it; what was read before is handled first."""
+        """Report that the connection has ended. Bytes that were read before are handled first."""
         if self._later_handle is not None:
             self._lost = (error,)
             return

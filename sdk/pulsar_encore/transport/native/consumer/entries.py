@@ -146,7 +146,7 @@ class EntryReader:
         self._origin = origin
         self._decryption = decryption
         self._max_size = max_size
-        #: Bytes that payloads have more than on their way, since it was last set to 0.
+        #: Bytes by which decompression enlarged payloads since this was last set to 0.
         self.grown: int = 0
         self._left = _AT_ONCE_PER_READ
         # Of the last plain message: the bytes up to its sequence id, where that is, how wide, and
@@ -156,11 +156,11 @@ class EntryReader:
         self._published = b""
 
     def allow(self) -> None:
-        """Begin a read: so many bytes may be decompressed at once again."""
+        """Start a new read: reset the number of bytes that may be decompressed on the loop."""
         self._left = _AT_ONCE_PER_READ
 
     def hold_back(self) -> None:
-        """Leave payloads compressed until `allow`: they have to wait for others."""
+        """Leave all payloads compressed until `allow`, because earlier entries still wait."""
         self._left = 0
 
     def open(self, data: bytes, at: int, end: int) -> Read:

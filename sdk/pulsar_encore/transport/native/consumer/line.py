@@ -32,7 +32,7 @@ class Room:
     def __init__(self, most: int) -> None:
         self._most = most
         self._used = 0
-        # Callbacks of those who were refused, in that order, and the sizes they need.
+        # Callbacks of refused `take` calls, oldest first, with the size that each needs.
         self._waiting: OrderedDict[Callable[[], None], int] = OrderedDict()
 
     @property
@@ -145,7 +145,7 @@ class Line:
         self.charged += entry.charged
 
     def insert(self, entry: Waiting) -> None:
-        """Add an entry at the head: it came of one that has just left the line, or of none."""
+        """Put an entry at the head: a chunked message that its last chunk has just completed."""
         self.waiting.appendleft(entry)
         self.charged += entry.charged
 
@@ -167,8 +167,8 @@ class Line:
             self._finish(job)
 
     def _granted(self) -> None:
-        """Room was taken for the head. Whoever gave it back is in the middle of its own work, and
-        must not be delivered to: the line moves later."""
+        """Room was taken for the head. Advance in a later turn of the loop: the caller of `give`
+        may be inside the consumer's own code, where no delivery may happen."""
         packed = self.waiting[0].opened
         assert isinstance(packed, Packed)
         self._admitted = packed.size
@@ -209,7 +209,7 @@ class Line:
         self._handle(first, content)
 
     def taken(self, messages: int) -> None:
-        """The application has taken so many of the messages that were delivered, in all."""
+        """Give back the room of payloads up to a total of `messages` taken."""
         held = self.held
         while held and held[0][0] <= messages:
             self._room.give(held.popleft()[1])

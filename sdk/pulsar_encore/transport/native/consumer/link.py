@@ -16,6 +16,7 @@ from typing import Any, Final
 from ....backoff import FailureReports
 from ....closing import CloseOnce
 from ....errors import ClosedError, EncoreError, NotSupportedError
+from ....exceptions import LookupError as TopicLookupError
 from ....exceptions import OperationNotSupported, TopicNotFound
 from ....ids import MessageId
 from ....loops import cancel, end_all, running_loop
@@ -87,7 +88,8 @@ class NativeConsumer:
         self._deleted: set[int] = set()  # sources whose topic is no more
         self._refusals: dict[str, FailureReports] = {}  # of topics that were found later
         self._shapes: dict[str, Shape] = {}  # by the topic as it was named, or found
-        self._base: dict[str, str] = {}  # of each topic that is read: its key in `_shapes`
+        # Of named topics and their partitions: the key in `_shapes`. See `_key_of`.
+        self._base: dict[str, str] = {}
         self._missing: set[str] = set()  # topics that are looked for
         self._incomplete: set[str] = set()  # those with partitions that could not be subscribed
         self._recovering: asyncio.Task[None] | None = None  # that looks for them
@@ -138,9 +140,12 @@ class NativeConsumer:
         return await self._parts(map(full_name, self._subscription.topics), create=create)
 
     async def _new_topics(self) -> list[tuple[str, int]]:
-        """The same of what has come since, once it is time to look."""
+        """Wait for the next look, and return the topics that are new."""
         if self._watched is not None:
             names = await self._watched.changed()
+            there = set(map(base_name, names))
+            for topic in [each for each in self._refusals if base_name(each) not in there]:
+                del self._refusals[topic]
             found = await self._parts(
                 (base_name(name) for name in names if name not in self._by_topic), create=False
             )
@@ -154,10 +159,15 @@ class NativeConsumer:
         return [each for each in found if each[0] not in self._by_topic]
 
     async def _parts(self, topics: Iterable[str], *, create: bool) -> list[tuple[str, int]]:
-        """The topics, and the partitions of those that have some; without those that are missing,
-        unless this is the first look at named topics."""
+        """Return full name and partition number of each topic and partition.
+
+        Raises:
+            TopicNotFound: At the first look at named topics. Later, missing topics are left out.
+            LookupError: There are more partitions than the client accepts.
+        """
         is_first = not self._sources and self._watched is None
         found: list[tuple[str, int]] = []
+        total = len(self._by_topic)
         most = self._lookup.pool.settings.max_partitions
         for topic in dict.fromkeys(topics):
             if base_name(topic) != topic:
@@ -182,12 +192,25 @@ class NativeConsumer:
                     # A topic of a pattern is not waited for: see `_leave`.
                     name=None if self._watched is not None else self.retry_log.name,
                 )
-            check_partitions(len(found) + count, "the consumer's topics together", most)
+            check_partitions(count, topic, most)
             shape.partitions = count
             parts = shape.topics(count)
-            self._base.update((each, topic) for each, _ in parts)
+            total += sum(each not in self._by_topic for each, _ in parts)
+            if total > most:
+                raise TopicLookupError(
+                    f"the topics of this consumer have {total} partitions together, and this "
+                    f"client accepts at most {most}: raise the client's max_partitions, or "
+                    "subscribe to fewer topics",
+                    retryable=False,
+                )
+            if self._watched is None:
+                self._base.update((each, topic) for each, _ in parts)
             found += parts
         return found
+
+    def _key_of(self, topic: str) -> str:
+        """The key in `_shapes` of a topic or partition that is read."""
+        return self._base[topic] if self._watched is None else base_name(topic)
 
     def _fits(self, shape: Shape, count: int) -> bool:
         """True if a topic has the partitions that it had, and perhaps more."""
@@ -195,7 +218,7 @@ class NativeConsumer:
 
     def _sources_of(self, topic: str) -> list[Source]:
         """The sources of a topic by its key in `_shapes`."""
-        return [each for each in self._there if self._base[each.topic] == topic]
+        return [each for each in self._there if self._key_of(each.topic) == topic]
 
     async def _open_all(self, topics: Sequence[tuple[str, int]]) -> None:
         limit = asyncio.Semaphore(_AT_ONCE)
@@ -291,7 +314,7 @@ class NativeConsumer:
                     self._look_again()
 
     async def _add(self, topic: str, partition: int, *, creates: bool = False) -> bool:
-        """Subscribe to one more; False if that was refused, and nobody has heard of it.
+        """Subscribe to one more. Return False if the broker refused; the source is discarded then.
 
         Args:
             topic: Full name.
@@ -352,7 +375,7 @@ class NativeConsumer:
         """The broker does not know a source's topic: it is deleted, or has other partitions now."""
         if self._closed or source in self._deleted:
             return
-        self._look_for(self._base[self._sources[source].topic])
+        self._look_for(self._key_of(self._sources[source].topic))
 
     def _look_for(self, topic: str) -> None:
         self._missing.add(topic)
@@ -366,11 +389,15 @@ class NativeConsumer:
         while self._missing:  # see `failed` for the other end
             delay_s = delays.next()
             for topic in list(self._missing):
-                shape = self._shapes[topic]
+                shape = self._shapes.get(topic)
+                if shape is None:  # the topic of a pattern was removed, and found again since
+                    shape = self._shapes[topic] = Shape(
+                        self._lookup, topic, creates=self._subscribing.creates
+                    )
                 try:
                     await self._recover_topic(shape)
                 except EncoreError as error:
-                    log.info("%s: not found, and looked for again: %s", topic, error)
+                    log.info("%s: its partitions cannot be asked for; retried: %s", topic, error)
                 delay_s = shape.next_look_s(delay_s)
             if self._missing:
                 await self._lookup.pool.rest(delay_s)
@@ -392,7 +419,8 @@ class NativeConsumer:
                 log.warning(text, self.retry_log.name, len(gone), some)
             is_whole = True
             for topic, partition in parts:
-                self._base[topic] = shape.topic
+                if self._watched is None:
+                    self._base[topic] = shape.topic
                 is_whole &= await self._add(topic, partition, creates=shape.may_create)
         if is_whole:
             self._incomplete.discard(shape.topic)
@@ -406,6 +434,8 @@ class NativeConsumer:
         if is_whole:
             self._missing.discard(shape.topic)
             if self._watched is not None:
+                if count is None:
+                    self._shapes.pop(shape.topic, None)
                 self._watched.tell_again()
 
     def _leave(self, source: Source) -> None:

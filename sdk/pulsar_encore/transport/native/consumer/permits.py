@@ -106,7 +106,7 @@ class Permits:
         self._learn(charged, size)
 
     def unqueued(self, charged: int) -> None:
-        """Such an entry is delivered now: `arrived` follows."""
+        """Undo `queued` for an entry that leaves the queue; the caller calls `arrived` next."""
         self._open += charged
         self._held -= charged
 
@@ -116,7 +116,7 @@ class Permits:
         self.taken += messages
 
     def withdrawn(self, messages: int) -> None:
-        """So many that arrived are not delivered: they come again, or are void."""
+        """Count messages that arrived and were dropped before delivery."""
         self._held = max(0, self._held - messages)
 
     def _learn(self, charged: int, size: int) -> None:

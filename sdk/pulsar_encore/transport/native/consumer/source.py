@@ -60,7 +60,7 @@ _DRAIN_S: Final = 0.5
 _WRITTEN_S: Final = 0.5
 _FENCED: Final = "Failed to fence subscription"  # a broker's words, for which it has no code
 _AGAIN_S: Final = 0.1
-# With these a broker refuses a topic that does not exist, or has other partitions now.
+# Errors by which brokers refuse a topic that was deleted or has another number of partitions.
 _PERHAPS_MISSING: Final = (TopicNotFound, NotAllowedError, BrokerMetadataError, UnknownError)
 _MOST_DAMAGED: Final = 1_000  # entries remembered
 
@@ -261,7 +261,7 @@ class Source:
             self._outlet.missing(self.number)
 
     def hurry(self) -> None:
-        """Attach now, if it is not attached: the topic exists, or may be created."""
+        """Make the next attempt now, without waiting for the rest of the backoff."""
         self._attachment.hurry()
 
     async def _subscribe(
@@ -563,7 +563,7 @@ class Source:
         self._come_again()
 
     def _come_again(self) -> None:
-        """What was not handed over comes again, on another attachment."""
+        """Attach anew, so that the broker redelivers every entry that was not delivered."""
         if self._seeking:
             self._is_damaged = True  # and perhaps void when the seek is answered
         else:
@@ -664,6 +664,7 @@ class Source:
             self._pass(ledger, entry, Unread.BROKEN, content)
         elif isinstance(content, Exception):
             log.error("%s: entry %d:%d cannot be read now: %r", self.topic, ledger, entry, content)
+            self.permits.arrived(1, 0, size)
             self._come_again()
         elif isinstance(content, PlainMessage):
             self.permits.arrived(1, 1, size + self._grown())
@@ -691,9 +692,12 @@ class Source:
         if waiting.chunks is not None:
             self._joined(waiting, waiting.chunks, content)
         elif isinstance(content, EntryError):
+            if waiting.charged:
+                self.permits.arrived(waiting.charged, 0, waiting.size)
             self._broken(ledger, entry, content)
         elif isinstance(content, Exception):
             log.error("%s: entry %d:%d cannot be read now: %r", self.topic, ledger, entry, content)
+            self.permits.arrived(waiting.charged, 0, waiting.size)
             self._come_again()
         elif callable(content):
             content()
@@ -712,7 +716,7 @@ class Source:
         self.flow()
 
     def _clear_line(self) -> list[Waiting]:
-        """What waits comes again, or is void."""
+        """Drop the entries that wait for decompression."""
         self._reader.allow()
         self.permits.withdrawn(self._line.charged)
         return self._line.clear()
@@ -736,7 +740,7 @@ class Source:
             self._plain = self._plain_bytes = 0
 
     def _drop_arrived(self) -> list[Waiting]:
-        """What arrived and was not handed over comes again, or is void.
+        """Drop everything that arrived and was not delivered.
 
         Returns:
             The entries that waited in the line.

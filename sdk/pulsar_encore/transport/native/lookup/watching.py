@@ -124,7 +124,7 @@ class Watched:
         self._round.again()
 
     def tell_again(self) -> None:
-        """A topic was left: if it is here again already, `changed` has to say so."""
+        """Make `changed` return at once, because a topic that was removed may exist again."""
         self._news.set()
 
     async def stop(self) -> None:

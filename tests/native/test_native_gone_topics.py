@@ -1,0 +1,111 @@
+"""What a consumer keeps of topics that are gone, and how many partitions it accepts in all."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from native_kit import Collector, Rig, run, subscription
+
+import pulsar_encore as encore
+from pulsar_encore.exceptions import LookupError as TopicLookupError
+from pulsar_encore.testing import MemoryTransport
+from pulsar_encore.transport.native.settings import Settings
+
+SPACE = "persistent://public/default"
+
+
+def test_a_topic_that_was_removed_does_not_count_for_the_end_of_all_topics() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        topic = f"{SPACE}/t"
+        transport.catalogue.create_partitioned(topic, 2)
+        async with encore.Client("pulsar://x", transport=transport) as client:
+            consumer = await client.subscribe("t", "s")
+            await asyncio.sleep(1)
+            transport._service.delete(topic)
+            await asyncio.sleep(3)
+            transport.catalogue.create(topic)
+            await asyncio.sleep(20)
+            assert not consumer.has_reached_end_of_topic()
+            transport.terminate(topic)
+            await asyncio.sleep(5)
+            assert consumer.has_reached_end_of_topic()
+            assert consumer.statistics().ended_topics == (topic,)
+
+    run(main())
+
+
+def test_a_topic_that_ended_and_was_removed_is_no_ended_topic() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        topic = f"{SPACE}/t"
+        transport.catalogue.create_partitioned(topic, 2)
+        async with encore.Client("pulsar://x", transport=transport) as client:
+            consumer = await client.subscribe("t", "s")
+            await asyncio.sleep(1)
+            transport.terminate(topic)
+            await asyncio.sleep(5)
+            assert consumer.has_reached_end_of_topic()
+            transport._service.delete(topic)
+            await asyncio.sleep(3)
+            transport.catalogue.create(topic)
+            await asyncio.sleep(20)
+            assert not consumer.has_reached_end_of_topic()
+            assert consumer.statistics().ended_topics == ()
+
+    run(main())
+
+
+def test_nothing_is_kept_of_topics_of_a_pattern_that_come_and_go() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.service.catalogue.create(f"{SPACE}/p-keep")
+        link = await rig.transport.subscribe(
+            subscription(topics=(), pattern=f"{SPACE}/p-.*", pattern_auto_discovery_period=1)
+        )
+        link.start(Collector())
+        for number in range(20):
+            topic = f"{SPACE}/p-{number}"
+            if number % 2:
+                rig.service.catalogue.create_partitioned(topic, 2)
+            else:
+                rig.service.catalogue.create(topic)
+            await asyncio.sleep(5)
+            assert len(link._there) == 2 + number % 2
+            rig.service.delete(topic)
+            await asyncio.sleep(15)
+        assert [source.topic for source in link._there] == [f"{SPACE}/p-keep"]
+        kept = (link._shapes, link._base, link._by_topic, link._missing, link._refusals)
+        assert all(len(each) <= 1 for each in kept)
+        assert link.is_connected()
+
+    run(main())
+
+
+def test_the_bound_of_partitions_is_of_all_topics_of_a_pattern_together() -> None:
+    async def main() -> None:
+        rig = Rig(settings=Settings(max_partitions=4))
+        rig.service.catalogue.create_partitioned(f"{SPACE}/p-0", 3)
+        link = await rig.transport.subscribe(
+            subscription(topics=(), pattern=f"{SPACE}/p-.*", pattern_auto_discovery_period=1)
+        )
+        link.start(Collector())
+        await asyncio.sleep(5)
+        rig.service.catalogue.create_partitioned(f"{SPACE}/p-1", 2)
+        await asyncio.sleep(30)
+        assert len(link._there) == 3
+
+    run(main())
+
+
+def test_the_error_about_too_many_partitions_says_what_to_change() -> None:
+    async def main() -> None:
+        rig = Rig(settings=Settings(max_partitions=4))
+        topics = tuple(f"{SPACE}/t-{number}" for number in range(2))
+        for topic in topics:
+            rig.service.catalogue.create_partitioned(topic, 3)
+        with pytest.raises(TopicLookupError, match=r"6 partitions together.*at most 4.*raise"):
+            await rig.transport.subscribe(subscription(topics=topics))
+
+    run(main())
