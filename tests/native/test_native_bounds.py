@@ -19,7 +19,7 @@ from pulsar_encore.exceptions import LookupError as TopicLookupError
 from pulsar_encore.ids import MOST_IN_BATCH, MessageId
 from pulsar_encore.options import ClientOptions, ConsumerType, ProducerOptions
 from pulsar_encore.testing import MemoryTransport
-from pulsar_encore.transport.base import AckPlan
+from pulsar_encore.transport.base import AckPlan, Unread
 from pulsar_encore.transport.native.consumer import source
 from pulsar_encore.transport.native.consumer.chunking import uuid_of
 from pulsar_encore.transport.native.consumer.decryption import Decryption
@@ -222,6 +222,37 @@ def test_a_chunked_message_over_max_uncompressed_size_is_acked_once(
     assert "2000" in text and "(max_uncompressed_size)" in text
     assert "3000" in text or case == "no total"
     assert not [each for each in caplog.records if each.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_a_reader_passes_over_a_chunked_message_over_max_uncompressed_size(
+    case: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        rig = Rig(settings=Settings(max_uncompressed_size=2_000))
+        payload, fields = b"x" * 3_000, dict(SIZES[case])
+        if "compression" in fields:
+            payload = compress(pb.ZLIB, payload)
+            fields["total"] = len(payload)
+        store_chunked(rig, payload, 5, **fields)
+        rig.store(b"behind")
+        link, sink = await opened(
+            rig,
+            durable=False,
+            consumer_type=ConsumerType.Exclusive,
+            start_message_id=MessageId.earliest,
+        )
+        await settle(100)
+        assert sink.payloads == [b"behind"]
+        assert "disconnected" not in sink.names
+        passed = [each for told in sink.told if told[0] == "unread" for each in told[2]]
+        assert Unread.BROKEN in {each.why for each in passed}
+        assert link.is_connected()
+
+    run(main())
+    (line,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert "max_uncompressed_size" in line.getMessage()
+    assert "passed over" in line.getMessage() and "acked" not in line.getMessage()
 
 
 # Ids

@@ -553,7 +553,8 @@ class Source:
             log.warning("%s: entry %d:%d is asked for again: %s", self.topic, *place, error)
         else:
             self._damaged.discard(place)
-            log.error("%s: entry %d:%d is broken and acked: %s", self.topic, *place, error)
+            text = "%s: entry %d:%d is broken and %s: %s"
+            log.error(text, self.topic, *place, self._left_out, error)
             if self._place is None:
                 self._ack_unread(session, (ledger, entry), error.validation_error)
             else:
@@ -561,6 +562,11 @@ class Source:
                 self._hand_over()  # what comes next begins behind it
                 self._place.passed(*place, broken=True)
         self._come_again()
+
+    @property
+    def _left_out(self) -> str:
+        """What becomes of an entry that cannot be read, for a log line: a reader has no acks."""
+        return "acked" if self._place is None else "passed over"
 
     def _come_again(self) -> None:
         """Attach anew, so that the broker redelivers every entry that was not delivered."""
@@ -658,8 +664,8 @@ class Source:
         ledger, entry, size = waiting.ledger, waiting.entry, waiting.size
         if isinstance(content, EntryError):
             self.permits.arrived(1, 0, size)
-            text = "%s: chunked message %d:%d is broken and acked: %s"
-            log.error(text, self.topic, *places[0], content)
+            text = "%s: chunked message %d:%d is broken and %s: %s"
+            log.error(text, self.topic, *places[0], self._left_out, content)
             self._ack_chunks_unread(places, content.validation_error)
             self._pass(ledger, entry, Unread.BROKEN, content)
         elif isinstance(content, Exception):
