@@ -487,6 +487,7 @@ async def batch_received(bench: Bench) -> None:
         async with bench.measured(f"batch_receive of 45,000, batch {batch}"):
             kept = await consumer.batch_receive()  # freed later: that is a step of its own
         assert len(kept) == bench.messages
+        del kept
         await consumer.close()
         consumer = await bench.consumer(
             batch=batch,
@@ -496,6 +497,7 @@ async def batch_received(bench: Bench) -> None:
         async with bench.measured(f"the same by bytes, batch {batch}"):
             kept = await consumer.batch_receive()
         assert len(kept) == bench.messages
+        del kept
         await consumer.close()
 
 

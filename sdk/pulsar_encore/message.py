@@ -259,6 +259,11 @@ def held(message: Message) -> Held | None:
     return Held(entry, message._index, message._count, message._hand_over)
 
 
+def size_of(message: Message) -> int:
+    """Bytes of a message's payload, which is not decoded for that."""
+    return message._raw.length()
+
+
 def of_one_entry(items: Sequence[object], at: int, end: int) -> tuple[Entry | None, list[int]]:
     """The entry of the message at `at` of a list, and the indexes of the messages of it from there
     on, before `end`; None of what is no message with an entry."""

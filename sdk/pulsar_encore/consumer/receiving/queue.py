@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 from ...core.attempts import Attempts
 from ...core.entry import HELD, QUEUED, Entry
 from ...errors import ReceiveTimeout
-from ...message import Message, RawMessage
+from ...message import Message, RawMessage, size_of
 from ...turn import Turn
 
 # Room goes back by so many messages of a delivery, and by all that were taken when someone waits.
@@ -41,9 +41,20 @@ class _Cursor:
     Attributes:
         weights: The bytes up to each message; None until somebody asks for bytes.
         made: The messages as an application gets them, made in advance by `make`; else None.
+        made_for: `Entry.redelivered` when they were made.
     """
 
-    __slots__ = ("at", "end", "entry", "indexes", "made", "messages", "room", "weights")
+    __slots__ = (
+        "at",
+        "end",
+        "entry",
+        "indexes",
+        "made",
+        "made_for",
+        "messages",
+        "room",
+        "weights",
+    )
 
     def __init__(
         self, entry: Entry, indexes: Sequence[int], messages: Sequence[RawMessage], room: int
@@ -56,6 +67,7 @@ class _Cursor:
         self.room = room
         self.weights: list[int] | None = None
         self.made: list[Message] | None = None
+        self.made_for = 0
 
     def place(self, at: int) -> tuple[Entry, int]:
         """The entry of a message, and its index in there."""
@@ -74,6 +86,7 @@ class _Cursor:
 
     def make(self, schema: Any) -> None:
         """Make the messages as an application gets them. They are not handed over yet."""
+        self.made_for = self.entry.redelivered
         self.made = Message.of_entry(self.entry, schema, self.indexes, self.messages)
 
 
@@ -429,9 +442,7 @@ class ReceiveQueue:
             taken += whole
             if by_bytes:
                 is_all = len(whole) == cursor.end
-                most_bytes -= (
-                    cursor.weigh() if is_all else sum(each._raw.length() for each in whole)
-                )
+                most_bytes -= cursor.weigh() if is_all else sum(map(size_of, whole))
             self._pass(cursor)
             over.append(cursor)
             if cursor.room:
@@ -451,7 +462,7 @@ class ReceiveQueue:
             return None if made is None else self._hand_over_run(cursor, made)
         if not self._hand_over_all(cursor):
             return None
-        if made is not None and made[0]._count == cursor.entry.redelivered:
+        if made is not None and cursor.made_for == cursor.entry.redelivered:
             return made
         return Message.of_entry(cursor.entry, self._schema, cursor.indexes, cursor.messages)
 
