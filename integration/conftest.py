@@ -42,6 +42,8 @@ _TOGETHER = {
     "integration/test_native_connections.py": "logins",
     "integration/test_native_weaker_tls.py": "weaker TLS",
     "integration/test_retry_events.py": "logins",
+    "integration/test_recovery_secured.py": "logins",
+    "integration/test_stock_callbacks.py": "logins",
     "integration/test_letter_forms.py": "Java",
     "integration/test_null_values.py": "Java",
 }
@@ -177,13 +179,16 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """A broker that lets nobody in unknown. Run from jars, also where containers are: it and its
-    clients read the same files."""
+    """A broker that refuses clients without a login, and asks for a new token when one expires.
+
+    It runs from jars also where containers are, because it and its clients read the same files.
+    """
     credentials = make_credentials(tmp_path_factory.mktemp("credentials"))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    broker = own_broker("standalone", **credentials.settings(port))
+    settings = {**credentials.settings(port), "authenticationRefreshCheckSeconds": 1}
+    broker = own_broker("standalone", **settings)
     try:
         with broker:
             yield Secured(

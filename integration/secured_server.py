@@ -12,6 +12,7 @@ import hmac
 import json
 import secrets
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,12 @@ class Credentials:
         """Full path of one of the files."""
         return str(self.folder / name)
 
-    def token(self, role: str = OPERATOR) -> str:
-        """A token for a role."""
-        parts = [_base64({"alg": "HS256", "typ": "JWT"}), _base64({"sub": role})]
+    def token(self, role: str = OPERATOR, lifetime_s: float | None = None) -> str:
+        """Return a token for a role. It expires after `lifetime_s` seconds, or never."""
+        claims: dict[str, object] = {"sub": role}
+        if lifetime_s is not None:
+            claims["exp"] = int(time.time() + lifetime_s)
+        parts = [_base64({"alg": "HS256", "typ": "JWT"}), _base64(claims)]
         signed = hmac.digest(self.signing_key, ".".join(parts).encode(), hashlib.sha256)
         return ".".join([*parts, _url_safe(signed)])
 

@@ -1,7 +1,7 @@
-"""Functions that raise, each handed to the C++ library in one way; run in a process of its own.
+"""A program that gives functions that raise to the C++ library.
 
-``python stock_callbacks_program.py CASE URL`` with a token on standard input. It prints what the
-application sees, and "done" if it is still there.
+``python stock_callbacks_program.py CASE URL`` reads a token from standard input. It prints the
+results that the application gets, and "done" if the process has survived.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pulsar_encore as encore
 
 
 class UnprintableError(Exception):
-    """Raises from its own text."""
+    """An error with a `__str__` that raises."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -54,7 +54,7 @@ async def use(client: encore.Client, **producing: Any) -> None:
 
 
 async def suppliers(url: str, _: str) -> None:
-    """None of them ever gives a token, from the first connect or HTTP lookup on."""
+    """The suppliers never return a token, neither at the first connect nor at an HTTP lookup."""
     for error in ERRORS:
         auth = encore.AuthenticationToken(raising(error))
         async with encore.Client(url, auth, transport="stock") as client:
@@ -65,7 +65,7 @@ async def suppliers(url: str, _: str) -> None:
 
 
 async def loggers(url: str, token: str) -> None:
-    """The library has one log for a process, so one logger does it all."""
+    """The library has one log for each process, so one logger raises all errors."""
     errors = iter(ERRORS * 1000)
 
     class Logger(logging.Logger):
@@ -96,7 +96,7 @@ async def providers(url: str, token: str) -> None:
 
 
 async def updates(url: str, token: str) -> None:
-    """A provider tells the library nonsense, on a thread of its own."""
+    """A provider gives invalid values to the library from another thread."""
     auth = encore.AuthenticationToken(token)
     tell: list[Callable[[Any], None]] = []
     provider = encore.ServiceInfoProvider()

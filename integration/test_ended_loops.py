@@ -1,10 +1,10 @@
-"""A client on a real Pulsar whose event loops end: the broker is told at once."""
+"""A client closes its connections to a real Pulsar when its event loops end."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Coroutine
+import gc
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -20,7 +20,6 @@ from .pulsar_server import Server
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 _MESSAGES: Final = 20
-_PROMPTLY_S: Final = 20.0  # the broker's keep-alive takes 30 to 60 s
 
 
 def _by_hand(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> Run:
@@ -43,7 +42,7 @@ RUNS: dict[str, Run] = {
 
 
 def connections(pulsar: Server) -> int:
-    """Connections of this process to the broker."""
+    """Return the number of connections of this process to the broker."""
     port = urlsplit(pulsar.service_url).port
     return sum(
         1
@@ -52,14 +51,22 @@ def connections(pulsar: Server) -> int:
     )
 
 
+@pytest.fixture
+def client(pulsar: Server) -> Iterator[encore.Client]:
+    """A client of which no object outlives the test: its warnings would fail a later test."""
+    made = encore.Client(pulsar.service_url, transport="native")
+    yield made
+    del made
+    gc.collect()
+
+
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", list(RUNS))
 def test_the_next_run_gets_the_messages_of_a_consumer_that_was_left_open(
-    pulsar: Server, admin: Admin, topic: str, name: str
+    pulsar: Server, admin: Admin, client: encore.Client, topic: str, name: str
 ) -> None:
     run = RUNS[name]
-    client = encore.Client(pulsar.service_url, transport="native")
 
     async def first() -> None:
         consumer = await client.subscribe(topic, "s", encore.ConsumerType.Shared)
@@ -69,33 +76,32 @@ def test_the_next_run_gets_the_messages_of_a_consumer_that_was_left_open(
         await consumer.acknowledge(await consumer.receive(timeout=10))
         await asyncio.sleep(1)  # the rest has been dispatched, and the ack has been sent
 
-    async def second() -> tuple[float, int, list[Any]]:
-        began = time.monotonic()
+    async def second() -> list[Any]:
         async with (
-            asyncio.timeout(90),
+            asyncio.timeout(60),
             client.subscribe(topic, "s", encore.ConsumerType.Shared) as consumer,
         ):
+            # The broker's keep-alive would leave the connection of the ended loop open for 30 to
+            # 60 s more, with the messages that were dispatched to it.
+            assert connections(pulsar) == 1
             got = set()
             while len(got) < _MESSAGES - 1:
                 message = await consumer.receive()
                 got.add(message.data())
                 await consumer.acknowledge(message)
-            took = time.monotonic() - began
             stats = await asyncio.to_thread(admin.stats, topic)
-            return took, connections(pulsar), stats["subscriptions"]["s"]["consumers"]
+            consumers: list[Any] = stats["subscriptions"]["s"]["consumers"]
+            return consumers
 
     run(first())
-    took, open_now, consumers = run(second())
-    assert took < _PROMPTLY_S
-    assert open_now == 1
-    assert len(consumers) == 1
+    assert len(run(second())) == 1
     asyncio.run(client.close())
     assert connections(pulsar) == 0
 
 
-def test_no_connection_outlives_asyncio_run(pulsar: Server, topic: str) -> None:
-    client = encore.Client(pulsar.service_url, transport="native")
-
+def test_no_connection_outlives_asyncio_run(
+    pulsar: Server, client: encore.Client, topic: str
+) -> None:
     async def use() -> None:
         async with client.create_producer(topic) as producer:
             await producer.send(b"x")

@@ -1,20 +1,20 @@
-"""One batch on several consumers of a real Pulsar: attempts at poison messages, by both transports.
+"""Attempts at the messages of one batch on several consumers of a real Pulsar, on both transports.
 
-`python -m integration.letters.fleet` measures more of it, and the Java client beside it.
+`python -m integration.letters.fleet` measures more cases, and the Java client.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 import pytest_asyncio
 
 import pulsar_encore as encore
 
-from .letters.fleet import Failure, Fleet, run_fleet
+from .letters.fleet import Failure, Fleet, Outcome, run_fleet
 from .letters.kit import QUIET
 from .pulsar_server import Server
 
@@ -31,33 +31,41 @@ async def client(pulsar: Server, request: pytest.FixtureRequest) -> AsyncIterato
         yield client
 
 
+async def run_together(
+    client: encore.Client, topic: str, fleets: Sequence[Fleet]
+) -> list[tuple[Fleet, Outcome]]:
+    """Run fleets at the same time, each on its own topic: most of a run is waiting."""
+    runs = [run_fleet(client, f"{topic}-{number}", each) for number, each in enumerate(fleets)]
+    return list(zip(fleets, await asyncio.gather(*runs), strict=True))
+
+
 @pytest.mark.parametrize("failure", ["nack", "timeout"])
-@pytest.mark.parametrize("batch", [ALL_POISON, ONE_POISON, SIBLINGS_FAIL_ONCE])
 async def test_three_consumers_try_a_poison_message_at_most_m_plus_2_times(
-    client: encore.Client, topic: str, batch: str, failure: Failure
+    client: encore.Client, topic: str, failure: Failure
 ) -> None:
-    most = 1
-    fleet = Fleet(consumers=3, most=most, failure=failure, batch=batch)
-    outcome = await run_fleet(client, topic, fleet)
-    assert set(outcome.attempts) == set(fleet.names())
-    assert most + 1 <= max(outcome.poison()) <= most + 2
-    assert outcome.dead == Counter(name for name in fleet.names() if name[0] == "p")
+    fleets = [
+        Fleet(consumers=3, most=1, failure=failure, batch=batch)
+        for batch in (ALL_POISON, ONE_POISON, SIBLINGS_FAIL_ONCE)
+    ]
+    for fleet, outcome in await run_together(client, topic, fleets):
+        assert set(outcome.attempts) == set(fleet.names())
+        assert fleet.most + 1 <= max(outcome.poison()) <= fleet.most + 2, fleet
+        assert outcome.dead == Counter(name for name in fleet.names() if name[0] == "p")
 
 
-@pytest.mark.parametrize("most", [1, 3])
-async def test_ten_consumers_try_it_at_most_twice_m_plus_1_times(
-    client: encore.Client, topic: str, most: int
-) -> None:
-    fleet = Fleet(consumers=10, most=most, failure="nack", batch=ALL_POISON)
-    outcome = await run_fleet(client, topic, fleet)
-    assert most + 1 <= max(outcome.poison()) <= 2 * (most + 1)
-    assert outcome.dead == Counter(fleet.names())
-
-
-async def test_a_sibling_that_nobody_tried_is_handed_out_and_not_dead_lettered(
+async def test_ten_consumers_try_a_poison_message_at_most_twice_m_plus_1_times(
     client: encore.Client, topic: str
 ) -> None:
-    """The broker's count of the entry is used up before anybody looked at its messages."""
+    fleets = [Fleet(consumers=10, most=most, failure="nack", batch=ALL_POISON) for most in (1, 3)]
+    for fleet, outcome in await run_together(client, topic, fleets):
+        assert fleet.most + 1 <= max(outcome.poison()) <= 2 * (fleet.most + 1), fleet
+        assert outcome.dead == Counter(fleet.names())
+
+
+async def test_a_sibling_without_an_attempt_is_delivered_and_not_dead_lettered(
+    client: encore.Client, topic: str
+) -> None:
+    """The broker's redelivery count of the entry exceeds m before any message is received."""
     options = {
         "consumer_type": encore.ConsumerType.Shared,
         "dead_letter_policy": encore.DeadLetterPolicy(1),

@@ -1,4 +1,4 @@
-"""A real Pulsar whose answers would weaken TLS: the client sends nothing in clear."""
+"""Answers of a real Pulsar that would weaken TLS: the client sends nothing in clear."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Secured:
         }
 
     def context(self) -> ssl.SSLContext:
-        """Of a server that shows the broker's certificate."""
+        """Return the context of a server that shows the broker's certificate."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         files = self.credentials.file("broker.pem"), self.credentials.file("broker.key")
         context.load_cert_chain(*files)
@@ -72,7 +72,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 class Listener:
-    """A port without TLS. `heard` is all that came, of all connections; `came` counts them."""
+    """A port without TLS. `heard` has the bytes of all connections; `came` counts them."""
 
     def __init__(self) -> None:
         self.heard = b""
@@ -92,7 +92,7 @@ class Listener:
 
 @asynccontextmanager
 async def plain_listener() -> AsyncIterator[Listener]:
-    """At its end: nobody connected to it."""
+    """Listen, and assert at the end that no connection was made."""
     listener = Listener()
     server = await asyncio.start_server(listener.serve, "127.0.0.1", 0)
     listener.url = f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -106,12 +106,12 @@ async def plain_listener() -> AsyncIterator[Listener]:
 
 
 class TlsFront:
-    """Ends TLS in front of a broker's plain port, as a load balancer does, or as a liar.
+    """A TLS server in front of a broker's plain port, which can change the broker's commands.
 
     Args:
-        url: The broker's, pulsar://.
-        context: With the certificate to show.
-        change: Changes a command of the broker's, or leaves it.
+        url: The broker's pulsar:// URL.
+        context: Has the certificate to show.
+        change: Called with each command of the broker, which it may change.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class TlsFront:
                 group.create_task(self._up(client, commands))
                 group.create_task(self._down(broker, answers))
         except* (OSError, asyncio.IncompleteReadError):
-            pass  # one side is gone, and so is the other now
+            pass  # one side has closed; the other side is closed below
         finally:
             self._running.discard(task)
             commands.transport.abort()
@@ -170,7 +170,7 @@ class TlsFront:
 
 
 async def _refused(client: encore.Client, topic: str) -> str:
-    """The error of a consumer, a producer and a reader that cannot be made; all the same."""
+    """Return the error of a consumer, a producer and a reader, which must be equal."""
     texts = set()
     async with asyncio.timeout(_AT_ONCE_S):
         for opening in (
@@ -241,8 +241,8 @@ async def test_a_lookup_that_names_a_plain_address_gets_no_token(
 async def test_a_close_that_names_a_plain_address_is_logged_and_a_lookup_follows(
     secured: Secured, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The topic is unloaded, and the broker's CLOSE names an address without TLS. From then on the
-    lookups do too, for a while: the consumer and the producer wait, and come back."""
+    """The topic is unloaded, and the broker's CLOSE names an address without TLS. For a while the
+    lookups name it too. The consumer and the producer wait, and attach again afterwards."""
     lying = False
     async with plain_listener() as listener:
 

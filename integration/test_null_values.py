@@ -1,4 +1,4 @@
-"""Null values on a real Pulsar: what Java's client sends and reads, and what both transports do.
+"""Null values on a real Pulsar, sent and read by the Java client and by both transports.
 
 `Message.value` is compared with Java's `getValue` of the same message. Where Java fails to decode
 an empty payload, the schema's own error is raised here.
@@ -38,7 +38,7 @@ class Box(Record):  # type: ignore[misc]
     width = Integer()
 
 
-#: Java's name of a schema: ours, a value, and what is read of an empty payload.
+#: By Java's name of a schema: our schema, a value, and the result for an empty payload.
 SCHEMAS: dict[str, tuple[Callable[[], Any], Any, Any]] = {
     "bytes": (BytesSchema, b"v", b""),
     "string": (StringSchema, "v", ""),
@@ -64,7 +64,7 @@ async def call(java: JavaClient, *words: object) -> list[dict[str, Any]]:
 
 
 def read(message: encore.Message) -> Any:
-    """The value, or the class of the error."""
+    """Return the value, or the class of the error."""
     try:
         return message.value()
     except Exception as error:
@@ -173,7 +173,7 @@ async def test_letters_and_their_replay_keep_null_and_empty_apart(
 async def test_java_reads_both_halves_of_pairs_in_our_letters(
     pulsar: Server, java: JavaClient, topic: str
 ) -> None:
-    """A null half stays null, and an empty half empty, in a copy of ours (native transport)."""
+    """Our copy keeps a null half null and an empty half empty (native transport)."""
     await call(java, "send-values", topic, "separated", "batched")
     sent = [each["value"] for each in await call(java, "read-values", topic, "separated")]
     assert len(set(sent)) == 6  # two of them are a pair of nulls

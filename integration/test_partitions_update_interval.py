@@ -1,4 +1,4 @@
-"""Partitions that a real Pulsar adds are found after the client's own interval."""
+"""Clients find partitions that were added on a real Pulsar after `partitions_update_interval`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ALL = set(range(4))
 async def test_new_partitions_are_found_after_the_interval(
     pulsar: Server, admin: Admin, topic: str
 ) -> None:
-    """The default of 60 s would not be enough for this test."""
+    """The default interval of 60 s is longer than the timeout of this test."""
     await asyncio.to_thread(admin.create_partitioned_topic, topic, 2)
     async with (
         encore.Client(

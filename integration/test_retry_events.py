@@ -1,4 +1,4 @@
-"""Events of attachments on a real broker: permissions that come and go, topics that end."""
+"""Events on a real broker when permissions are revoked and when topics end."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def revoke(secured: Secured, namespace: str) -> None:
 async def first(
     events: Events, kind: type[E], component: str, reason: type[Exception] = Exception
 ) -> E:
-    """The first event of a kind about a component, with an error of a class; waits for it."""
+    """Wait for the first event of a kind about a component, with an error of the given class."""
     async with asyncio.timeout(EVENTS_S):
         while True:
             for event in events:
@@ -63,7 +63,7 @@ async def first(
 
 
 def order(events: Events) -> list[str]:
-    """Names of the kinds of events, each once for a row of the same kind."""
+    """Return the names of the events, without repetitions in succession."""
     names = [type(event).__name__ for event in events]
     return [name for at, name in enumerate(names) if at == 0 or names[at - 1] != name]
 

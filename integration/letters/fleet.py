@@ -26,21 +26,21 @@ Failure = Literal["nack", "timeout"]
 """How a message fails: by a negative ack, or by an ack timeout."""
 
 NACK_DELAY_MS = 200
-ACK_TIMEOUT_MS = 1_000  # the least that clients allow
+ACK_TIMEOUT_MS = 1_000  # the smallest value that clients accept
 SLOW_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """What is tried.
+    """A batch and the consumers that try it.
 
     Attributes:
         consumers: Number of consumers of the subscription.
         most: `max_redeliver_count`.
         failure: How a message fails.
-        batch: What each message of the batch is: "p" for a poison message, whose every attempt
-            fails; "h" for a healthy one, which is acked at once; "s" for a healthy one that takes
-            `SLOW_S`; "o" for one that fails once, at any consumer.
+        batch: One letter for each message: "p" for a poison message, of which every attempt fails;
+            "h" for a healthy message, which is acked at once; "s" for a healthy message that takes
+            `SLOW_S`; "o" for a message that fails once, at any consumer.
     """
 
     consumers: int
@@ -49,13 +49,13 @@ class Fleet:
     batch: str
 
     def names(self) -> list[str]:
-        """The payloads."""
+        """Return the payloads."""
         return [f"{kind}{number}" for number, kind in enumerate(self.batch)]
 
 
 @dataclass
 class Outcome:
-    """What became of the batch.
+    """The result of a run.
 
     Attributes:
         attempts: Deliveries of each payload to an application.
@@ -66,16 +66,16 @@ class Outcome:
     dead: Counter[str]
 
     def poison(self) -> list[int]:
-        """Attempts at each poison message."""
+        """Return the number of attempts at each poison message."""
         return [count for name, count in sorted(self.attempts.items()) if name[0] == "p"]
 
     def healthy_dead(self) -> list[str]:
-        """Messages that are not poison and were dead-lettered."""
+        """Return the dead-lettered messages that are not poison."""
         return sorted(name for name in self.dead if name[0] != "p")
 
 
 async def publish_batch(client: encore.Client, topic: str, names: list[str]) -> None:
-    """One entry with all these messages."""
+    """Publish one entry with all these messages."""
     async with await client.create_producer(
         topic,
         batching_enabled=True,
@@ -87,7 +87,7 @@ async def publish_batch(client: encore.Client, topic: str, names: list[str]) -> 
 
 
 async def run_fleet(client: encore.Client, topic: str, fleet: Fleet, **options: Any) -> Outcome:
-    """Publish a batch and let the consumers try it until nothing comes any more."""
+    """Publish a batch, and let the consumers try it until no message is delivered any more."""
     timeout = ACK_TIMEOUT_MS if fleet.failure == "timeout" else None
     attempts: Counter[str] = Counter()
     names = fleet.names()
@@ -139,7 +139,7 @@ async def run_fleet(client: encore.Client, topic: str, fleet: Fleet, **options: 
 
 
 def run_java_fleet(java: JavaClient, topic: str, fleet: Fleet) -> Outcome:
-    """The same by consumers of the Java client."""
+    """Like `run_fleet`, with consumers of the Java client."""
     names = fleet.names()
     tried = java.call("fleet", topic, "s", fleet.most, fleet.consumers, fleet.failure, *names)
     letters = java.call("read", f"{topic}-s-DLQ")
@@ -149,7 +149,7 @@ def run_java_fleet(java: JavaClient, topic: str, fleet: Fleet) -> Outcome:
 
 
 def row(who: str, batch: str, fleet: Fleet, outcome: Outcome) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     tries = outcome.poison()
     return (
         f"| {who} | {batch} | {fleet.failure} | {fleet.consumers} | {fleet.most} | {max(tries)} | "

@@ -95,15 +95,16 @@ class Client:
         listener_name: Which of the broker's advertised listeners to use.
         tls_private_key_file_path: Key of a client certificate.
         tls_certificate_file_path: Client certificate.
-        partitions_update_interval: Time in s between two looks for new partitions of named topics,
-            from 0.1 to 1e9. It holds for consumers, producers and readers. A pattern has
-            `pattern_auto_discovery_period` instead. Native transport only, like the four options
-            below: with the stock transport another value than the default is an error.
-        reattach_timeout: Longest time in s that a consumer, producer or reader tries to attach
-            again after a loss. Then it ends with the last refusal. None retries without end.
-        recreate_after: Time in s that a topic has to be missing before a consumer or producer that
-            was attached to it may create the topic again, on a broker with automatic topic
-            creation. Until then a topic that an operator deleted stays deleted.
+        partitions_update_interval: Time in s, or a timedelta, between two looks for new partitions
+            of named topics, from 0.1 to 1e9. It holds for consumers, producers and readers. A
+            pattern has `pattern_auto_discovery_period` instead. Native transport only, like the
+            four options below: with the stock transport another value than the default is an error.
+        reattach_timeout: Longest time in s, or a timedelta, that a consumer, producer or reader
+            tries to attach again after a loss. Then it ends with the last refusal. None retries
+            without end.
+        recreate_after: Time in s, or a timedelta, that a topic has to be missing before a consumer
+            or producer that was attached to it may create the topic again, on a broker with
+            automatic topic creation. Until then a topic that an operator deleted stays deleted.
         max_partitions: Most partitions that a topic may have. If a broker's answer has more, the
             call raises `LookupError`.
         max_uncompressed_size: Largest payload in bytes after decompression, of an entry or of a
@@ -141,9 +142,9 @@ class Client:
         tls_private_key_file_path: str | None = None,
         tls_certificate_file_path: str | None = None,
         *,
-        partitions_update_interval: float = 60.0,
-        reattach_timeout: float | None = None,
-        recreate_after: float = DEFAULT_RECREATE_AFTER_S,
+        partitions_update_interval: float | timedelta = 60.0,
+        reattach_timeout: float | timedelta | None = None,
+        recreate_after: float | timedelta = DEFAULT_RECREATE_AFTER_S,
         max_partitions: int = 100_000,
         max_uncompressed_size: int = 256 * 1024 * 1024,
         transport: Transport | str | None = None,
@@ -271,10 +272,7 @@ class Client:
             event_listener=event_listener,
         )
         announcer = self._producer_announcer(options)
-        if announcer is None:
-            link = await self._transport.create_producer(options)
-        else:
-            link = await self._transport.create_producer(options, announcer)
+        link = await self._transport.create_producer(options, announcer)
         await self._still_open(link)
         producer = Producer(link, options, on_closed=self._forget, announcer=announcer)
         self._open[producer] = warn_unless_closed(producer, f"the producer of {link.topic}")

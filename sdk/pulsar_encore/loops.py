@@ -1,9 +1,10 @@
-"""Which event loop, and which process, something belongs to.
+"""Which event loop and process an object belongs to, and the end of a loop.
 
-Owns `Place`. A consumer, a reader or a producer keeps timers, waiters and an order of events on
-the loop it was made on. Called from another one it would wait for answers that go elsewhere, or
-send and then fail; in a forked child its connection and its threads are not there at all. So every
-call looks where it is before it does anything; on its own loop that costs one comparison.
+Owns `Place`, `LoopEnd`, `cancel` and `end_all`. A consumer, a reader or a producer keeps timers,
+waiters and an order of events on the loop it was made on. Called from another one it would wait for
+answers that go elsewhere, or send and then fail; in a forked child its connection and its threads
+are not there at all. So every call looks where it is before it does anything; on its own loop that
+costs one comparison.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class LoopEnd:
 
 
 def _step(once: Awaitable[None]) -> None:
-    """Run what suspends nowhere."""
+    """Run one step of an awaitable that never suspends."""
     try:
         once.__await__().__next__()
     except (StopIteration, StopAsyncIteration):
@@ -168,7 +169,7 @@ def cancel(task: asyncio.Future[Any]) -> None:
 
 
 def end_all(loop: asyncio.AbstractEventLoop | None, *calls: Callable[[], object]) -> None:
-    """Make all of the calls that end something, whichever of them fails.
+    """Run every cleanup call, even if one of them fails.
 
     Args:
         loop: The loop that the calls belong to, if it is one. If it is closed, a RuntimeError of a

@@ -51,9 +51,9 @@ class Mailbox:
         self._woken = True
         try:
             self.loop.call_soon_threadsafe(self._drain)
-        except (
-            Exception
-        ):  # closed. The caller may be a thread of the C++ library, which ends by one
+        except Exception:
+            # The loop is closed. An exception would end the process if the caller is a thread of
+            # the C++ library.
             return False
         return True
 

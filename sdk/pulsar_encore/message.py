@@ -215,7 +215,7 @@ class Message:
         """Attempts at this message that failed before, as far as this consumer knows; 0 at first.
 
         For a message of a batch, these are the attempts that failed at this consumer, plus the
-        redeliveries of the batch that other consumers of the subscription asked for. The broker
+        redeliveries of the batch that other consumers of the subscription requested. The broker
         counts the batch as a whole, so a message that nobody tried may show the attempts at its
         siblings elsewhere.
 

@@ -22,6 +22,7 @@ from .message import Message
 from .options import ReaderOptions, Subscription
 from .options.checks import integer
 from .reading import Part, ReadQueue
+from .topic_names import full_name
 from .transport.base import ConsumerLink
 from .turn import Turn
 
@@ -66,7 +67,13 @@ class Reader:
         self._on_closed = on_closed
         self.place: Place = Place("reader")
         self._turn = Turn(self.place.loop)
-        self._announcer = Announcer(link, options.event_listener, self.place.loop, "reader")
+        self._announcer = Announcer(
+            link,
+            options.event_listener,
+            self.place.loop,
+            "reader",
+            named=(full_name(options.topic),),
+        )
         self._queue = ReadQueue(link, self._announcer)
         self._closed = False
         self._close_once = CloseOnce(self._close)

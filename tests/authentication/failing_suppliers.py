@@ -1,8 +1,8 @@
-"""Suppliers of tokens that fail, and the program that gives each of them to the C++ library.
+"""Token suppliers that fail, and a program that gives each of them to the C++ library.
 
-The program is run in a process of its own, because a supplier that raises into the C++ library ends
-the process. It says "ready", reads a JSON list of the service URL and two tokens (the first of them
-ends soon), and says "done" once all clients have used the second.
+The program has its own process, because a supplier that raises into the C++ library ends the
+process. It prints "ready", and reads a JSON list of the service URL and two tokens, of which the
+first expires soon. It prints "done" when all clients have used the second token.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SECRET = "s3cret"
 
 
 class UnprintableError(Exception):
-    """Raises from its own text."""
+    """An error with a `__str__` that raises."""
 
     def __str__(self) -> str:
         raise RuntimeError(SECRET)
@@ -28,7 +28,7 @@ class UnprintableError(Exception):
 
 
 class Text(str):
-    """A str of another class, with a text of its own."""
+    """A subclass of str with a `__str__` that raises."""
 
     def __str__(self) -> str:
         raise RuntimeError(SECRET)
@@ -53,7 +53,7 @@ def endless() -> Any:
     return endless()
 
 
-#: What a supplier does, and what the log says of it.
+#: A supplier, and a part of the log message about its failure.
 FAILURES: dict[str, tuple[Callable[[], Any], str]] = {
     "an error": (raising(ValueError(SECRET)), "raised ValueError"),
     "a missing file": (raising(FileNotFoundError(SECRET)), "raised FileNotFoundError"),
@@ -73,10 +73,10 @@ FAILURES: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 class Supplier:
-    """Gives the first token, then fails twice, then gives the second token for ever.
+    """Returns the first token, then fails twice, then returns the second token always.
 
     Attributes:
-        over: The second token was given.
+        over: True if the second token was returned.
     """
 
     def __init__(self, fail: Callable[[], Any], tokens: list[str]) -> None:
@@ -96,7 +96,7 @@ class Supplier:
 
 
 async def _works(url: str, name: str, tokens: list[str]) -> None:
-    """A producer sends until the token has expired and was replaced, and once more."""
+    """Send until the second token was returned, then send another message."""
     supplier = Supplier(FAILURES[name][0], tokens)
     client = encore.Client(url, encore.AuthenticationToken(supplier), transport="stock")
     topic = "persistent://public/default/" + name.replace(" ", "-").replace("'", "")
@@ -114,7 +114,7 @@ async def main(url: str, tokens: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdout.write("ready\n")  # the broker of a test may begin to count the life of a token now
+    sys.stdout.write("ready\n")  # a test mints the first token after this line
     sys.stdout.flush()
     asyncio.run(main(*json.load(sys.stdin)))
     sys.stdout.write("done\n")

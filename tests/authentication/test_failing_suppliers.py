@@ -1,4 +1,4 @@
-"""A token supplier that fails never raises into the C++ library, and its secret is nowhere."""
+"""A token supplier that fails never raises into the C++ library, and no log has its secret."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Calls:
 
 
 class Asked:
-    """The library: it asks a supplier again and again."""
+    """The C++ library, which calls a supplier repeatedly."""
 
     def __init__(self, supplier: Callable[[], Any], *waiting: Any) -> None:
         self._ask: Callable[[], object] = lambda: None
@@ -41,14 +41,14 @@ class Asked:
 
     def _create(self, ask: Callable[[], object]) -> Any:
         self._ask = ask
-        return self  # any object that can be referred to weakly
+        return self  # an object that supports weak references
 
     def __call__(self) -> object:
         return self._ask()
 
 
 def steps(*given: Any) -> Callable[[], Any]:
-    """A supplier that gives these one after the other; functions are called."""
+    """Return a supplier of these values, one for each call. Functions among them are called."""
     left = iter(given)
 
     def supplier() -> Any:
@@ -71,7 +71,7 @@ def test_the_last_good_token_is_given_again(name: str, caplog: pytest.LogCapture
 
 
 @every_failure
-def test_without_a_token_it_is_empty_and_calls_under_way_are_told(
+def test_without_an_earlier_token_it_returns_an_empty_one_and_running_calls_fail(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     fail, why = FAILURES[name]
@@ -98,7 +98,7 @@ class Furious(logging.Handler):
 
 @pytest.fixture
 def furious() -> Iterator[None]:
-    """A handler of the log that raises."""
+    """Add a log handler that raises."""
     logger = logging.getLogger("pulsar_encore.authentication")
     handler = Furious()
     logger.addHandler(handler)
@@ -116,8 +116,8 @@ def test_a_log_handler_that_raises_does_not_raise_into_the_library() -> None:
 
 
 @pytest.mark.parametrize("detail", ["ValueError: s3cret\n\nAt:\n  program.py(3): supplier", ""])
-def test_the_librarys_own_words_on_a_supplier_are_cut_before_the_secret(detail: str) -> None:
-    """For suppliers of the stock package's own objects, which cannot be guarded."""
+def test_the_library_s_own_message_about_a_supplier_is_cut_before_the_secret(detail: str) -> None:
+    """Suppliers of authentication objects of the stock package cannot be wrapped."""
     import _pulsar
 
     result = _pulsar.Result.AuthenticationError
@@ -154,7 +154,7 @@ async def test_the_first_connect_fails_at_once_and_names_the_supplier() -> None:
 
 
 async def test_no_failure_at_a_challenge_ends_the_process() -> None:
-    """Each kind of failure in one process, which answers challenges with the token before."""
+    """All kinds of failure in one process. It answers challenges with the previous token."""
     credentials = (Credential(data="one", expires_s=3), Credential(data="two"))
     settings = BrokerSettings(credentials=credentials, auth_refresh_check_s=0.2)
     process = await asyncio.create_subprocess_exec(

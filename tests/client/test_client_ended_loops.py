@@ -1,6 +1,6 @@
-"""A client whose event loops end one after the other: their connections end, and it can be closed.
+"""A client that is used on several event loops, one after the other, on the native transport.
 
-The native transport, on the development broker.
+The connections of a loop close when it ends, and the client can be closed afterwards.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 def _by_hand(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> Run:
-    """Run without a notice to anybody when the loop is closed."""
+    """Close the loop without `shutdown_asyncgens`, which gives notice of its end."""
 
     def run(main: Coroutine[Any, Any, Any]) -> Any:
         loop = new_loop()
@@ -52,7 +52,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 @pytest.fixture
 def client(broker: BrokerThread) -> Iterator[encore.Client]:
-    """Tests close it, or leave that to its end."""
+    """A client, which is shut down at the end if the test has not closed it."""
     made = encore.Client(broker.url, transport="native")
     yield made
     made.shutdown()
@@ -61,15 +61,14 @@ def client(broker: BrokerThread) -> Iterator[encore.Client]:
 
 
 pytestmark = [
-    # Loops that are closed by hand while something is open: asyncio says so of its transports, and
-    # each object of the client of itself.
+    # asyncio warns of open transports when a loop is closed, and our objects warn of themselves.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
 
 def connections(broker: BrokerThread) -> int:
-    """Connections of this process to the broker."""
+    """Return the number of connections of this process to the broker."""
     return sum(
         1
         for each in psutil.Process().net_connections("tcp")
@@ -77,10 +76,10 @@ def connections(broker: BrokerThread) -> int:
     )
 
 
-def test_messages_of_a_consumer_on_an_ended_loop_come_to_the_next_run(
+def test_messages_of_a_consumer_on_an_ended_loop_are_redelivered_to_the_next_run(
     client: encore.Client, broker: BrokerThread, topic: str, run: Run
 ) -> None:
-    """The broker's keep-alive would end the connection after a minute."""
+    """Otherwise the broker's keep-alive closes the connection after up to a minute."""
 
     async def first() -> None:
         await client.subscribe(topic, "s", encore.ConsumerType.Shared)
@@ -123,11 +122,37 @@ def test_no_connection_outlives_asyncio_run(
         assert connections(broker) == 0
 
 
-def test_a_producer_and_its_pending_sends_outlive_nothing_but_its_loop(
+@pytest.mark.parametrize("name", ["asyncio", "uvloop"])
+def test_acks_that_the_end_of_a_loop_leaves_unsent_are_told_in_one_line(
+    client: encore.Client,
+    broker: BrokerThread,
+    topic: str,
+    name: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The messages came again in the next run, and nothing told why."""
+
+    async def use(*, closes: bool) -> None:
+        consumer = await client.subscribe(topic, "s", encore.ConsumerType.Shared)
+        async with client.create_producer(topic) as producer, asyncio.timeout(15):
+            for _ in range(3):
+                await producer.send(b"x")
+            for _ in range(3):
+                await consumer.acknowledge(await consumer.receive())
+        if closes:
+            await consumer.close()
+
+    RUNS[name](use(closes=True))
+    assert "acks of" not in caplog.text
+    RUNS[name](use(closes=False))
+    (line,) = [each for each in caplog.records if "acks of 3 entries were not sent" in each.message]
+    assert line.levelname == "WARNING"
+    assert topic in line.message and "close()" in line.message
+
+
+def test_a_producer_works_on_the_next_loop_with_a_new_connection(
     client: encore.Client, broker: BrokerThread, topic: str, run: Run
 ) -> None:
-    """A producer goes on on the next loop, by a connection of its own."""
-
     async def begin() -> encore.Producer:
         return await client.create_producer(topic)
 
@@ -146,7 +171,7 @@ def test_a_producer_and_its_pending_sends_outlive_nothing_but_its_loop(
 def test_everything_of_a_closed_loop_is_closed_from_another(
     broker: BrokerThread, topic: str, tmp_path: Path, run: Run
 ) -> None:
-    """Whatever part of the shutdown meets the closed loop, all other parts happen."""
+    """If one part of the shutdown fails because the loop is closed, all other parts still run."""
     plan = encore.AutoClusterFailover(
         encore.ServiceInfo(broker.url), [encore.ServiceInfo(broker.url)], check_interval_ms=1000
     )
@@ -275,7 +300,7 @@ def test_the_end_of_a_loop_calls_once_unless_it_is_cancelled() -> None:
     assert calls == ["kept"]
 
 
-def test_what_ends_something_is_called_whichever_of_it_fails() -> None:
+def test_end_all_makes_every_call_even_if_one_fails() -> None:
     done: list[int] = []
     loop = asyncio.new_event_loop()
 

@@ -1,4 +1,4 @@
-"""How often new partitions of named topics are looked for."""
+"""`partitions_update_interval`: how often the client looks for new partitions of named topics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_value_that_is_no_interval_is_named(value: Any) -> None:
         encore.Client(URL, partitions_update_interval=value)
 
 
-def test_the_stock_transport_refuses_another_interval_and_says_why_it_was_taken(
+def test_the_stock_transport_refuses_another_interval_and_says_why_stock_was_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     quiet = encore.ConsoleLogger(encore.LoggerLevel.Error)
@@ -56,12 +56,12 @@ def test_the_stock_transport_refuses_another_interval_and_says_why_it_was_taken(
         encore.Client(URL, partitions_update_interval=5)
 
 
-async def test_at_its_default_it_says_nothing_on_the_stock_transport(broker: BrokerThread) -> None:
+async def test_the_stock_transport_accepts_the_default(broker: BrokerThread) -> None:
     async with encore.Client(broker.url, transport="stock", partitions_update_interval=60):
         pass
 
 
-async def test_consumers_producers_and_readers_find_partitions_that_often(
+async def test_consumers_producers_and_readers_find_new_partitions_after_the_interval(
     broker: BrokerThread, topic: str
 ) -> None:
     broker.create_partitioned_topic(topic, 1)
@@ -80,7 +80,7 @@ async def test_consumers_producers_and_readers_find_partitions_that_often(
         broker.create_partitioned_topic(topic, 3)
 
         async def send_until(partitions: set[int]) -> None:
-            """Sends are spread over the partitions that the producer knows."""
+            """Send until each partition has a message. Sends rotate over the known partitions."""
             while partitions != {0, 1, 2}:
                 partitions.add((await producer.send(b"x")).partition())
                 await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Functions of ours that the C++ library calls never raise into it, which would end the process."""
+"""Functions that the C++ library calls never raise into it, which would end the process."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _closed() -> asyncio.AbstractEventLoop:
 
 
 @pytest.mark.parametrize("make", [BrokenLoop, _closed])
-def test_a_receipt_for_a_loop_that_is_gone_does_not_raise(
+def test_a_receipt_for_a_closed_loop_does_not_raise(
     make: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     loop = make()
@@ -107,7 +107,7 @@ def test_a_receipt_for_a_loop_that_is_gone_does_not_raise(
 
 
 @pytest.mark.parametrize("outcome", [(_pulsar.Result.Ok,), (_pulsar.Result.Timeout,), ("native",)])
-def test_an_answer_for_a_loop_that_is_gone_does_not_raise(outcome: tuple[Any, ...]) -> None:
+def test_an_answer_for_a_closed_loop_does_not_raise(outcome: tuple[Any, ...]) -> None:
     kept: list[Callable[..., None]] = []
 
     async def begin() -> None:
@@ -151,7 +151,7 @@ def test_an_action_that_fails_after_the_last_creation_does_not_raise() -> None:
     answer(_pulsar.Result.Timeout)  # on a thread of the library
 
 
-async def test_a_call_that_fails_for_want_of_a_token_gives_back_what_comes_later() -> None:
+async def test_a_late_result_of_a_call_that_failed_without_a_token_is_closed() -> None:
     calls = Calls()
     kept: list[Callable[..., None]] = []
     given_back: list[Any] = []

@@ -1,4 +1,4 @@
-"""Events of the stock transport: it reports connections of consumers, and what ended for good."""
+"""Events of the stock transport: connections of consumers, and failed consumers and readers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any, cast
 import pytest
 
 import pulsar_encore as encore
+from pulsar_encore import testing
 from pulsar_encore.transport.stock.consumer import StockConsumer
 from pulsar_encore.transport.stock.reader import StockReader
 
 
 def ignore(*_: Any) -> None:
-    """The outcome of a close that the library does by itself."""
+    """Ignore the result of a close that the test makes inside the library."""
 
 
 async def until(found: Callable[[], object]) -> None:
@@ -74,6 +75,21 @@ async def test_closing_reports_nothing(
             pass
         await asyncio.sleep(0.3)
     assert events == []
+
+
+async def test_a_lost_connection_names_the_topic_though_no_message_has_come() -> None:
+    """The topics were empty, and `Connected` never came."""
+    events: list[encore.ConsumerEvent] = []
+    async with (
+        testing.broker() as url,
+        encore.Client(url, transport="stock") as client,
+        client.subscribe("t", "s", event_listener=events.append),
+    ):
+        await asyncio.sleep(0.3)
+        url.broker.drop_connections()
+        await until(lambda: [each for each in events if isinstance(each, encore.Connected)])
+    topics = ("persistent://public/default/t",)
+    assert events[:2] == [encore.Disconnected(topics), encore.Connected(topics)]
 
 
 async def test_events_of_producers_are_not_supported(

@@ -1,4 +1,4 @@
-"""Attempts that a state directory recalls, beside redeliveries that other consumers asked for."""
+"""Attempts stored in a state directory, and redeliveries that other consumers requested."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def options(most: int) -> dict[str, Any]:
 async def test_a_process_that_is_killed_and_a_second_consumer_count_no_attempt_twice(
     host: Host, transport: MemoryTransport, most: int, kills: int
 ) -> None:
-    """Each message is tried m + 1 times, and once more for each hand-over that a kill ended."""
+    """Each message has m + 1 attempts, and one more for each delivery that a kill ended."""
     attempts: Counter[bytes] = Counter()
 
     async def fail_all(consumer: Consumer) -> None:
@@ -80,10 +80,10 @@ async def test_a_process_that_is_killed_and_a_second_consumer_count_no_attempt_t
     assert max(attempts.values()) <= most + 1 + kills
 
 
-async def test_one_process_with_a_state_that_comes_again_gives_each_message_all_its_attempts(
+async def test_a_process_that_restarts_with_its_state_gives_each_message_all_its_attempts(
     host: Host,
 ) -> None:
-    """The broker's count begins anew with each process; the state's does not."""
+    """The broker's count starts at 0 for each process; the stored count goes on."""
     numbers = put_numbers(host.transport, SIZE, batch=SIZE)
     counts = []
     for _ in range(3):

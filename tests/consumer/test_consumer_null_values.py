@@ -1,4 +1,4 @@
-"""A message without a value is None wherever a value is read; an empty payload is not null."""
+"""`value()` of a message without a value is None everywhere; an empty payload is not null."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def avro() -> Any:
     return AvroSchema(None, BOX)
 
 
-#: A schema, a value, and an empty payload read with it; a type for the error that Java raises too.
+#: A schema, a value, and the result for an empty payload: a value, or the type of the error.
 SCHEMAS: dict[str, tuple[Callable[[], Any], Any, Any]] = {
     "none": (lambda: None, b"v", b""),
     "bytes": (BytesSchema, b"v", b""),
@@ -61,7 +61,7 @@ def options(name: str, **more: Any) -> dict[str, Any]:
 
 
 async def publish(client: encore.Client, name: str, *, batch: bool) -> None:
-    """A value, a null and another value, then an empty payload without a schema."""
+    """Send a value, a null and another value, then an empty payload without a schema."""
     _, value, _ = SCHEMAS[name]
     producing = options(name, batching_enabled=batch, batching_max_publish_delay_ms=10)
     async with await client.create_producer(TOPIC, **producing) as producer:
@@ -150,7 +150,7 @@ async def test_letters_and_replays_keep_a_null(client: encore.Client, name: str,
 
 @every_schema
 def test_null_wins_over_a_payload(name: str) -> None:
-    """Java's client returns null for `null_value`, whatever the payload is."""
+    """The Java client returns null if `null_value` is set, for any payload."""
     metadata = pb.MessageMetadata(
         producer_name="p", sequence_id=0, publish_time=1, null_value=True
     ).SerializeToString()

@@ -1,7 +1,7 @@
-"""Events of attachments: lost, retried, back, or ended for good.
+"""Events about lost connections: retried, connected again, or failed for good.
 
-Consumers, letter producers, producers and readers report them in the same way. Everything runs on
-the transport in memory, in virtual time.
+Consumers, letter producers, producers and readers report them in the same way. The tests use the
+memory transport and virtual time.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ async def client(transport: MemoryTransport) -> AsyncIterator[Client]:
 
 
 def refuse(transport: MemoryTransport, command: str, times: int, **fault: Any) -> None:
-    """Refuse the next attempts, with a reason that is retried unless `error` says another."""
+    """Refuse the next attempts with `error`, which is retried by default."""
     transport.faults = FaultPlan([Fault(kind="refuse", command=command, times=times, **fault)])
 
 
 async def lose(transport: MemoryTransport, seconds: float = 0) -> None:
-    """Lose all connections; the broker is reachable again after so many seconds."""
+    """Close all connections. The broker is reachable again after `seconds`."""
     transport.disconnect()
     await asyncio.sleep(seconds)
     transport.reconnect()
@@ -147,7 +147,7 @@ async def test_statistics_name_the_topics_that_are_refused_and_why(
     assert consumer.statistics().failure is None
 
 
-async def test_a_loss_that_is_over_at_once_is_no_retry(
+async def test_a_loss_that_ends_at_the_first_attempt_is_no_retry(
     transport: MemoryTransport, client: Client
 ) -> None:
     events: Events = []
@@ -245,7 +245,7 @@ async def test_the_failed_topic_of_several_is_named(
 async def test_a_failed_retry_letter_topic_is_named(
     transport: MemoryTransport, client: Client
 ) -> None:
-    """The retry letter topic is a subscription of its own, merged with the main one."""
+    """The retry letter topic is a separate subscription, merged with the main one."""
     events: Events = []
     await client.subscribe(
         TOPIC, "s", ConsumerType.Shared, retry_enable=True, event_listener=events.append
@@ -262,7 +262,7 @@ async def test_a_failed_retry_letter_topic_is_named(
     assert [(each.topic, each.component) for each in failures(events)] == [(RETRY, "consumer")]
 
 
-async def test_the_application_is_told_although_a_message_listener_receives(
+async def test_failed_is_sent_to_a_consumer_with_a_message_listener(
     transport: MemoryTransport, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     events: Events = []
@@ -378,7 +378,7 @@ async def test_a_letter_producer_that_is_refused_after_a_loss_is_reported(
 
 
 @pytest.mark.parametrize(("component", "command"), COMMANDS)
-async def test_a_listener_that_raises_changes_nothing(
+async def test_a_listener_that_raises_does_not_stop_events_or_messages(
     transport: MemoryTransport,
     client: Client,
     component: str,
@@ -481,13 +481,13 @@ async def test_a_new_partition_that_is_refused_is_reported_until_it_is_read(
     assert events == [TopicAdded(new)]
 
 
-async def test_that_new_topics_cannot_be_looked_for_is_logged(
+async def test_a_failed_look_for_new_topics_is_logged(
     transport: MemoryTransport, subscribe: Subscribe, caplog: pytest.LogCaptureFixture
 ) -> None:
     transport.catalogue.create_partitioned(PARTS, 1)
     consumer = await subscribe(PARTS)
     refuse(transport, "PARTITIONED_METADATA", 10_000, error="AuthorizationError")
-    transport.catalogue.create_partitioned(PARTS, 2)  # has the topic looked at
+    transport.catalogue.create_partitioned(PARTS, 2)  # triggers a look for new topics
     await asyncio.sleep(3600)
     said = [each for each in caplog.records if "cannot be looked for" in each.getMessage()]
     assert consumer.is_connected()

@@ -1,7 +1,7 @@
-"""Redeliveries of a batch: which of them other consumers asked for, and which messages that kills.
+"""Redeliveries of a batch that other consumers requested, and the dead letters that follow.
 
-The broker counts redeliveries of the entry, and forgets them at each ack of a part of it. A
-consumer adds those that others asked for to the attempts that failed at itself.
+The broker counts redeliveries of the entry, and resets the count at each partial ack. A consumer
+adds the redeliveries that others requested to its own failed attempts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEY = (7, 3)
 
 
 def elsewhere(*deliveries: int, asks: bool = True) -> int:
-    """Redeliveries by others, where this consumer asks for one after each delivery, or never."""
+    """Return the redeliveries by others. If `asks`, this one requests one after each delivery."""
     attempts = Attempts()
     found = 0
     for count in deliveries:
@@ -32,7 +32,7 @@ def elsewhere(*deliveries: int, asks: bool = True) -> int:
     return found
 
 
-def test_the_redeliveries_that_this_consumer_asked_for_are_not_counted() -> None:
+def test_redeliveries_that_this_consumer_requested_are_not_counted() -> None:
     assert elsewhere(0, 1, 2, 3) == 0
 
 
@@ -43,7 +43,7 @@ def test_the_redeliveries_between_two_deliveries_here_are_counted() -> None:
     assert elsewhere(2, 2, 3, asks=False) == 3
 
 
-def test_what_was_counted_stays_when_the_broker_begins_anew() -> None:
+def test_the_count_stays_when_the_broker_counts_from_0_again() -> None:
     assert elsewhere(4, 0) == 4
     assert elsewhere(4, 1) == 4, "the one may be the request of this consumer"
     assert elsewhere(4, 3) == 6
@@ -60,7 +60,7 @@ def test_after_an_ack_of_a_part_the_broker_counts_from_0() -> None:
     attempts.batch_asked(KEY)  # counted: 1
     assert attempts.batch_delivered(KEY, 2) == 3
     attempts.batch_asked(KEY)
-    attempts.batch_acked(KEY)  # what was asked for is forgotten: 0
+    attempts.batch_acked(KEY)  # forgets the request: 0
     assert attempts.batch_delivered(KEY, 1) == 4
 
 
@@ -102,7 +102,7 @@ def test_a_message_counts_its_own_failures_and_the_redeliveries_by_others() -> N
     assert [attempts.tried_here(entry, index) for index in range(3)] == [False, True, True]
 
 
-def test_what_another_process_counted_is_not_added_to_the_brokers_count() -> None:
+def test_the_count_of_another_process_is_not_added_to_the_broker_s_count() -> None:
     attempts = Attempts()
     entry = Entry(None, KEY, 3, True, attempts.batch_delivered(KEY, 2))
     attempts.recalled(entry, {0: 1, 1: 2, 2: 5})
@@ -131,14 +131,14 @@ def test_on_exclusive_and_failover_nothing_is_counted() -> None:
 # Verdicts
 
 
-def test_a_message_that_nobody_is_known_to_have_tried_is_handed_out() -> None:
+def test_a_message_without_a_known_attempt_is_delivered() -> None:
     verdicts = Verdicts(lambda failed: 0, 2)
     assert verdicts.on_arrival(9, tried_here=False) is None
     assert verdicts.on_arrival(2) is None
     assert isinstance(verdicts.on_arrival(3), DeadLetter)
 
 
-def test_it_is_dead_lettered_when_it_fails_and_its_entry_was_redelivered_often_enough() -> None:
+def test_a_message_is_dead_lettered_when_it_fails_and_its_entry_was_redelivered_m_times() -> None:
     verdicts = Verdicts(lambda failed: 0, 2)
     assert isinstance(verdicts.on_nack(2, None, 0), DeadLetter)
     assert not isinstance(verdicts.on_nack(1, None, 0), DeadLetter)

@@ -1,7 +1,7 @@
-"""Ending many records in one step gives what ending each of them gives.
+"""Ending many records in one step has the same result as ending each of them.
 
-Every history is played by two sources: one ends records one by one, the other all together. Their
-observable state is compared after each step.
+Two sources play every history: one ends records one by one, the other in bulk. The tests compare
+their observable state after each step.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def test_no_step_of_many_makes_a_call_for_each(end: str, state: int) -> None:
     source._check()
 
 
-def test_what_is_out_of_use_is_handed_to_whoever_frees_it() -> None:
+def test_unused_containers_are_passed_to_the_disposal() -> None:
     freed: list[Any] = []
     source = SourceState(
         object(),

@@ -12,7 +12,7 @@ from pulsar_encore.testing import MemoryTransport
 
 
 @pytest.mark.parametrize("batched", [False, True])
-async def test_null_and_empty_are_moved_apart(
+async def test_null_stays_null_and_empty_stays_empty(
     transport: MemoryTransport, client: Client, host: OldHost, batched: bool
 ) -> None:
     values: list[bytes | None] = [None, b"", b"text"]

@@ -1,7 +1,7 @@
-"""A batch with poison messages on several consumers: attempts, and which messages die.
+"""Attempts and dead letters of a batch with poison messages on several consumers.
 
-In memory and virtual time, with the development broker's redelivery counts; `integration` has the
-same on a real Pulsar.
+The tests use the memory transport and virtual time. `integration/test_letter_fleet.py` has the same
+cases on a real Pulsar.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def by_id(consumer: encore.Consumer, message: encore.Message) -> None:
 
 
 async def by_timeout(consumer: encore.Consumer, message: encore.Message) -> None:
-    """The message is dropped."""
+    """Drop the message."""
 
 
 async def by_giving_all_back(consumer: encore.Consumer, message: encore.Message) -> None:
@@ -50,7 +50,7 @@ class Fleet:
     """Consumers whose application fails each message that begins with p, and acks the others.
 
     Attributes:
-        attempts: At each payload, wherever it was.
+        attempts: Number of attempts at each payload, at all consumers.
         counts: `redelivery_count` of each attempt, by payload.
     """
 
@@ -69,7 +69,7 @@ class Fleet:
                 await consumer.acknowledge(message)
 
     async def lease(self, consumer: encore.Consumer) -> None:
-        """The leases of poison messages expire."""
+        """Let the leases of poison messages expire."""
         while True:
             for lease in await consumer.pop(1, lease=1.0, wait=10.0):
                 self._seen(lease.message)
@@ -85,7 +85,7 @@ class Fleet:
         return message.data().startswith(b"p")
 
     async def quiet(self) -> None:
-        """Until nothing was delivered for a minute."""
+        """Wait until no message was delivered for a minute."""
         loop = asyncio.get_running_loop()
         while loop.time() < self.last + 60:
             await asyncio.sleep(self.last + 60 - loop.time())
@@ -119,7 +119,7 @@ async def run(
     fleet: Fleet | None = None,
     **options: Any,
 ) -> tuple[Fleet, Counter[bytes]]:
-    """One batch, until it is settled; the fleet, and the dead letters."""
+    """Run one batch until it is settled. Returns the fleet and the dead letters."""
     fleet = fleet or Fleet()
     if fail is by_timeout:
         options["unacked_messages_timeout_ms"] = 1_000
@@ -152,7 +152,7 @@ async def test_a_batch_that_fails_is_tried_m_plus_1_times_on_any_number_of_consu
 @pytest.mark.parametrize("fail", [by_nack, by_id, by_timeout, None])
 @pytest.mark.parametrize("most", MOST)
 @pytest.mark.parametrize("number", FLEETS)
-async def test_one_poison_message_among_healthy_ones_dies_alone(
+async def test_one_poison_message_among_healthy_ones_is_dead_lettered_alone(
     client: encore.Client, transport: MemoryTransport, number: int, most: int, fail: Fail | None
 ) -> None:
     fleet, dead = await run(client, transport, ONE_POISON, fail, number, most=most)
@@ -162,7 +162,7 @@ async def test_one_poison_message_among_healthy_ones_dies_alone(
 
 @pytest.mark.parametrize("number", FLEETS)
 @pytest.mark.parametrize("most", MOST)
-async def test_giving_everything_back_is_an_attempt_too(
+async def test_redeliver_unacknowledged_messages_counts_as_an_attempt(
     client: encore.Client, transport: MemoryTransport, number: int, most: int
 ) -> None:
     fleet, dead = await run(
@@ -173,7 +173,7 @@ async def test_giving_everything_back_is_an_attempt_too(
 
 
 @pytest.mark.parametrize("fail", [by_nack, by_timeout, None])
-async def test_on_key_shared_it_is_the_same(
+async def test_key_shared_counts_attempts_the_same_way(
     client: encore.Client, transport: MemoryTransport, fail: Fail | None
 ) -> None:
     kind = encore.ConsumerType.KeyShared
@@ -182,7 +182,7 @@ async def test_on_key_shared_it_is_the_same(
     assert dead == Counter([b"p0"])
 
 
-async def test_with_ordered_leases_it_is_the_same(
+async def test_ordered_leases_count_attempts_the_same_way(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     fleet, dead = await run(
@@ -199,7 +199,7 @@ async def test_with_ordered_leases_it_is_the_same(
     assert dead == Counter([b"p0"])
 
 
-async def test_siblings_that_fail_once_beside_a_poison_message_do_not_die(
+async def test_siblings_that_fail_once_are_not_dead_lettered_with_a_poison_message(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     payloads = [b"p0", *(b"o%d" % each for each in range(1, SIZE))]
@@ -208,13 +208,13 @@ async def test_siblings_that_fail_once_beside_a_poison_message_do_not_die(
     assert dead == Counter([b"p0"])
 
 
-async def test_a_sibling_that_was_never_tried_is_handed_out_however_often_its_entry_came(
+async def test_a_sibling_without_an_attempt_is_delivered_after_any_number_of_redeliveries(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     async with opened(client, 1, most=1) as (first,):
         transport.put(TOPIC, b"healthy", b"other")
         await asyncio.sleep(1)
-        # Nobody looks at it: each time the broker counts one more.
+        # No message is received; the broker counts each redelivery.
         for _ in range(5):
             first.redeliver_unacknowledged_messages()
             await asyncio.sleep(1)
@@ -236,7 +236,7 @@ async def test_the_dead_letter_says_how_often_the_message_was_tried(
     assert set(named(dead, letters.REASON)) == {"ack timeout"}
 
 
-async def test_a_payload_that_was_let_go_costs_an_attempt_and_no_message(
+async def test_a_payload_that_is_no_longer_kept_costs_an_attempt_and_loses_no_message(
     client: encore.Client, transport: MemoryTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(last_attempts, "MOST_BYTES", 0)
@@ -261,7 +261,7 @@ async def test_a_message_that_is_acked_at_its_last_attempt_is_not_kept(
     assert await read_out(client, DEAD) == []
 
 
-async def test_a_letter_that_fails_gives_its_message_back(
+async def test_a_letter_that_fails_has_its_message_redelivered(
     client: encore.Client, transport: MemoryTransport
 ) -> None:
     refused = Fault(kind="refuse", command="SEND", topic=DEAD, times=3, error="NotAllowedError")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 from typing import Any
 
@@ -16,9 +17,10 @@ from pulsar_encore.devbroker.rules.topic_log import LogEntry
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.exceptions import LookupError as TopicLookupError
 from pulsar_encore.ids import MOST_IN_BATCH, MessageId
-from pulsar_encore.options import ClientOptions, ProducerOptions
+from pulsar_encore.options import ClientOptions, ConsumerType, ProducerOptions
 from pulsar_encore.testing import MemoryTransport
 from pulsar_encore.transport.base import AckPlan
+from pulsar_encore.transport.native.consumer import source
 from pulsar_encore.transport.native.consumer.chunking import uuid_of
 from pulsar_encore.transport.native.consumer.decryption import Decryption
 from pulsar_encore.transport.native.consumer.entries import EntryReader
@@ -45,7 +47,7 @@ def test_more_partitions_than_the_client_accepts_are_an_error_that_names_the_opt
     async def main() -> None:
         rig = Rig(settings=Settings(max_partitions=3))
         rig.service.catalogue.create_partitioned(TOPIC, 4)
-        text = r"answered 4 partitions, and this client accepts at most 3: .*max_partitions"
+        text = r": 4 partitions, and this client accepts at most 3: .*max_partitions"
         with pytest.raises(TopicLookupError, match=text):
             await rig.transport.subscribe(subscription())
         with pytest.raises(TopicLookupError, match=text):
@@ -78,7 +80,7 @@ def test_the_partitions_of_several_topics_together_are_bounded() -> None:
     run(main())
 
 
-def test_a_number_of_partitions_beyond_belief_takes_no_memory(
+def test_an_absurd_partition_count_allocates_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The answer of 2**32 - 5 partitions took 22 GB."""
@@ -154,12 +156,80 @@ def test_a_payload_over_max_uncompressed_size_is_acked_and_the_log_names_the_opt
     assert "max_uncompressed_size" in caplog.text
 
 
+def store_chunked(rig: Rig, payload: bytes, count: int, total: int, **fields: Any) -> None:
+    size = -(-len(payload) // count)
+    for at in range(count):
+        piece = payload[at * size : (at + 1) * size]
+        rig.store(
+            piece,
+            uuid="big",
+            chunk_id=at,
+            num_chunks_from_msg=count,
+            total_chunk_msg_size=total,
+            **fields,
+        )
+
+
+SIZES = {
+    "claimed total": {"total": 3_000},
+    "no total": {"total": 0},
+    "decompressed": {"compression": pb.ZLIB, "uncompressed_size": 3_000},
+}
+
+
+@pytest.mark.parametrize("case", SIZES)
+@pytest.mark.parametrize(
+    "kind", [ConsumerType.Shared, ConsumerType.Exclusive, ConsumerType.Failover]
+)
+def test_a_chunked_message_over_max_uncompressed_size_is_acked_once(
+    kind: ConsumerType,
+    case: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was asked for again for ever: 696 MB in a minute, and never acked."""
+    acks: list[pb.CommandAck] = []
+    ack = source.wire_commands.ack
+
+    def recorded(*args: Any, **fields: Any) -> pb.BaseCommand:
+        command = ack(*args, **fields)
+        acks.append(command.ack)
+        return command
+
+    monkeypatch.setattr(source.wire_commands, "ack", recorded)
+
+    async def main() -> None:
+        rig = Rig(settings=Settings(max_uncompressed_size=2_000))
+        payload, fields = b"x" * 3_000, dict(SIZES[case])
+        if "compression" in fields:
+            payload = compress(pb.ZLIB, payload)
+            fields["total"] = len(payload)
+        rig.store(b"before")
+        store_chunked(rig, payload, 5, **fields)
+        rig.store(b"behind")
+        _, sink = await opened(rig, consumer_type=kind)
+        await settle(100)
+        assert sorted(set(sink.payloads)) == [b"before", b"behind"]
+        assert rig.service.catalogue.topic(TOPIC).subscriptions["s"].backlog == 2
+
+    run(main())
+    refused = [each for each in acks if each.HasField("validation_error")]
+    assert {each.validation_error for each in refused} == {pb.CommandAck.UncompressedSizeCorruption}
+    assert len({each.message_id[0].entryId for each in refused}) == 5
+    (line,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    text = line.getMessage()
+    assert text.startswith(f"{TOPIC}: ") and re.search(r" \d+:1 is ", text)
+    assert "2000" in text and "(max_uncompressed_size)" in text
+    assert "3000" in text or case == "no total"
+    assert not [each for each in caplog.records if each.levelname == "WARNING"]
+
+
 # Ids
 
 
 @pytest.mark.parametrize("where", ["batch_size", "batch_index"])
 @pytest.mark.parametrize("value", [MOST_IN_BATCH + 1, 2**31 - 1, 2**62])
-async def test_an_id_with_a_batch_beyond_any_is_refused_before_memory_is_taken(
+async def test_an_id_with_an_absurd_batch_size_is_refused_and_allocates_nothing(
     where: str, value: int
 ) -> None:
     """Seeking to an id of 2**31 - 1 messages took more than a gigabyte."""
@@ -196,8 +266,8 @@ class Here:
 
 @pytest.mark.parametrize("count", [-(2**31), -1, 0, 41, 2**31 - 1])
 def test_a_batch_count_that_the_bytes_cannot_hold_is_a_broken_entry(count: int) -> None:
-    """Also of an encrypted batch, of which nothing else can be seen: the broker would count down
-    two thousand million permits."""
+    """Also for an encrypted batch, where only the count is readable. The broker subtracts the
+    claimed count from the permits."""
     metadata = pb.MessageMetadata(
         producer_name="p",
         sequence_id=1,
@@ -212,7 +282,7 @@ def test_a_batch_count_that_the_bytes_cannot_hold_is_a_broken_entry(count: int) 
 
 
 @given(st.integers(1, 200), st.integers(0, 2**256 - 1))
-def test_a_batch_of_which_some_is_acked_is_cut_as_its_ack_set_says(count: int, mask: int) -> None:
+def test_a_partly_acked_batch_is_delivered_by_its_ack_set(count: int, mask: int) -> None:
     async def main() -> None:
         rig = Rig()
         messages = [b"%d" % each for each in range(count)]
@@ -275,5 +345,5 @@ def test_a_chunk_uuid_of_any_length_is_remembered_in_few_bytes() -> None:
 
 
 @pytest.mark.parametrize("value", [10**400, "1e999999", float("nan"), -5, None, "soon", []])
-def test_a_lifetime_of_a_token_that_is_no_time_is_none_or_for_ever(value: Any) -> None:
+def test_an_unreadable_expires_in_is_0_or_infinite(value: Any) -> None:
     assert issuer._lifetime(value) in (0.0, float("inf"))

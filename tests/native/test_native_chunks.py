@@ -40,6 +40,7 @@ class Broker:
             self.redeliver,
             lambda: False,
             2**28,
+            list,
         )
 
     def redeliver(self, places: list[Place]) -> None:

@@ -13,13 +13,13 @@ from pulsar_encore.transport.native.transport import NativeTransport
 
 
 class NetworkOfTheLoop:
-    """A `Dialer` with another broker in memory for each event loop."""
+    """A `Dialer` with a separate memory broker for each event loop."""
 
     def __init__(self) -> None:
         self.networks: dict[asyncio.AbstractEventLoop, Network] = {}
 
     def here(self) -> Network:
-        """The broker of the running loop."""
+        """Return the broker of the running loop."""
         return self.networks.setdefault(asyncio.get_running_loop(), Network())
 
     async def dial(self, *asked: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Large compressed payloads: decompressed in order, when there is room, and never lost."""
+"""Large compressed payloads are decompressed in order, within a memory limit, and never lost."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from pulsar_encore.wire import compress
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.entries import encode_batch, encode_body
 
-LARGE = 2_000  # bytes that are decompressed later, here
-ROOM = 5_000  # bytes that may be decompressed and unread: two of them
+LARGE = 2_000  # payloads of this size are decompressed later in these tests
+ROOM = 5_000  # decompressed bytes that may be unread: two payloads
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class HeldCodecs:
-    """Codec calls that are made when a test says so, as a thread would."""
+    """Codec calls that run when a test calls `go`, in place of a thread."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Future[Any], Callable[[], Any]]] = []
@@ -51,10 +51,10 @@ class HeldCodecs:
         return future
 
     def shutdown(self) -> None:
-        """Nothing runs by itself."""
+        """There is no thread to end."""
 
     def go(self) -> None:
-        """Make the oldest call."""
+        """Run the oldest call."""
         future, work = self.calls.pop(0)
         if not future.set_running_or_notify_cancel():
             return
@@ -95,7 +95,7 @@ def numbers(sink: Collector) -> list[int]:
 
 
 async def take(link: Any, sink: Collector, wanted: int) -> list[int]:
-    """Take messages as they come, as an application would."""
+    """Receive messages as they arrive, like an application."""
     taken: list[int] = []
     for _ in range(1000):
         got = numbers(sink)
@@ -110,7 +110,7 @@ async def take(link: Any, sink: Collector, wanted: int) -> list[int]:
 
 
 def test_an_unread_consumer_decompresses_no_more_than_its_room() -> None:
-    """Before, the first 16 messages were decompressed, however large."""
+    """An earlier version decompressed the first 16 messages, whatever their size."""
 
     async def main() -> None:
         rig = Rig()
@@ -126,7 +126,7 @@ def test_an_unread_consumer_decompresses_no_more_than_its_room() -> None:
     run(main())
 
 
-def test_a_payload_larger_than_the_room_comes_alone() -> None:
+def test_a_payload_larger_than_the_limit_is_delivered_alone() -> None:
     async def main() -> None:
         rig = Rig()
         size = 3 * ROOM
@@ -242,8 +242,8 @@ def seek(rig: Rig, link: Any) -> Any:
 
 @pytest.mark.parametrize("void", [cut, rewind, seek])
 @pytest.mark.parametrize("finishes", [False, True])
-def test_what_waits_is_void_and_comes_again(void: Any, finishes: bool) -> None:
-    """After a reconnect, a rewind or a seek the result of a call that is under way is nobody's."""
+def test_queued_entries_are_dropped_on_reconnect_and_redelivered(void: Any, finishes: bool) -> None:
+    """After a reconnect, a rewind or a seek the result of a running decompression is discarded."""
 
     async def main() -> None:
         rig, codecs = held_rig()
@@ -274,7 +274,7 @@ def test_what_waits_is_void_and_comes_again(void: Any, finishes: bool) -> None:
     run(main())
 
 
-def test_a_rewind_while_a_call_is_made_delivers_nothing_of_before() -> None:
+def test_a_rewind_during_a_decompression_drops_its_result() -> None:
     async def main() -> None:
         rig, codecs = held_rig()
         store_large(rig, 0)
@@ -294,7 +294,7 @@ def test_a_rewind_while_a_call_is_made_delivers_nothing_of_before() -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "abandon"])
-def test_a_consumer_that_closes_forgets_what_waits(how: str) -> None:
+def test_a_consumer_that_closes_drops_queued_entries(how: str) -> None:
     async def main() -> None:
         rig, codecs = held_rig()
         store_large(rig, 0, 1, 2)
@@ -377,7 +377,9 @@ def test_a_publisher_that_lies_about_the_size_costs_one_entry(
     assert sum("is broken and acked" in each.message for each in caplog.records) == 1
 
 
-def test_an_error_that_is_not_the_entrys_never_acks_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_the_client_during_decompression_never_acks_the_entry(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def main() -> None:
         rig, codecs = held_rig()
         store_large(rig, 0)
@@ -411,7 +413,7 @@ def test_a_message_that_was_decompressed_does_not_keep_the_compressed_bytes() ->
     run(main())
 
 
-def test_a_large_batch_waits_as_one_entry_and_comes_without_what_is_acked() -> None:
+def test_a_large_batch_waits_as_one_entry_and_is_delivered_without_acked_messages() -> None:
     async def main() -> None:
         rig, codecs = held_rig()
         payloads = [b"%4d" % each + bytes(496) for each in range(8)]
@@ -475,7 +477,7 @@ def test_a_chunked_message_is_decompressed_in_its_turn(durable: bool) -> None:
             }
         _, sink = await opened(rig, **fields)
         assert numbers(sink) == [5]
-        rig.dialer.drop()  # its first piece is before what a reader has delivered
+        rig.dialer.drop()  # its first chunk is before the last message that a reader delivered
         await settle(1)
         sink.deliveries.clear()
         while codecs.calls:
@@ -487,7 +489,7 @@ def test_a_chunked_message_is_decompressed_in_its_turn(durable: bool) -> None:
 
 
 def test_unread_chunked_messages_count_with_all_their_chunks() -> None:
-    """Before, only the last chunk counted: of 100 MB in 20 chunks seven messages were unread."""
+    """An earlier version counted the last chunk only, and kept seven unread messages of 100 MB."""
 
     async def main() -> None:
         rig = Rig()
@@ -508,7 +510,7 @@ def test_unread_chunked_messages_count_with_all_their_chunks() -> None:
     run(main())
 
 
-def test_a_reader_goes_on_behind_what_was_delivered_also_when_entries_waited() -> None:
+def test_a_reader_reconnects_after_its_last_delivery_also_with_queued_entries() -> None:
     async def main() -> None:
         rig, codecs = held_rig()
         rig.store(b"   0")
@@ -575,7 +577,7 @@ def test_without_a_queue_each_message_is_asked_for() -> None:
     run(main())
 
 
-def test_the_end_of_a_topic_is_told_behind_the_entries_that_wait() -> None:
+def test_the_end_of_a_topic_is_reported_after_the_queued_entries() -> None:
     async def main() -> None:
         rig, codecs = held_rig()
         store_large(rig, 0)
@@ -593,7 +595,7 @@ def test_the_end_of_a_topic_is_told_behind_the_entries_that_wait() -> None:
 def test_a_read_that_would_decompress_much_leaves_the_rest_for_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Six thousand entries of 40 bytes fit into a read, and each may be 1 MiB uncompressed."""
+    """One read can hold 6,000 entries of 40 bytes, and each may have 1 MiB uncompressed."""
     monkeypatch.setattr(entries_module, "_AT_ONCE_PER_READ", 3_000)
 
     async def main() -> None:
@@ -612,7 +614,7 @@ def test_a_read_that_would_decompress_much_leaves_the_rest_for_later(
 
 
 @given(st.integers(0, 10_000))
-def test_histories_of_losses_and_rewinds_lose_and_reorder_nothing(seed: int) -> None:
+def test_random_losses_and_rewinds_lose_and_reorder_no_message(seed: int) -> None:
     """Exclusive: each attachment delivers in order from the first entry that is not acked."""
     rng = Random(seed)
 
@@ -661,7 +663,7 @@ def test_histories_of_losses_and_rewinds_lose_and_reorder_nothing(seed: int) -> 
     run(main())
 
 
-def test_room_is_given_to_those_who_waited_in_their_order() -> None:
+def test_room_is_given_in_the_order_of_the_requests() -> None:
     room = Room(10)
     granted: list[str] = []
     assert room.take(8, partial(granted.append, "a"))
@@ -726,7 +728,7 @@ async def _send(client: encore.Client, topic: str, count: int, **options: Any) -
 
 @pytest.mark.parametrize("way", ["receive", "batch", "listener", "pop", "lanes", "reader", "nack"])
 def test_every_way_of_receiving_gets_more_than_the_room_holds(way: str) -> None:
-    """Nobody waits for ever for messages that wait for room."""
+    """A receive never waits for ever while messages wait for room."""
 
     async def main() -> None:
         async with encore.Client("pulsar://h:1", transport=MemoryTransport()) as client:

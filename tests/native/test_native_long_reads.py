@@ -1,4 +1,4 @@
-"""A read that takes long is handled in several steps of the loop, as if it had come in parts."""
+"""A long read is handled in several steps of the event loop, like several short reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pulsar_encore.wire import pulsar_pb2 as pb
 
 
 class Socket:
-    """A transport that notes when reading is paused."""
+    """A transport that records when reading is paused."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -38,7 +38,7 @@ class Socket:
 
 
 class Slow(Handler):
-    """A consumer for which handling an entry takes a millisecond of the loop's clock."""
+    """A consumer that takes 1 ms of the loop's clock for each entry."""
 
     def on_entry(self, *given: Any) -> None:
         loop: Any = asyncio.get_running_loop()
@@ -115,7 +115,7 @@ def test_a_read_that_is_quick_is_one_step() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 3, 11])
-def test_bytes_that_come_all_the_same_wait_behind_the_rest(cut: int) -> None:
+def test_bytes_that_arrive_while_reading_is_paused_wait_behind_the_rest(cut: int) -> None:
     async def main() -> None:
         session, handler, _ = opened()
         data = b"".join(map(message, range(2 * COUNT)))
@@ -128,7 +128,7 @@ def test_bytes_that_come_all_the_same_wait_behind_the_rest(cut: int) -> None:
     run(main())
 
 
-def test_a_lost_connection_is_told_behind_what_was_read_before() -> None:
+def test_a_lost_connection_is_reported_after_the_bytes_that_were_read() -> None:
     async def main() -> None:
         session, handler, _ = opened()
         answer = session.ask(
@@ -158,7 +158,7 @@ def test_closing_drops_the_rest() -> None:
     run(main())
 
 
-def test_a_broken_frame_in_the_rest_ends_the_connection_where_it_is() -> None:
+def test_frames_before_a_broken_frame_are_handled_and_the_connection_ends() -> None:
     async def main() -> None:
         session, handler, _ = opened()
         session.receive(b"".join(map(message, range(COUNT))) + b"\0\0\0\0")
@@ -170,7 +170,7 @@ def test_a_broken_frame_in_the_rest_ends_the_connection_where_it_is() -> None:
     run(main())
 
 
-def test_a_consumer_that_leaves_meanwhile_gets_nothing_more() -> None:
+def test_a_consumer_that_is_removed_between_two_steps_gets_no_further_entry() -> None:
     async def main() -> None:
         session, handler, socket = opened()
         session.receive(b"".join(map(message, range(COUNT))))

@@ -74,7 +74,7 @@ def test_brokers_that_refer_to_each_other_are_left_by_name() -> None:
     ("scheme", "urls", "why"),
     [
         ("pulsar", {}, "no plain address"),
-        ("pulsar", {"service_url": "nonsense"}, "makes no sense"),
+        ("pulsar", {"service_url": "nonsense"}, "is malformed"),
         ("pulsar+ssl", {"service_url": "pulsar://plain:1"}, "no TLS address"),
     ],
 )

@@ -975,11 +975,12 @@ async def test_a_lazy_partition_that_cannot_be_attached_fails_its_messages_and_i
     network.service.catalogue.create_partitioned(TOPIC, 2)
     producer = await network.producer(lazy_start_partitioned_producers=True, **UNBATCHED)
     network.service.faults = FaultPlan(
-        [Fault(kind="refuse", command="PRODUCER", error="AuthorizationError", times=25)]
+        [Fault(kind="refuse", command="PRODUCER", error="AuthorizationError", times=10_000)]
     )
     results = await outcomes(producer.publish(message(each)) for each in range(4))
     failed = [each for each in results if isinstance(each, BaseException)]
     assert len(failed) == 2 and all(isinstance(each, AuthorizationError) for each in failed)
+    network.service.faults = None
     ok(await outcomes(producer.publish(message(each)) for each in range(4)))
 
 

@@ -1,4 +1,4 @@
-"""Answers from the network that would weaken TLS: the rule, in memory, and over real sockets."""
+"""Answers from the network that would weaken TLS are refused, in memory and over sockets."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def test_a_proxy_may_reach_its_broker_without_tls() -> None:
 
 
 @pytest.mark.parametrize("url", ["https://b", "PULSAR+SSL://b", "b:6651", "pulsar+ssl://u@b"])
-def test_an_address_of_another_kind_makes_no_sense(url: str) -> None:
-    with pytest.raises(TopicLookupError, match="makes no sense"):
+def test_a_malformed_address_is_refused(url: str) -> None:
+    with pytest.raises(TopicLookupError, match="is malformed"):
         referred(url, asked=ASKED, secure=True, doing="t")
 
 
@@ -121,7 +121,7 @@ def test_a_redirect_to_less_is_refused_and_both_addresses_are_named(
     assert "pass" not in str(caught.value)
 
 
-def test_an_address_of_any_length_makes_a_short_line() -> None:
+def test_the_error_for_an_address_of_any_length_is_short() -> None:
     for url, plain in (("pulsar+ssl://" + "h" * 5_000_000, ""), ("", "\n" * 5_000_000)):
         with pytest.raises(TopicLookupError) as caught:
             referred(url, plain, asked=ASKED, secure=True, doing="t")
@@ -133,7 +133,7 @@ def test_an_address_of_any_length_makes_a_short_line() -> None:
 
 
 class Schemes(Brokers):
-    """Brokers in memory; `addresses` are those that were connected to, with their schemes."""
+    """Memory brokers that record `addresses`: each address that was dialed, with its scheme."""
 
     def __init__(self, **doubles: Double) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class Schemes(Brokers):
 
 
 def answering(**lookup: Any) -> Double:
-    """A broker that answers a lookup with these fields of the response, read at each lookup."""
+    """Return a broker that answers lookups with these fields, which are read at each lookup."""
 
     def answer(command: pb.BaseCommand) -> list[pb.BaseCommand]:
         if command.type == _Type.LOOKUP:
@@ -192,7 +192,7 @@ async def _nothing(session: Session) -> None:
     """Attach to nothing."""
 
 
-def test_after_the_first_success_the_refusal_is_retried_until_the_answer_is_mended() -> None:
+def test_after_the_first_success_the_refusal_is_retried_until_the_answer_is_right() -> None:
     lookup: dict[str, Any] = {"service_url_tls": "pulsar+ssl://h:1"}
 
     def answer(command: pb.BaseCommand) -> list[pb.BaseCommand]:
@@ -223,7 +223,7 @@ def test_after_the_first_success_the_refusal_is_retried_until_the_answer_is_mend
     run(main())
 
 
-def test_the_pool_dials_no_plain_address_for_a_service_with_tls_whoever_asks() -> None:
+def test_the_pool_never_dials_a_plain_address_for_a_service_with_tls() -> None:
     async def main() -> None:
         network = Schemes(plain=answering())
         pool = network.pool("pulsar+ssl://h:1", credentials=AuthenticationToken(SECRET))
@@ -237,7 +237,7 @@ def test_the_pool_dials_no_plain_address_for_a_service_with_tls_whoever_asks() -
 
 
 def test_a_proxy_with_tls_may_name_a_plain_broker_and_gets_the_connection() -> None:
-    """A Pulsar proxy gives one address in both fields, the one that it connects to itself."""
+    """A Pulsar proxy puts the address that it connects to itself into both fields."""
 
     async def main() -> None:
         inside = "pulsar://inside:6650"
@@ -255,7 +255,7 @@ def test_a_proxy_with_tls_may_name_a_plain_broker_and_gets_the_connection() -> N
 
 
 def _told(session: Session, *, plain: str, by_tls: str) -> str | None:
-    """What a consumer hears of a CLOSE_CONSUMER with these two addresses."""
+    """Return the address that a consumer gets from a CLOSE_CONSUMER with these two addresses."""
     told: list[str | None] = []
 
     class Handler:
@@ -312,7 +312,7 @@ async def test_a_token_for_one_cluster_is_not_sent_to_the_web_service_of_the_nex
 
 
 class Listener:
-    """A port without TLS. `heard` is all that came, of all connections; `came` counts them."""
+    """A port without TLS. `heard` has the bytes of all connections; `came` counts them."""
 
     def __init__(self) -> None:
         self.heard = b""
@@ -332,7 +332,7 @@ class Listener:
 
 @asynccontextmanager
 async def plain_listener() -> AsyncIterator[Listener]:
-    """At its end: nobody connected to it."""
+    """Listen, and assert at the end that no connection was made."""
     listener = Listener()
     server = await asyncio.start_server(listener.serve, "127.0.0.1", 0)
     listener.url = f"pulsar://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -477,7 +477,7 @@ async def test_no_token_reaches_a_plain_address_of_an_https_lookup(
 async def test_no_token_follows_a_redirect_from_https_to_http(
     authority: Authority, steps: int
 ) -> None:
-    """Of two steps the first is to https again, in upper case."""
+    """The first of two redirects is to https, in upper case."""
     async with plain_listener() as listener, serving(Site(), _server_context(authority)) as site:
         less = listener.url.replace("pulsar:", "http:")
         site.pages = {
@@ -514,7 +514,7 @@ async def test_a_redirect_from_http_to_https_is_checked_like_any_connection_by_t
 
 
 @pytest.mark.parametrize("location", ["https://user:pass@127.0.0.1:1/", "http://["])
-async def test_a_redirect_that_makes_no_sense_is_an_error_by_name(location: str) -> None:
+async def test_a_malformed_redirect_is_an_error_that_names_it(location: str) -> None:
     async with serving(Site(**{"*": (307, {}, {"Location": location})})) as site:
         lookup = lookup_by(site.url, credentials=AuthenticationToken(SECRET))
         with pytest.raises(TopicLookupError, match="redirect"):

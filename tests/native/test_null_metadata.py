@@ -1,4 +1,4 @@
-"""`has_null_value` equals the decoded metadata, also where it is decided without decoding it."""
+"""`has_null_value` equals the decoded metadata, also where it does not decode the metadata."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_message_that_is_its_entry(
     message = plain(metadata.SerializeToString(), payload)
     assert message.has_null_value() is bool(null)
     assert message.metadata.sequence_id == sequence_id
-    assert message.has_null_value() is bool(null)  # with the metadata that is decoded now
+    assert message.has_null_value() is bool(null)  # the metadata is decoded now
 
 
 @given(null=NULL, key=KEYS, sequence_id=NUMBERS, payload=st.binary(max_size=3))

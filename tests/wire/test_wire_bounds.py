@@ -1,4 +1,4 @@
-"""Sizes that a publisher claims: memory is taken for data that has arrived, not for claims."""
+"""Claimed sizes: memory is allocated for data that has arrived, not for claims."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="measures resident memory in KiB")
 @pytest.mark.parametrize("codec", [pb.LZ4, pb.ZSTD, pb.SNAPPY])
-def test_a_plausible_claim_of_a_damaged_payload_takes_no_memory_either(codec: int) -> None:
-    """The buffer's pages exist only once the codec has written to them; it took 200 MB before."""
+def test_a_plausible_claim_of_a_damaged_payload_touches_no_memory(codec: int) -> None:
+    """The pages of the buffer exist only after the codec has written to them."""
     done = subprocess.run(
         [sys.executable, "-c", _PEAK, str(codec)],
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},  # this tree's package
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},  # the package under test
     )
     assert int(done.stdout) < 20_000
 
@@ -88,7 +88,7 @@ def test_no_real_payload_is_over_the_ratio(codec: int, size: int, make: Any) -> 
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_large_payload_of_another_size_is_named(codec: int) -> None:
+def test_the_error_for_a_large_payload_of_another_size_names_both_sizes(codec: int) -> None:
     data = Random(1).randbytes(10_000) * 300
     packed = compress(codec, data)
     for size in (len(data) - 1, len(data) + 1, 2 * len(data), len(data) // 2):
@@ -96,7 +96,7 @@ def test_a_large_payload_of_another_size_is_named(codec: int) -> None:
             decompress(codec, packed, size, LIMIT)
 
 
-def test_ack_set_words_beyond_any_batch_are_left_out() -> None:
+def test_ack_set_words_beyond_the_largest_batch_are_dropped() -> None:
     words = [-1] * (2 * MOST_IN_BATCH // 64)
     assert ack_sets.from_words(words) == ack_sets.full(MOST_IN_BATCH)
     assert ack_sets.from_words([5, -1]) == 5 | (2**64 - 1) << 64

@@ -165,16 +165,32 @@ def test_bytes_are_bounded() -> None:
     assert len(topic.assembler) == 2
 
 
-@pytest.mark.parametrize("total", [0, 1500])
-def test_a_message_above_the_limit_always_comes_again(total: int) -> None:
-    topic = Topic(max_bytes=1200, ack_oldest=True)
-    chunks = [topic.chunk("a", i, total=total, payload=bytes(500)) for i in range(3)]
-    let_go = []
-    for _ in range(3):
-        let_go += [one for chunk in chunks for one in topic.add(chunk)[2]]
-        topic.now_ms += 4 * EXPIRE_MS
-    assert {fate for _, fate in let_go} == {Fate.REDELIVER}
-    assert {entry for places, _ in let_go for entry in places} == {0, 1, 2}
+@pytest.mark.parametrize("total", [0, 2500])
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [2, 0, 1, 3, 4], [0, 1, 4, 3, 2]])
+def test_every_chunk_of_a_message_above_the_limit_is_refused(total: int, order: list[int]) -> None:
+    """Asked for again, they came again for ever, three times a second."""
+    topic = Topic(max_bytes=1200)
+    chunks = [topic.chunk("a", i, 5, total=total, payload=bytes(500)) for i in range(5)]
+    let_go = [one for at in order for one in topic.add(chunks[at])[2]]
+    let_go += [one for chunk in chunks for one in topic.add(chunk)[2]]  # what was handed back
+    refused = [entry for places, fate in let_go for entry in places if fate is Fate.REFUSE]
+    assert set(refused) == {0, 1, 2, 3, 4}
+    assert not topic.assembler.held
+
+
+def test_a_chunk_that_announces_too_much_takes_those_that_were_kept_with_it() -> None:
+    topic = Topic(max_bytes=1200)
+    assert topic.add(topic.chunk("a", 0, total=900, payload=bytes(300))) == (None, 1, [])
+    found = topic.add(topic.chunk("a", 1, total=1500, payload=bytes(300)))
+    assert found == (None, 1, [((0, 1), Fate.REFUSE)])
+
+
+def test_only_the_first_refusal_of_a_message_is_marked_so() -> None:
+    topic = Topic(max_bytes=1200)
+    chunks = [topic.chunk("a", i, total=1500, payload=bytes(500)) for i in range(3)]
+    let_go = [one for each in chunks for one in topic.assembler.add(each, now_ms=0).let_go]
+    assert [one.is_first for one in let_go] == [True, False, False]
+    assert "1500 bytes" in let_go[0].reason and "max_uncompressed_size" in let_go[0].reason
 
 
 def test_tiny_chunks_are_bounded_too() -> None:
@@ -184,7 +200,7 @@ def test_tiny_chunks_are_bounded_too() -> None:
         for index in range(200)
         for one in topic.add(topic.chunk("a", index, 10**6, total=0, payload=b""))[2]
     ]
-    assert let_go[0][1] is Fate.REDELIVER and topic.assembler.held <= 30_000
+    assert let_go[0][1] is Fate.REFUSE and topic.assembler.held <= 30_000
 
 
 @pytest.mark.parametrize(

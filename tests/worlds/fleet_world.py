@@ -1,10 +1,10 @@
-"""One batch, a broker, and several consumers with the real counts: which message dies when.
+"""A model of one batch, a broker and several consumers, for the rules of dead-lettering.
 
 Owns `FleetWorld` and `walk`. Each consumer is a real `SourceState` with real `Verdicts`; the broker
-counts redeliveries of the entry and forgets them at every ack of a part of it, as Pulsar does.
+counts redeliveries of the entry and resets the count at every partial ack, as Pulsar does.
 Acks and requests arrive at once. `walk` tries every order of events; `play` one random order, for
-worlds that are too large to walk. A consumer may be slow: whatever was delivered to it may wait in
-its queue, or be held, while other consumers get the entry.
+worlds that are too large to walk. A consumer may be slow: messages may wait in its
+queue, or be held, while other consumers get the entry.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Violation(AssertionError):
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """What is tried.
+    """A batch and its consumers.
 
     Attributes:
-        failing: For each message of the batch, how many attempts at it fail, wherever they are.
-        consumers: Their number.
+        failing: For each message of the batch, how many attempts at it fail, at any consumer.
+        consumers: Number of consumers.
         most: `max_redeliver_count`.
         failure: How an attempt fails.
-        together: The nacks of a consumer are due at one time; otherwise in any order.
-        prompt: A consumer tries all that was delivered to it before anything else happens.
+        together: True if all nacks of a consumer are due at one time, else in any order.
+        prompt: True if a consumer tries all delivered messages before any other event.
         crashes: How often a consumer may lose its connection and subscribe again.
     """
 
@@ -59,11 +59,11 @@ class Fleet:
 
 @dataclass
 class Attempt:
-    """A message that an application has.
+    """A message that an application holds.
 
     Attributes:
-        number: Which attempt at this message it is, of those at all consumers.
-        failed: The count that it was handed over with.
+        number: Number of this attempt, counted over all consumers.
+        failed: Redelivery count of the message at its delivery.
     """
 
     number: int
@@ -83,11 +83,11 @@ class Consumer:
 
 
 class FleetWorld:
-    """Everything there is.
+    """The state of the broker and all consumers.
 
     Attributes:
-        attempts: At each message, at all consumers.
-        dead: Letters of each message.
+        attempts: Number of attempts at each message, at all consumers.
+        dead: Number of dead letters of each message.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -101,7 +101,7 @@ class FleetWorld:
         self.attempts = [0] * self.size
         self.dead = [0] * self.size
         self.failures = [0] * self.size
-        self.redeliveries = 0  # of the entry, whatever the broker forgot of them
+        self.redeliveries = 0  # of the entry, without the resets of the broker
         self.crashes = 0
 
     def _new_state(self) -> SourceState:
@@ -112,7 +112,7 @@ class FleetWorld:
         )
 
     def freeze(self) -> Any:
-        """All that decides what may come."""
+        """Return the part of the state that determines the next events."""
         consumers = []
         for each in self.consumers:
             entry, attempts = each.entry(), each.state.attempts
@@ -141,7 +141,7 @@ class FleetWorld:
         )
 
     def events(self) -> Iterator[Event]:
-        """All that can happen next."""
+        """Yield the possible next events."""
         busy = [number for number, each in enumerate(self.consumers) if each.queue or each.held]
         for number, each in enumerate(self.consumers):
             if self.fleet.prompt and busy and number != busy[0]:
@@ -235,7 +235,7 @@ class FleetWorld:
             self.redeliveries += 1
 
     def _dies(self, each: Consumer, entry: Entry, index: int) -> None:
-        """A dead letter of it is stored, and the original is acked."""
+        """Store a dead letter of the message, and ack the original."""
         self.dead[index] += 1
         if self.fleet.failing[index] != POISON and index not in self.acked:
             if not self.failures[index]:
@@ -262,7 +262,7 @@ class FleetWorld:
             self.holder = None
 
     def _cut(self, each: Consumer) -> None:
-        """A lost connection: nothing is counted while other consumers stay."""
+        """Lose a connection. The broker counts no redelivery while other consumers stay."""
         self.crashes += 1
         self.holder = None
         each.queue.clear()
@@ -272,12 +272,12 @@ class FleetWorld:
 
 @dataclass
 class Walked:
-    """What a walk found.
+    """The result of a walk.
 
     Attributes:
-        states: Different ones.
-        attempts: The most at a poison message, in any order of events.
-        healthy_dead: A healthy message was dead-lettered in some order.
+        states: Number of different states.
+        attempts: Most attempts at a poison message, in any order of events.
+        healthy_dead: True if a healthy message was dead-lettered in some order.
         events: The order with the most attempts.
     """
 
@@ -321,7 +321,7 @@ def walk(fleet: Fleet, *, new: Callable[[Fleet], FleetWorld] = FleetWorld) -> Wa
 def reached(
     fleet: Fleet, events: Sequence[Event], new: Callable[[Fleet], FleetWorld] = FleetWorld
 ) -> FleetWorld:
-    """The world after these events."""
+    """Return the world after these events."""
     world = new(fleet)
     for event in events:
         world.apply(event)
@@ -329,12 +329,12 @@ def reached(
 
 
 def play(fleet: Fleet, rng: Random, weights: dict[str, float] | None = None) -> FleetWorld:
-    """One random order, to its end.
+    """Play one random order of events to its end.
 
     Args:
-        fleet: What is tried.
-        rng: Chooses.
-        weights: How likely an event is beside others, by its name; 1 where it is not named.
+        fleet: The batch and its consumers.
+        rng: Chooses the events.
+        weights: Relative probability of each event, by its name. The default is 1.
     """
     world = FleetWorld(fleet)
     weights = weights or {}

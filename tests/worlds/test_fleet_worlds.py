@@ -1,9 +1,9 @@
-"""A batch in a fleet: how often a poison message is tried, in every order of events.
+"""Attempts at a poison message of a batch on several consumers, in every order of events.
 
-m is `max_redeliver_count`. "Prompt" consumers try all that was delivered to them before anything
-else happens, which is what the bound of m + 1 is about. A slow consumer still holds messages of a
-batch that other consumers have got meanwhile; each ack of such a message makes the broker forget
-its count, so that the bound is wider.
+m is `max_redeliver_count`. "Prompt" consumers try all delivered messages before any other event;
+the bound of m + 1 holds for them. A slow consumer still holds messages of a batch that other
+consumers have received meanwhile. Each ack of such a message resets the count of the broker, so the
+bound is wider.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def test_the_attempts_do_not_grow_with_the_number_of_consumers(
             assert world.dead == [1] * 10
 
 
-# The walk finds what it is for
+# The walk finds wrong rules
 
 
 def test_counts_that_ignore_other_consumers_grow_with_their_number(
@@ -107,7 +107,7 @@ def test_counts_that_ignore_other_consumers_grow_with_their_number(
     assert found == [2, 3, 4, 5]
 
 
-def test_the_brokers_count_alone_kills_siblings_that_nobody_tried(
+def test_the_broker_s_count_alone_dead_letters_siblings_without_an_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def on_arrival(self: Verdicts, failed: int, *, tried_here: bool = True) -> DeadLetter | None:

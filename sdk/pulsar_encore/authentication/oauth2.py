@@ -60,7 +60,7 @@ class AuthenticationOauth2(Authentication):
     async def data(self) -> bytes:
         """The access token, asked for when the last one is near its end or was refused.
 
-        The last one is used as long as it is good if the issuer gives no other.
+        If the issuer gives no new token, the last one is used until it expires.
 
         Raises:
             AuthenticationError: The issuer gave none; `retryable` where it is only away.
@@ -86,7 +86,12 @@ class AuthenticationOauth2(Authentication):
             # that is good, and the issuer is asked again the next time.
             kept = self._kept
             if kept is not None and begun < kept.good:
-                log.warning("no new token, and the last one is used on: %s", error)
+                log.warning(
+                    "the OAuth2 issuer gave no new token; the last one is used for another %.0f s: "
+                    "%s",
+                    kept.good - begun,
+                    error,
+                )
                 return kept.token
             raise
         self._kept = _Kept(

@@ -35,6 +35,11 @@ _EXIT_WAIT_S: Final = 1.0  # how long the process's end waits for the library
 _held: Final[dict[threading.Event, ref[Any]]] = {}
 
 
+def described(supplier: Supplier) -> str:
+    """The supplier in the text of an error: reading the token file, or the application's."""
+    return str(getattr(supplier, "description", "the token's supplier"))
+
+
 class Waiting(Protocol):
     """Calls of a client that wait for the library to connect."""
 
@@ -49,7 +54,7 @@ def for_library(
 ) -> Any:
     """Make the library's object that asks `supplier`.
 
-    It is let go of before the process ends, or never.
+    The object is destroyed before the interpreter ends, or leaked on purpose.
 
     Args:
         supplier: The application's function.
@@ -91,9 +96,9 @@ class _Called:
     def _failed(self, error: BaseException) -> None:
         """Log the failure without its text, which may hold the secret."""
         if isinstance(error, _NoTokenError):
-            why = f"the token's supplier gave {error}"
+            why = f"{described(self._supplier)} gave {error}"
         else:
-            why = f"the token's supplier raised {type(error).__name__}"
+            why = f"{described(self._supplier)} raised {type(error).__name__}"
         if self._last:
             logger.warning("%s: the broker gets the token of the call before", why)
             return

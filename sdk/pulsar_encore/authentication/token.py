@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from typing import Any, Final
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from .. import stock
 from ..errors import ConfigurationError
 from ..options.checks import readable_file
 from .base import Authentication, failed, text
-from .supplied import Supplier, Waiting, awaited, for_library
+from .supplied import Supplier, Waiting, awaited, described, for_library
 
 _TOKEN: Final = "token:"
 _FILE: Final = "file:"
@@ -43,7 +43,14 @@ class AuthenticationToken(Authentication):
             token = _TokenFile(token.removeprefix(_FILE))
         elif isinstance(token, str):
             token = text(token, "token").removeprefix(_TOKEN)
+            if not token:
+                raise ConfigurationError("token must not be empty")
         self._token = token
+        # Calls of a supplier in a thread that have not returned. A supplier that hangs must take
+        # one thread, not one for each attempt to connect.
+        self._asking: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[object]] = (
+            WeakKeyDictionary()
+        )
         #: Of stock transports: their calls fail at once if the supplier fails on the first connect.
         self.waiting: WeakSet[Waiting] = WeakSet()
 
@@ -52,15 +59,26 @@ class AuthenticationToken(Authentication):
         if isinstance(self._token, str):
             return self._token.encode()
         try:
-            token = await _ask(self._token)
+            token = await self._ask(self._token)
         except Exception as error:
             # Its text may hold the secret; its type does not.
-            raise failed(f"the token's supplier raised {type(error).__name__}") from error
+            raise failed(f"{described(self._token)} raised {type(error).__name__}") from error
         if not isinstance(token, str):
-            raise failed(f"the token's supplier gave {type(token).__name__} (a token is a str)")
+            kind = type(token).__name__
+            raise failed(f"{described(self._token)} gave {kind} (a token is a str)")
         if not token:
-            raise failed("the token's supplier, or its file, gave an empty token")
+            raise failed(f"{described(self._token)} gave an empty token")
         return token.encode()
+
+    async def _ask(self, supplier: Supplier) -> object:
+        if inspect.iscoroutinefunction(supplier):
+            return await awaited(supplier())
+        loop = asyncio.get_running_loop()
+        asking = self._asking.get(loop)
+        if asking is None or asking.done():
+            asking = self._asking[loop] = loop.create_task(_in_thread(supplier))
+            asking.add_done_callback(_seen)
+        return await asyncio.shield(asking)
 
     def _native(self, library: Any) -> Any:
         if isinstance(self._token, str):
@@ -74,14 +92,22 @@ class _TokenFile:
     def __init__(self, path: str) -> None:
         self._path = f"/{path.lstrip('/')}" if path.startswith("/") else path
         readable_file(self._path, "AuthenticationToken's token file")
+        self.description: str = f"reading the token file {self._path!r}"
+
+    def __str__(self) -> str:
+        return f"the token file {self._path!r}"
 
     def __call__(self) -> str:
         with open(self._path, encoding="utf-8") as file:
             return file.read().strip()
 
 
-async def _ask(supplier: Supplier) -> object:
-    if inspect.iscoroutinefunction(supplier):
-        return await awaited(supplier())
+async def _in_thread(supplier: Supplier) -> object:
     given = await asyncio.to_thread(supplier)
     return await awaited(given) if inspect.isawaitable(given) else given
+
+
+def _seen(task: asyncio.Task[object]) -> None:
+    """Mark the exception of a call as retrieved: nobody may wait for the call any more."""
+    if not task.cancelled():
+        task.exception()

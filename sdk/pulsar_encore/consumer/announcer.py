@@ -157,6 +157,8 @@ class Announcer:
         listener: The application's, if it has one.
         loop: The event loop of the consumer or reader.
         component: Which of them it is.
+        named: The topics that the application named, or its pattern. Events of a connection name
+            them while the transport knows no others: the C++ client tells the topics of messages.
 
     Attributes:
         failure: Why the consumer or reader has ended for good, once it has.
@@ -168,8 +170,12 @@ class Announcer:
         listener: EventListener | None,
         loop: asyncio.AbstractEventLoop,
         component: Component = "consumer",
+        *,
+        named: tuple[str, ...] = (),
     ) -> None:
         self._link = link
+        self._named = named
+        self._named_are_lost = False  # they were told as lost, and not yet that they are back
         self._events = EventDispatcher(listener, loop)
         self._component = component
         self._ended: set[int] = set()
@@ -187,7 +193,10 @@ class Announcer:
         self._forget_retries(only)
         back = {each for each in self._lost if only is None or each in only}
         self._lost -= back
-        if back and self._events.heard:
+        if self._named_are_lost:
+            self._named_are_lost = False
+            self._events.send(Connected(self._named, self._component))
+        elif back and self._events.heard:
             self._events.send(Connected(self._topics(back), self._component))
 
     def disconnected(self, only: Container[int] | None) -> None:
@@ -199,8 +208,10 @@ class Announcer:
     def doubtful(self, only: Container[int] | None) -> None:
         """That to one of them is lost."""
         self._lost.update(self._sources(only))
+        topics = self._topics(only) if self._events.heard else ()
+        self._named_are_lost = self._events.heard and not topics
         if self._events.heard:
-            self._events.send(Disconnected(self._topics(only), self._component))
+            self._events.send(Disconnected(topics or self._named, self._component))
 
     def retrying(self, source: int | None, notice: RetryNotice) -> None:
         """An attempt to attach the source again failed, and others follow."""

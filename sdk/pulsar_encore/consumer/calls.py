@@ -147,7 +147,7 @@ class Calls:
 
     async def _ack_all(self, listed: _Listed) -> None:
         while listed.is_left:
-            if not self._settles:
+            if not (self._settles or self._life.closing):  # then `settle` finishes the list
                 self._life.check()
             listed.ack_next()
             await self._end_turn()

@@ -7,13 +7,22 @@ what is not queued gives its room back at once.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Container, Sequence
 
 from ..core.entry import Entry
 from ..core.rewind import Admission, Rewind
 from ..core.source_state import SourceState
 from ..timer import now_ms
-from ..transport.base import ConsumerLink, Deliveries, Delivery, NoDelivery, RetryNotice, Run
+from ..transport.base import (
+    ConsumerLink,
+    Deliveries,
+    Delivery,
+    NoDelivery,
+    RetryNotice,
+    Run,
+    ShutDownError,
+)
 from .announcer import Announcer
 from .durability import Durability
 from .forwarding.arrivals import Arrivals
@@ -22,6 +31,8 @@ from .settling.ack_sender import AckSender
 from .settling.redelivery import Redelivery
 from .sources import Sources
 from .window import Window
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 class Intake:
@@ -196,6 +207,15 @@ class Intake:
         self._announcer.retrying(source, notice)
 
     def on_failed(self, error: Exception, source: int | None = None) -> None:
+        if isinstance(error, ShutDownError) and self._sources.unsent_acks:
+            logger.warning(
+                "%s/%s: the client was shut down, or its event loop ends, and the consumer was not "
+                "closed: acks of %d entries were not sent, and their messages are delivered again. "
+                "Await close() of the consumer or of the client first",
+                self._link.topic,
+                self._link.subscription_name,
+                self._sources.unsent_acks,
+            )
         self._queue.fail(error)
         self._acks.receipts.fail(error)
         self._announcer.failed(error, source)

@@ -21,6 +21,7 @@ from ..errors import NotSupportedError
 from ..options import BatchReceivePolicy, ConsumerOptions, ConsumerType, Subscription
 from ..options.letters import DeadLetterPolicy
 from ..timer import Alarm
+from ..topic_names import full_name
 from ..transport.base import ConsumerLink, Transport
 from ..transport.merged import MergedLink
 from ..turn import Turn
@@ -231,7 +232,11 @@ def assemble(
         settlement.decided = lanes.decided
         redelivery.offered = lanes.hurry
     life.on_failure(leases.close)
-    announcer = Announcer(link, options.event_listener, loop)
+    if options.pattern is not None:
+        named: tuple[str, ...] = (options.pattern,)
+    else:
+        named = tuple(full_name(each) for each in options.topics)
+    announcer = Announcer(link, options.event_listener, loop, named=named)
     if topics is not None:
         topics.new_announcer = announcer.letter_announcer
     intake = Intake(

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from sys import getsizeof
 from typing import Final, NamedTuple
 
@@ -115,7 +116,8 @@ class Attempts:
         # Bytes of the evidence, where it has a text.
         self._weights: OrderedDict[MessageKey, int] = OrderedDict()
         self._weight = 0
-        self.copies: OrderedDict[EntryKey, int] = OrderedDict()
+        # A plain dictionary, because a rewind adds 45,000 in one step; see `overlooked`.
+        self.copies: dict[EntryKey, int] = {}
         self.batches: OrderedDict[EntryKey, _Redeliveries] = OrderedDict()
 
     # What the broker says
@@ -153,7 +155,9 @@ class Attempts:
             return
         self.copies[key] = self.copies.pop(key, 0) + 1
         if len(self.copies) > MOST_OVERLOOKED:
-            self.copies.popitem(last=False)
+            # Many at once: finding the first walks over those that were forgotten before.
+            for oldest in list(islice(self.copies, max(1, MOST_OVERLOOKED // 8))):
+                del self.copies[oldest]
 
     def batch_delivered(self, key: EntryKey, redelivery_count: int) -> int:
         """Count a delivery of a batch.
@@ -201,7 +205,7 @@ class Attempts:
             for key in keys:
                 self.overlooked(key)
         else:
-            self.copies.update(dict.fromkeys(keys[-MOST_OVERLOOKED:], 1))
+            self.copies = dict.fromkeys(keys[-MOST_OVERLOOKED:], 1)
 
     # What happens here
 

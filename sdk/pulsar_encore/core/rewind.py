@@ -72,14 +72,14 @@ class _Owed:
                 insort(keys, key, self._at)
         self._lowest[key] = lowest
 
-    def add_all(self, keys: Sequence[EntryKey]) -> None:
-        """Each of many, with the lowest index 0."""
+    def add_all(self, keys: Sequence[EntryKey], *, in_order: bool = False) -> None:
+        """Each of many, with the lowest index 0; `in_order` if they are known to be sorted."""
         if self._lowest:
             self._lowest.update(dict.fromkeys(keys, 0))
-            keys = list(self._lowest)
+            keys, in_order = list(self._lowest), False
         else:
             self._lowest = dict.fromkeys(keys, 0)
-        self._keys = sorted(keys)  # nearly always sorted already, which costs a look at each
+        self._keys = list(keys) if in_order else sorted(keys)
         self._at = 0
 
     def last(self) -> EntryKey:
@@ -165,16 +165,21 @@ class Rewind:
         return len(self._owed)
 
     def begin(
-        self, given_back: Iterable[tuple[EntryKey, int]] = (), alone: Sequence[EntryKey] = ()
+        self,
+        given_back: Iterable[tuple[EntryKey, int]] = (),
+        whole: Sequence[EntryKey] = (),
+        *,
+        in_order: bool = False,
     ) -> None:
         """A rewind is about to be asked for.
 
         Args:
             given_back: What leaves this client with it: entry, lowest unacked batch index.
-            alone: Entries of one message each that leave with it.
+            whole: Entries that leave with it as a whole.
+            in_order: Whether `whole` is known to be sorted, which saves a look at each.
         """
-        if alone:
-            self._owed.add_all(alone)
+        if whole:
+            self._owed.add_all(whole, in_order=in_order)
             self._reached(self._owed.last())
         for key, index in given_back:
             self._owe(key, index)

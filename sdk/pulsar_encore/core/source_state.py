@@ -880,18 +880,13 @@ class SourceState:
         if self.durable and self._not_before:
             self.durable.ends_waiting(list(self._not_before))
         self._not_before.clear()
+        in_order = self._rising
         alone = self._release_alone()
         if self.rewind is not None:
-            self.rewind.begin(
-                (
-                    (entry.key, entry.lowest_unacked())
-                    for entry in self._entries.values()
-                    if entry.active > entry.state.count(LEAVING)
-                ),
-                alone,
-            )
+            self._begin_rewind(self.rewind, alone, in_order)
         self.duplicates.asked_all = self.shared
         leased: list[MessageKey] = []  # perhaps
+        dead: list[Entry] = []
         for entry in list(self._entries.values()):
             if entry.state[0] == QUEUED:
                 self.overlook(entry.key, entry.size)
@@ -906,8 +901,14 @@ class SourceState:
                 if entry.size > 1:
                     self.attempts.batch_asked(entry.key)
             entry.again |= REWOUND
-            if entry.active == 0:
+            if entry.active:
+                continue
+            if entry.unacked < entry.size or entry.failed is not None or self.in_order:
                 self._remember_away(entry)
+            else:  # what `_remember_away` does with an entry of which nothing is remembered
+                entry.live = False
+                dead.append(entry)
+        self._discard(dead)
         if self.durable and leased:
             self.durable.ends_waiting(leased)
         if self.durable and len(self.nacks):
@@ -915,6 +916,24 @@ class SourceState:
         self.nacks.clear()
         self.timeouts.clear()
         self.unacked = sum(entry.active for entry in self._entries.values())
+
+    def _begin_rewind(self, rewind: Rewind, keys: list[EntryKey], in_order: bool) -> None:
+        """Tell the rewind what it owes: whole entries, and the first index of others.
+
+        Args:
+            rewind: Of this source.
+            keys: Entries of one message each that have been released; others are added.
+            in_order: Whether the records were in the order of their keys.
+        """
+        before = len(keys)
+        parts: list[tuple[EntryKey, int]] = []
+        for entry in self._entries.values():
+            if entry.active == entry.size and not self._left:
+                keys.append(entry.key)
+            elif entry.active > entry.state.count(LEAVING):
+                parts.append((entry.key, entry.lowest_unacked()))
+        in_order = in_order and before in (0, len(keys))
+        rewind.begin(parts, keys, in_order=in_order)
 
     def _release_alone(self) -> list[EntryKey]:
         """Release the records that are one message each and that nothing is remembered of.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from datetime import timedelta
 from inspect import iscoroutinefunction
 from typing import Any, Final
 
@@ -26,18 +27,31 @@ def integer(value: Any, name: str, *, low: int, high: int | None = None, unit: s
     return value
 
 
-def seconds(value: Any, name: str, *, low: float = 0.001, high: float = 1e9) -> float:
-    """Return a number of seconds from `low` to `high` as a float.
+def seconds(
+    value: Any, name: str, *, low: float = 0.001, high: float = 1e9, hint: str = ""
+) -> float:
+    """Return a number of seconds from `low` to `high`, or a timedelta, as seconds.
+
+    Args:
+        value: As it was given.
+        name: Of the option.
+        low: Least, in s.
+        high: Most, in s.
+        hint: Follows the range in the text of the error.
 
     Raises:
-        ConfigurationError: if the value is no number, or is out of range.
+        ConfigurationError: if the value is no number or timedelta, or is out of range.
     """
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError(
-            f"{name} must be a number of seconds, int or float, got {type(value).__name__}"
+            f"{name} must be a number of seconds (int or float) or a timedelta, got "
+            f"{type(value).__name__}"
         )
-    if not low <= value <= high:  # not a number is in no order
-        raise ConfigurationError(f"{name} must be from {low:g} to {high:g} s, got {value}")
+    if not low <= value <= high:  # NaN fails this comparison too
+        span = f"from {low:g} to {high:g} s"
+        raise ConfigurationError(f"{name} must be {span}{hint}, got {value}")
     return float(value)
 
 

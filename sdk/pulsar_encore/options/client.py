@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
 from ..errors import ConfigurationError
@@ -42,9 +43,10 @@ class ClientOptions:
     tls_private_key_file_path: str | None = None
     tls_certificate_file_path: str | None = None
     # Options of the native transport only (`transport.choosing`):
-    partitions_update_interval: float = 60.0
-    reattach_timeout: float | None = None
-    recreate_after: float = DEFAULT_RECREATE_AFTER_S
+    # In s; a timedelta becomes one.
+    partitions_update_interval: float | timedelta = 60.0
+    reattach_timeout: float | timedelta | None = None
+    recreate_after: float | timedelta = DEFAULT_RECREATE_AFTER_S
     max_partitions: int = 100_000
     max_uncompressed_size: int = 256 * 1024 * 1024
 
@@ -61,10 +63,10 @@ class ClientOptions:
         ):
             integer(getattr(self, name), name, low=1, unit=unit)
         if self.reattach_timeout is not None:
-            seconds(self.reattach_timeout, "reattach_timeout")
-        seconds(self.recreate_after, "recreate_after")
+            self._to_seconds("reattach_timeout", hint=", or None for no limit")
+        self._to_seconds("recreate_after")
         integer(self.stats_interval_in_seconds, "stats_interval_in_seconds", low=0, unit="s")
-        seconds(self.partitions_update_interval, "partitions_update_interval", low=0.1)
+        self._to_seconds("partitions_update_interval", low=0.1)
         for name in ("use_tls", "tls_allow_insecure_connection", "tls_validate_hostname"):
             boolean(getattr(self, name), name)
         for name in ("log_conf_file_path", "listener_name"):
@@ -103,6 +105,9 @@ class ClientOptions:
             raise ConfigurationError(
                 f"service_url {self.service_url!r}: port {port!r} must be a number from 1 to 65535"
             )
+
+    def _to_seconds(self, name: str, **limits: Any) -> None:
+        object.__setattr__(self, name, seconds(getattr(self, name), name, **limits))
 
     def _check_url(self) -> None:
         url = self.service_url

@@ -34,8 +34,8 @@ ADVICE: Final[dict[str, str]] = {
     "ReadError": "the connection broke while reading",
     "NotConnected": "not connected at the moment; it reconnects by itself",
     "AuthenticationError": (
-        "authentication= failed, or the broker does not accept it: check its files, addresses and "
-        "credentials, and the certificates"
+        "authentication= is not given, failed, or is not accepted by the broker: check its files, "
+        "addresses and credentials, and the certificates"
     ),
     "AuthorizationError": "the role lacks a permission: grant it on the topic",
     "ErrorGettingAuthenticationData": "authentication= could not give its data",

@@ -48,6 +48,7 @@ class Capabilities:
         binary_keys: Binary partition and ordering keys can be read and written.
         receipts: `ConsumerLink.ack` answers with a receipt.
         producer_events: Calls the `ProducerListener` of a producer.
+        initial_subscriptions: A producer can name a subscription that the broker makes with it.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Capabilities:
     binary_keys: bool = True
     receipts: bool = True
     producer_events: bool = True
+    initial_subscriptions: bool = True
 
 
 class Delivery:

@@ -92,5 +92,12 @@ def _check_for_stock(options: ClientOptions, because: str) -> None:
         if field.name in _NATIVE_ONLY and getattr(options, field.name) != field.default:
             raise NotSupportedError(
                 f"{field.name} is not supported by the stock transport, which this client gets "
-                f"({because}): leave it out, or use transport='native'"
+                f"({because}): leave it out, or {_to_get_native(options)}"
             )
+
+
+def _to_get_native(options: ClientOptions) -> str:
+    """What to change so that the client gets the native transport."""
+    if options.logger is not None:
+        return "leave logger= out and use transport='native'"
+    return "use transport='native'"

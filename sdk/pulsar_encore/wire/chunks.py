@@ -70,6 +70,10 @@ class Fate(Enum):
     REDELIVER = "redeliver"
     """All of them together and after a while: at once, they would go round in circles."""
 
+    REFUSE = "refuse"
+    """The message is larger than the client accepts. They are acked with the validation error
+    UncompressedSizeCorruption, because asking for them again would bring the same bytes."""
+
 
 class LetGo(NamedTuple):
     """Entries that are not kept any more, never joined, and what to do with them.
@@ -79,12 +83,14 @@ class LetGo(NamedTuple):
         places: In the order of their arrival.
         fate: What to do.
         reason: For a log line.
+        is_first: False for a later chunk of a message that was refused before.
     """
 
     uuid: str
     places: tuple[Place, ...]
     fate: Fate
     reason: str
+    is_first: bool = True
 
 
 class Joined(NamedTuple):
@@ -148,7 +154,8 @@ class ChunkAssembler:
     Args:
         max_messages: Incomplete messages held, 0 for no limit; the one whose newest chunk is the
             oldest is let go for another (`max_pending_chunked_message`).
-        max_bytes: Bytes held of all of them together; a message above that is never joined.
+        max_bytes: Bytes held of all of them together. A message above that is refused
+            (`max_uncompressed_size` of the client).
         expire_ms: How long an incomplete message waits for its next chunk.
         ack_oldest: Whether the one let go for another is acked and so lost, or comes again
             (`auto_ack_oldest_chunked_message_on_queue_full`).
@@ -184,6 +191,8 @@ class ChunkAssembler:
         self._gaps: OrderedDict[Place, int] = OrderedDict()
         self._crowded_out: OrderedDict[str, int] = OrderedDict()
         self._expired: OrderedDict[str, int] = OrderedDict()
+        # Messages that are too large. Their later chunks have the same fate as the first ones.
+        self._refused: OrderedDict[str, int] = OrderedDict()
 
     def __len__(self) -> int:
         """Incomplete messages held."""
@@ -208,8 +217,8 @@ class ChunkAssembler:
         if not 0 <= chunk.index < chunk.count or chunk.total < 0:
             reason = f"chunk {chunk.index} of {chunk.count}, {chunk.total} bytes"
             return _alone(chunk, Fate.ACK, reason)
-        if chunk.total > self._max_bytes:
-            return _alone(chunk, Fate.REDELIVER, self._too_large(chunk.total))
+        if chunk.total > self._max_bytes or uuid in self._refused:
+            return self._refuse(chunk, now_ms)
         if pending is None:
             if chunk.index:
                 return self._gap(chunk, None, now_ms)
@@ -227,8 +236,19 @@ class ChunkAssembler:
             return Arrival(let_go=(kept._replace(places=(*kept.places, chunk.place)),))
         return self._keep(chunk, pending or _Pending(chunk.count, chunk.total, now_ms), now_ms)
 
-    def _too_large(self, size: int) -> str:
-        return f"a message of {size} bytes, the limit is {self._max_bytes} (max_bytes)"
+    def _refuse(self, chunk: Chunk, now_ms: int) -> Arrival:
+        """Refuse a chunk of a message that is too large, with the chunks held of it."""
+        uuid = chunk.uuid
+        held = tuple(self._remove(uuid).places) if uuid in self._pending else ()
+        is_first = chunk.index == 0 or uuid not in self._refused
+        _remember(self._refused, uuid, now_ms)
+        reason = f"its chunks announce {chunk.total} bytes, {self._limit}"
+        places = (*held, chunk.place)
+        return Arrival(let_go=(LetGo(uuid, places, Fate.REFUSE, reason, is_first),))
+
+    @property
+    def _limit(self) -> str:
+        return f"the limit is {self._max_bytes} bytes (max_uncompressed_size)"
 
     def _keep(self, chunk: Chunk, pending: _Pending, now_ms: int) -> Arrival:
         """Keep a chunk that is the next of its message; see whether it is the last."""
@@ -270,7 +290,10 @@ class ChunkAssembler:
         while len(self._pending) > most or self._held > self._max_bytes:
             uuid, oldest = next(iter(self._pending.items()))
             if len(self._pending) == 1:
-                fate, reason = Fate.REDELIVER, self._too_large(oldest.size)
+                fate = Fate.REFUSE
+                count = len(oldest.parts)
+                reason = f"{self._held} bytes with the first {count} chunks, {self._limit}"
+                _remember(self._refused, uuid, now_ms)
             else:
                 fate = self._overflow
                 reason = f"{len(self._pending)} incomplete messages of {self._held} bytes"

@@ -143,10 +143,13 @@ class LetterProducer:
             if not self._waiting:
                 self._creating = None  # from here on a letter need not wait
             for letter, then in waiting:
-                if failure is not None or link is None:
-                    then(failure)
-                else:
-                    self._publish(link, letter, then)
+                try:
+                    if failure is not None or link is None:
+                        then(failure)
+                    else:
+                        self._publish(link, letter, then)
+                except Exception:  # of one `then`: the other letters must still be sent
+                    logger.exception("%s: the outcome of a letter was not handled", self._topic)
             if self._creating is None:
                 return
             await asyncio.sleep(0)

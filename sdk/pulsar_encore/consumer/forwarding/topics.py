@@ -98,9 +98,13 @@ class LetterTopics:
         return producer
 
     async def _create(self, topic: str, form: Form, announcer: ProducerAnnouncer) -> ProducerLink:
-        name = None
+        name = first_subscription = None
         if topic != self._retry:
             await self._ensure_subscription(topic)
+            # PRODUCER names the subscription as well, as Java's client does: the broker makes it
+            # again if the dead-letter topic was deleted and comes back.
+            if self._transport.capabilities.initial_subscriptions:
+                first_subscription = self.policy.initial_subscription_name
             tail = "".join(SystemRandom().choices(_TAIL, k=5))
             source = self._sources[topic]
             name = f"{source}-{self.subscription}-{self._consumer_name}-{tail}-DLQ"
@@ -112,6 +116,7 @@ class LetterTopics:
                 byte_keys=self._transport.capabilities.binary_keys,
                 topic=topic,
                 producer_name=name,
+                initial_subscription_name=first_subscription,
                 # What is over the limit waits in the link, in order: it is never refused for that.
                 max_pending_messages=_MOST_UNDER_WAY,
                 block_if_queue_full=True,
@@ -126,7 +131,10 @@ class LetterTopics:
         return schema
 
     async def _ensure_subscription(self, topic: str) -> None:
-        """Stock producers cannot carry an initial subscription: one consumer comes and goes."""
+        """Make the subscription of the policy: a consumer subscribes and closes.
+
+        The producers of the C++ client cannot name an initial subscription.
+        """
         name = self.policy.initial_subscription_name
         if name is None:
             return

@@ -1,17 +1,22 @@
 """Several messages in one call: waits for enough of them, then takes them in one step.
 
-Owns `BatchReceiver`. Nothing is taken while it waits, so a cancelled call has taken nothing.
+Owns `BatchReceiver`. Nothing is taken while it waits, so a cancelled call has taken nothing. The
+objects of a large batch are made before that step, in several turns of the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from ...errors import EncoreError
 from ...message import Message
 from ...options import BatchReceivePolicy
 from ...turn import Turn
 from .queue import ReceiveQueue
+
+#: Messages that are taken without being prepared: 1 ms or so.
+_AT_ONCE: Final = 1_000
 
 
 class BatchReceiver:
@@ -44,9 +49,20 @@ class BatchReceiver:
         ticket = self._queue.ticket()
         while True:
             in_time = self._queue.has(self._most, self._bytes) or await self._fill(deadline, ticket)
+            if min(self._most, len(self._queue)) > _AT_ONCE:
+                await self._prepare()
+                if in_time and not self._queue.has(self._most, self._bytes):
+                    continue  # others have taken some meanwhile
             batch = self._queue.take_many(self._most, self._bytes)
             if batch or not in_time:  # else all that was queued had been settled
                 return batch
+
+    async def _prepare(self) -> None:
+        """Have the messages made that the call is about to take, and let the loop run meanwhile."""
+        turn = self._turn
+        for _ in self._queue.prepare(self._most, self._bytes):
+            if turn.clock() >= turn.ends:
+                await turn.end()
 
     async def _fill(self, deadline: float | None, ticket: int) -> bool:
         """Wait for enough; False when the time ran out, or nothing more will come."""

@@ -9,6 +9,7 @@ nothing keeps its place. Every call is linear in what it moves.
 from __future__ import annotations
 
 import asyncio
+import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -37,10 +38,12 @@ Queued: TypeAlias = tuple[Entry, int, RawMessage]
 class _Cursor:
     """Messages of one delivery, how far they were taken, and what room they still occupy.
 
-    `weights`, the bytes up to each message, are there once somebody asked for bytes.
+    Attributes:
+        weights: The bytes up to each message; None until somebody asks for bytes.
+        made: The messages as an application gets them, made in advance by `make`; else None.
     """
 
-    __slots__ = ("at", "end", "entry", "indexes", "messages", "room", "weights")
+    __slots__ = ("at", "end", "entry", "indexes", "made", "messages", "room", "weights")
 
     def __init__(
         self, entry: Entry, indexes: Sequence[int], messages: Sequence[RawMessage], room: int
@@ -51,6 +54,8 @@ class _Cursor:
         self.at = 0
         self.end = len(messages)
         self.room = room
+        self.weights: list[int] | None = None
+        self.made: list[Message] | None = None
 
     def place(self, at: int) -> tuple[Entry, int]:
         """The entry of a message, and its index in there."""
@@ -62,8 +67,14 @@ class _Cursor:
         return not self.entry.live
 
     def weigh(self) -> int:
-        self.weights: list[int] = list(accumulate(message.length() for message in self.messages))
+        """Return the bytes of all messages."""
+        if self.weights is None:
+            self.weights = list(accumulate(message.length() for message in self.messages))
         return self.weights[-1]
+
+    def make(self, schema: Any) -> None:
+        """Make the messages as an application gets them. They are not handed over yet."""
+        self.made = Message.of_entry(self.entry, schema, self.indexes, self.messages)
 
 
 class _Run(_Cursor):
@@ -84,6 +95,12 @@ class _Run(_Cursor):
         first and the last share `SourceState.live_alone`, and so do those between."""
         live = self.entries[0].live
         return live is not False and not live and self.entries[-1].live is live
+
+    def make(self, schema: Any) -> None:
+        self.made = [
+            Message(raw, schema, entry, 0, entry.redelivered)
+            for entry, raw in zip(self.entries, self.messages, strict=True)
+        ]
 
 
 class _Waiter:
@@ -306,16 +323,20 @@ class ReceiveQueue:
         return handed
 
     def _walked(self, cursor: _Cursor) -> None:
-        """All of the first cursor was handed over."""
+        """All of the first cursor was handed over: its room goes back."""
+        self._pass(cursor)
+        if cursor.room:
+            self._consumed(cursor.entry.source.number, cursor.room)
+
+    def _pass(self, cursor: _Cursor) -> None:
+        """Remove the first cursor, of which nothing is left."""
         self._cursors.popleft()
         if self._again and self._again[0] is cursor:
             self._again.popleft()
         self._count -= cursor.end
         self.taken += cursor.end
         if self._bytes is not None:
-            self._bytes -= cursor.weights[-1]
-        if cursor.room:
-            self._consumed(cursor.entry.source.number, cursor.room)
+            self._bytes -= cursor.weigh()
 
     def _give_back(self, cursor: _Cursor, still: int) -> None:
         """The room of a cursor's messages but for the last `still`."""
@@ -338,7 +359,29 @@ class ReceiveQueue:
         if not self._cursors:
             return 0
         head = self._cursors[0]
-        return self._bytes - (head.weights[head.at - 1] if head.at else 0)
+        return self._bytes - (head.weights[head.at - 1] if head.weights and head.at else 0)
+
+    def prepare(self, most: int, most_bytes: int) -> Iterator[None]:
+        """Do most of the work of `take_many` in steps, and take nothing.
+
+        A message object costs 0.5 us, so 45,000 of them are made in several turns of the loop. What
+        happens to the queue between the steps is of no matter: `take_many` goes by what is queued
+        then, and checks each message that was made before.
+
+        Yields:
+            None, after each step of up to 100 messages.
+        """
+        for cursor in list(self._cursors):
+            if most <= 0:
+                return
+            most -= cursor.end - cursor.at
+            if most_bytes > 0:
+                most_bytes -= cursor.weigh()
+                if most_bytes <= 0:
+                    return
+            if not cursor.at and cursor.made is None:
+                cursor.make(self._schema)
+            yield
 
     def take_many(self, most: int, most_bytes: int) -> list[Message]:
         """Up to so many messages and bytes (0 or less: any), but one however large it is."""
@@ -351,24 +394,122 @@ class ReceiveQueue:
     def _take_counted(self, most: int) -> list[Message]:
         taken = list(islice(self._head, most))
         while self._cursors and len(taken) < most:
-            head = self._cursors[0]
-            if len(taken) + head.end <= most and self._hand_over_all(head):
-                taken += Message.of_entry(head.entry, self._schema, head.indexes, head.messages)
-                self._walked(head)
-            else:
-                self._begin(head)
+            self._take_wholes(taken, most)
+            if self._cursors and len(taken) < most:
+                self._begin(self._cursors[0])
                 taken += islice(self._head, most - len(taken))
         return taken
+
+    def _take_wholes(self, taken: list[Message], most: int, most_bytes: float = math.inf) -> float:
+        """Hand over deliveries from the front, each in one go, while they fit.
+
+        Their room goes back for all of them together, because a call for each delivery costs as
+        much as the delivery.
+
+        Args:
+            taken: Gets the messages.
+            most: Its size at most.
+            most_bytes: Bytes of the messages at most.
+
+        Returns:
+            What is left of `most_bytes`.
+        """
+        cursors, by_bytes = self._cursors, most_bytes < math.inf
+        room: dict[int, int] = {}
+        over: deque[_Cursor] = deque()
+        while cursors:
+            cursor = cursors[0]
+            if cursor.at or len(taken) + cursor.end > most:
+                break
+            if by_bytes and cursor.weigh() > most_bytes:
+                break
+            whole = self._take_whole(cursor)
+            if whole is None:
+                break
+            taken += whole
+            if by_bytes:
+                is_all = len(whole) == cursor.end
+                most_bytes -= (
+                    cursor.weigh() if is_all else sum(each._raw.length() for each in whole)
+                )
+            self._pass(cursor)
+            over.append(cursor)
+            if cursor.room:
+                source = cursor.entry.source.number
+                room[source] = room.get(source, 0) + cursor.room
+        for source, messages in room.items():
+            self._consumed(source, messages)
+        if self._dispose is not None and len(over) > 1:
+            self._dispose(over, over[0].end)
+        return most_bytes
+
+    def _take_whole(self, cursor: _Cursor) -> list[Message] | None:
+        """Hand over what is QUEUED of a delivery of which nothing was taken, in one go; None, and
+        nothing done, where each message needs a look."""
+        made = cursor.made
+        if type(cursor) is _Run:
+            return None if made is None else self._hand_over_run(cursor, made)
+        if not self._hand_over_all(cursor):
+            return None
+        if made is not None and made[0]._count == cursor.entry.redelivered:
+            return made
+        return Message.of_entry(cursor.entry, self._schema, cursor.indexes, cursor.messages)
+
+    def _hand_over_run(self, run: _Run, made: list[Message]) -> list[Message] | None:
+        """QUEUED -> HELD of messages that are entries of their own and were made in advance."""
+        attempts: Attempts = run.entry.source.attempts
+        if attempts.failures:
+            return None
+        handed_over, live = self._handed_over, run.entry.source.live_alone
+        for at, entry in enumerate(run.entries):
+            state = entry.state
+            if (
+                state[0] != QUEUED
+                or entry.live is not live
+                or entry.hand_overs is not None
+                or entry.redelivered
+            ):
+                return made[:at] + self._hand_over_rest(run, at)
+            state[0] = HELD
+            if handed_over is not None:
+                handed_over(entry, _ALONE)
+        return made
+
+    def _hand_over_rest(self, run: _Run, at: int) -> list[Message]:
+        """The same of those from a place on, each with a look: one was settled while it was queued,
+        or was released and came again since its object was made."""
+        return [
+            Message(
+                raw,
+                self._schema,
+                entry,
+                0,
+                entry.source.attempts.count(entry, 0),
+                entry.hand_over_number(0),
+            )
+            for entry, raw in zip(run.entries[at:], run.messages[at:], strict=True)
+            if self._hand_over_alone(entry)
+        ]
+
+    def _hand_over_alone(self, entry: Entry) -> bool:
+        if not entry.hand_over(0):
+            return False
+        if self._handed_over is not None:
+            self._handed_over(entry, _ALONE)
+        return True
 
     def _hand_over_all(self, cursor: _Cursor) -> bool:
         """QUEUED -> HELD of all messages of a delivery, where nothing is to be done for each."""
         entry, indexes = cursor.entry, cursor.indexes
         if not (
-            type(indexes) is range
-            and entry.failed is None
+            entry.failed is None
             and entry.hand_overs is None
             and not entry.source.attempts.failures
-            and entry.hand_over_all(indexes)
+            and (
+                entry.hand_over_all(indexes)
+                if type(indexes) is range
+                else len(indexes) == 1 and entry.hand_over(indexes[0])
+            )
         ):
             return False
         if self._handed_over is not None:
@@ -378,8 +519,11 @@ class ReceiveQueue:
     def _take_weighed(self, most: int, most_bytes: int) -> list[Message]:
         """The same where the bytes may be what limits it."""
         taken: list[Message] = []
-        left = most_bytes
+        left: float = most_bytes
         while len(taken) < most:
+            left = self._take_wholes(taken, most, left)
+            if len(taken) >= most:
+                break
             left -= self._next_size()
             if taken and left < 0:
                 break
@@ -513,7 +657,7 @@ class ReceiveQueue:
                 continue
             self._count -= cursor.end
             if self._bytes is not None:
-                self._bytes -= cursor.weights[-1]
+                self._bytes -= cursor.weigh()
             if cursor.room:
                 source = cursor.entry.source.number
                 room[source] = room.get(source, 0) + cursor.room

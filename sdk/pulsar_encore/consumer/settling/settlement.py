@@ -108,16 +108,19 @@ class Settlement:
         return source, at
 
     def _ack_late(self, state: SourceState, entry: Entry, index: int) -> None:
-        """Acked before, waiting for its nack, on its way back here, or from before a seek."""
+        """Ack a message without a live record.
+
+        It was acked before, waits for its nack, or is on its way back here. An ack of a message
+        from before a seek is void: the seek may deliver the message again.
+        """
+        if entry.era != state.era:
+            return
         current = state.find(entry.key)
         if current is not None and current.size == entry.size:
             self._acks.added(state, state.ack(current, index))
-        elif entry.first_chunk is not None and entry.era != state.era:
-            if entry.unacked:
-                raise chunks_unknown(f"entry {entry.key}", "ack")
         elif entry.size == 1:
             self._acks.added(state, state.ack_entry(entry.key))
-        elif entry.unacked and entry.era == state.era:
+        elif entry.unacked:
             state.adopt(entry)  # it comes again: known to be acked, and the broker is told then
             self._acks.added(state, state.ack(entry, index))
 
@@ -159,6 +162,8 @@ class Settlement:
         if type(item) is Message:
             entry, index, *_ = self._ownership.cumulative(item)
             state: SourceState = entry.source
+            if entry.era != state.era:
+                return state  # void, as for `ack`
             key, size = entry.key, entry.size
         else:
             state, key, entry_here, message_id = self._ownership.named(item)

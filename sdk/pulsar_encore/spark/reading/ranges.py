@@ -25,7 +25,7 @@ from pyspark.sql.datasource import InputPartition
 
 from ...client import transport_of
 from ...errors import TransportError
-from ...exceptions import CryptoError, TopicNotFound
+from ...exceptions import AuthenticationError, AuthorizationError, CryptoError, TopicNotFound
 from ...ids import MessageId
 from ...options import ConsumerCryptoFailureAction, ConsumerType, Subscription
 from ...transport.base import (
@@ -104,6 +104,7 @@ class Pile:
         self._lock = threading.Condition()
         self._came: list[Came] = []
         self._error: Exception | None = None
+        self._refusal: Exception | None = None
         # On the event loop alone, until the end of its turn.
         self._deliveries: list[Delivery] = []
         self._unread: list[NoDelivery] = []
@@ -114,6 +115,12 @@ class Pile:
         """Nothing comes any more: its subscription is not attached again."""
         with self._lock:
             return self._error is not None
+
+    @property
+    def refusal(self) -> Exception | None:
+        """The last refusal of an attempt to attach again; None while it is attached."""
+        with self._lock:
+            return self._refusal
 
     def take(self, timeout_s: float) -> tuple[list[Came], Exception | None]:
         """All that is here, in order; waits for something, for so long at most."""
@@ -155,6 +162,8 @@ class Pile:
         # that is created again.
         if isinstance(notice.error, TopicNotFound):
             self.on_failed(notice.error)
+        with self._lock:
+            self._refusal = notice.error
 
     def on_failed(self, error: Exception, source: int | None = None) -> None:
         with self._lock:
@@ -162,7 +171,8 @@ class Pile:
             self._lock.notify()
 
     def on_connected(self, only: Container[int] | None = None) -> None:
-        """It goes on from its place."""
+        with self._lock:
+            self._refusal = None  # the subscription goes on from its position
 
     def on_disconnected(self, only: Container[int] | None = None) -> None:
         """What lies here does not come again."""
@@ -322,7 +332,11 @@ class Fetch:
             if self._ends(min(_LOOK_S, max(_QUIET_S, left_s))):
                 return
             if left_s <= 0:
-                raise self._stalled() from self._unanswered
+                stalled, refusal = self._stalled(), self._pile.refusal
+                # The client retries these without end, and they say what to change.
+                if isinstance(refusal, (AuthenticationError, AuthorizationError)):
+                    raise refusal from stalled
+                raise stalled from self._unanswered
             pause_s = min(2 * pause_s, _QUIET_S) if self._last_look == looked else _SHORTLY_S
 
     def _stalled(self) -> StalledError:

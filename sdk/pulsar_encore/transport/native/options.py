@@ -15,6 +15,7 @@ from ... import authentication, stock
 from ...authentication import Authentication, AuthenticationOauth2, AuthenticationTLS
 from ...errors import ConfigurationError, NotSupportedError
 from ...options import ClientOptions
+from ...options.checks import seconds
 from ...service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from .clusters import Clusters, Failover, OneCluster, Provided
 from .connection.service import Service
@@ -93,14 +94,15 @@ def of_options(options: ClientOptions) -> tuple[Clusters, Settings]:
     reason = unsupported(options)
     if reason is not None:
         raise NotSupportedError(f"the native transport cannot serve this: {reason}")
+    timeout = options.reattach_timeout
     settings = Settings(
         operation_timeout_s=options.operation_timeout_seconds,
         connection_timeout_s=options.connection_timeout_ms / 1000,
         listener_name=options.listener_name,
         lookups=options.concurrent_lookup_requests,
-        discovery_s=options.partitions_update_interval,
-        reattach_timeout_s=options.reattach_timeout,
-        recreate_after_s=options.recreate_after,
+        discovery_s=seconds(options.partitions_update_interval, "partitions_update_interval"),
+        reattach_timeout_s=None if timeout is None else seconds(timeout, "reattach_timeout"),
+        recreate_after_s=seconds(options.recreate_after, "recreate_after"),
         max_partitions=options.max_partitions,
         max_uncompressed_size=options.max_uncompressed_size,
     )

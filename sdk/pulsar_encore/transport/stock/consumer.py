@@ -65,6 +65,7 @@ STOCK: Final = Capabilities(
     binary_keys=False,
     receipts=False,
     producer_events=False,
+    initial_subscriptions=False,
 )
 
 

@@ -98,8 +98,8 @@ def referred(
     """
     if len(url) > _LONGEST:
         raise TopicLookupError(
-            f"{doing}: its broker's address makes no sense: {len(url)} characters, beginning with "
-            f"{url[:100]!r}"
+            f"{doing}: the address of its broker is malformed: {len(url)} characters, beginning "
+            f"with {url[:100]!r}"
         )
     if not url and secure:
         beside = f", and brokerServiceUrl is {plain[:_LONGEST]!r}" if plain else ""
@@ -117,12 +117,14 @@ def referred(
     try:
         address = parse(url)[0]
     except InvalidUrl as error:
-        raise TopicLookupError(f"{doing}: its broker's address makes no sense: {error}") from error
+        raise TopicLookupError(
+            f"{doing}: the address of its broker is malformed: {error}"
+        ) from error
     if secure and not (address.tls or proxied):
         raise weaker(asked, address, doing)
     if address.scheme not in _OF_BROKERS:
         raise TopicLookupError(
-            f"{doing}: its broker's address makes no sense: {address} is not one of "
+            f"{doing}: the address of its broker is malformed: {address} is not one of "
             "pulsar:// or pulsar+ssl://"
         )
     return address

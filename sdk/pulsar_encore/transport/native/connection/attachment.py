@@ -1,13 +1,14 @@
-"""Keeps something attached to the broker that serves its topic, through every loss.
+"""Keeps a consumer, producer or watcher attached to the broker that serves its topic.
 
-Owns `Attachment`: find, connect, attach; when it is lost, after a backoff once more, until it is
-stopped or an error says that trying again is useless. The first time has an end (the operation
-timeout), and its error is the caller's; later ones go to `failed`, once.
+Owns `Attachment`: find the broker, connect, attach. After a loss it attaches again, with backoff,
+until it is stopped or an error is final. The first attachment ends with the operation timeout and
+raises its error. A final error of a later one is passed to `failed` once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -45,15 +46,16 @@ from ...base import RetryNotice
 from ..lookup.lookup import Lookup
 from .addresses import Address, parse
 from .backoff import LONGEST_WAITED_FOR_S, Delays
+from .pool import is_cancelled
 from .requests import is_limit
+from .retry_log import RetryLog
 from .service import Service
 from .session import Session
 
 log: Final = logging.getLogger("pulsar_encore.connection")
 
-# Refusals that end the first attempt, because somebody has to change something: the caller gets the
-# error at once. An error that says of itself that it is `retryable`, and a broker's refusal because
-# of a limit, are retried within the operation timeout.
+# Errors that end the first attachment, because retrying cannot help. Errors with `retryable` set,
+# and refusals because of a broker's limit, are retried within the operation timeout.
 _FINAL_AT_FIRST: Final = (
     AuthenticationError,
     AuthorizationError,
@@ -74,12 +76,12 @@ _FINAL_AT_FIRST: Final = (
 )
 # Somebody else holds the name. After a loss it may be our own half-dead connection.
 _BUSY: Final = (ConsumerBusy, ProducerBusy)
-# What ends something that was attached before. Every other error is retried: a broker answers
-# AuthorizationError while its metadata store is away, AuthenticationError while a key server is
-# away, IncompatibleSchema and UnsupportedVersionError during a rolling upgrade, TopicNotFound and
-# NotAllowedError while a topic is being created again. Errors that are not ours are retried too:
-# they come from code of the application that is called for each attempt, and a consumer that goes
-# on retrying says so in the log, where one that has ended needs a restart.
+# Errors that end a consumer or producer that was attached before. All others are retried: a broker
+# answers AuthorizationError while its metadata store is away, AuthenticationError while a key
+# server is away, IncompatibleSchema and UnsupportedVersionError during a rolling upgrade,
+# TopicNotFound and NotAllowedError while a topic is being created again. Errors that are not ours
+# are retried as well: they come from application code that runs at each attempt. A consumer that
+# keeps retrying says so in the log; one that has ended would need a restart.
 _FINAL: Final = (
     ClosedError,  # closed on this side
     InvalidTopicName,  # no broker will ever accept the name
@@ -87,14 +89,15 @@ _FINAL: Final = (
     TopicTerminated,  # a terminated topic takes no messages, ever
 )
 _NEVER_S: Final = float("inf")
+_LAST_S: Final = 1.0  # time before the end of `reattach_timeout` at which the last attempt is made
 
 
 class Attachment:
-    """Attaches to the owner of a topic, again and again.
+    """Attaches to the owner of a topic, again after each loss.
 
-    `again` is for what was attached: a loss while `attach` runs is an error that `attach` raises.
-    Once it was attached, every refusal is retried but those in `_FINAL`, for ever or, if
-    `Settings.reattach_timeout_s` is set, for so long since the loss.
+    Call `again` after a loss. A loss while `attach` runs is raised by `attach`. After the first
+    success every error outside `_FINAL` is retried, until `Settings.reattach_timeout_s` after the
+    loss if that is set.
 
     Args:
         lookup: Where topics are.
@@ -104,8 +107,12 @@ class Attachment:
         find: Finds the broker, where that is not the topic's owner.
         retrying: Called after a failed attempt to attach again: at the first one since the loss,
             then at growing intervals.
-        established: It belongs to something that was attached before, so that the first attempt is
-            retried like later ones.
+        established: The consumer or producer was attached before, so the first attempt is retried
+            like later ones.
+        retry_log: Logs losses and failed attempts; shared by all topics of a consumer or producer.
+
+    Attributes:
+        failure: The error of the last attempt since the loss; None while it is attached.
     """
 
     def __init__(
@@ -118,12 +125,15 @@ class Attachment:
         find: Callable[[], Awaitable[Session]] | None = None,
         retrying: Callable[[RetryNotice], None] | None = None,
         established: bool = False,
+        retry_log: RetryLog | None = None,
     ) -> None:
         self.topic: str = topic
+        self._retry_log = retry_log or RetryLog(topic)
         self._pool = lookup.pool
         self._attach = attach
         self._failed = failed
         self._retrying = retrying
+        self.failure: Exception | None = None
         self._retries: FailureReports | None = None  # since the loss that is not over yet
         self._told_missing = False  # since that loss
         self._find = find or (lambda: lookup.owner(topic))
@@ -132,7 +142,8 @@ class Attachment:
         self._delays = Delays(settings.backoff_s, settings.max_backoff_s, lookup.pool.rng)
         self._task: asyncio.Task[None] | None = None  # that attaches, now or before
         self._through: Address | None = None  # a proxy's, by which it was attached last
-        self._referring: Service | None = None  # the cluster whose broker named an address
+        # The cluster that the address in CLOSE_CONSUMER or CLOSE_PRODUCER came from.
+        self._referring: Service | None = None
         self._lost = False  # since it was attached
         self._worked = established  # at least once
         self._attached_at: Service | None = None  # the cluster, the last time
@@ -167,8 +178,7 @@ class Attachment:
         try:
             await task
         except asyncio.CancelledError:
-            caller = asyncio.current_task()
-            if self._stopped and (caller is None or not caller.cancelling()):
+            if self._stopped and not is_cancelled():
                 raise self._closed() from None
             raise
 
@@ -184,6 +194,7 @@ class Attachment:
                 async with asyncio.timeout_at(deadline) as self._limit:
                     await self._once(None)
                 if not self._lost:
+                    self._over()
                     return
                 failure = NotConnected(f"{self.topic}: attached, and lost at once")
             except TimeoutError as error:
@@ -201,28 +212,34 @@ class Attachment:
             await self._rest(delay)
 
     def begin(self) -> None:
-        """Attach, and go on until it is; nobody waits for it."""
+        """Attach in the background, at once and without backoff, and retry until it is attached.
+
+        No effect while an attempt, or the wait before one, is under way.
+        """
         self._start(None, at_once=True)
 
     async def _rest(self, delay: float) -> None:
-        """Wait before the next attempt; what did not work on one cluster may at once on another."""
-        moved = False
+        """Wait before the next attempt. If the pool ends the wait, the backoff begins anew."""
+        hurried, service = False, self._pool.service
         try:
             async with asyncio.timeout(None) as self._resting:
-                moved = await self._pool.rest(delay)
+                hurried = await self._pool.rest(delay)
         except TimeoutError:
             return  # `hurry`
         finally:
             self._resting = None
-        if moved:
+        if hurried:
             self._delays.reset()
+        if service is not self._pool.service:
+            # All clients of the cluster move at the same time.
             await asyncio.sleep(self._delays.next())
 
     def hurry(self) -> None:
-        """The reason of the last refusal is gone: make the next attempt now."""
+        """Make the next attempt now, without waiting for the rest of the backoff."""
         self._delays.reset()
-        if self._resting is not None:
-            self._resting.reschedule(self._loop.time())
+        resting, self._resting = self._resting, None
+        if resting is not None:
+            resting.reschedule(self._loop.time())
 
     def again(self, address: str | None = None) -> None:
         """It was lost: attach once more, after a backoff.
@@ -235,6 +252,8 @@ class Attachment:
         self._lost = True
         if self._retries is None:
             self._retries = FailureReports(self._loop.time())
+        if not self._stopped:
+            self._retry_log.lost(self.topic, self._loop.time())
         where = _parsed(address)
         self._referring = self._pool.service
         self._start(where, at_once=where is not None)
@@ -248,31 +267,42 @@ class Attachment:
 
     async def _until_attached(self, address: Address | None, at_once: bool) -> None:
         failure: Exception | None = None
+        delay_s = None if at_once else self._next_delay_s()
         while True:
-            if not at_once:
-                await self._rest(min(self._delays.next(), self._time_left()))
+            if delay_s is not None:
+                await self._rest(delay_s)
             left_s = self._time_left()
             if failure is not None and left_s <= 0:
-                self._give_up(failure)
+                self._give_up(self._too_late(failure))
                 return
             try:
                 async with asyncio.timeout(None if left_s == _NEVER_S else left_s):
+                    if isinstance(failure, (AuthenticationError, AuthorizationError)):
+                        await self._pool.refresh_credentials()
                     await self._once(address)
                 if not self._lost:
                     self._over()
                     return
+                delay_s = self._next_delay_s()
             except TimeoutError as error:
-                failure = failure or _in_time(self.topic, error)
-                self._tell(failure)
+                if failure is None:
+                    failure = TransportTimeout(f"{self.topic}: the last attempt had no answer")
+                    failure.__cause__ = error
+                delay_s = self._tell(failure)
             except Exception as error:
                 failure = error
                 if self._is_final(error):
                     self._give_up(error)
                     return
-                self._tell(error)
-                if isinstance(error, (AuthenticationError, AuthorizationError)):
-                    await self._pool.refresh_credentials()
-            address, at_once = None, False
+                delay_s = self._tell(error)
+            address = None
+
+    def _next_delay_s(self) -> float:
+        """The delay before the next attempt, in s; the last attempt is made 1 s before the end."""
+        delay_s, left_s = self._delays.next(), self._time_left()
+        if delay_s < left_s:
+            return delay_s
+        return left_s - _LAST_S if left_s > _LAST_S else left_s
 
     def _is_final(self, error: Exception) -> bool:
         if self._worked:
@@ -287,6 +317,18 @@ class Attachment:
         return longest_s - self._retries.elapsed_s(self._loop.time())
 
     async def _once(self, address: Address | None) -> None:
+        """Make one attempt."""
+        try:
+            await self._try(address)
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            # Code of the application raised it. This task goes on.
+            raise NotConnected(
+                f"{self.topic}: code of the application was cancelled during the attempt"
+            ) from error
+
+    async def _try(self, address: Address | None) -> None:
         if address is None:
             session = await self._find()
         else:
@@ -302,52 +344,76 @@ class Attachment:
             self._attached_at = self._pool.service
             self._worked = True
 
-    def _tell(self, error: Exception) -> None:
-        """Log a failed attempt and pass it on, at growing intervals."""
+    def _tell(self, error: Exception) -> float:
+        """Log a failed attempt and pass it on, at growing intervals.
+
+        Returns:
+            The delay before the next attempt, in s.
+        """
+        self.failure = error
         now_s = self._loop.time()
         retries = self._retries
         if retries is None:
             retries = self._retries = FailureReports(now_s)
-        if not isinstance(error, EncoreError):
-            log.error("%s: an error that is not Pulsar's", self.topic, exc_info=error)
-        # The first answer that the topic does not exist is always told: what is known of the topic,
-        # such as its schemas, is void then.
+        # The first answer that the topic does not exist is always reported, because cached data
+        # about the topic, such as its schemas, is invalid from then on.
         is_news = isinstance(error, TopicNotFound) and not self._told_missing
         self._told_missing |= is_news
-        if not retries.failed(now_s, is_news=is_news):
-            log.debug("%s: attempt %d failed: %s", self.topic, retries.attempts, error)
-            return
-        elapsed_s = retries.elapsed_s(now_s)
-        log.warning(
-            "%s: attempt %d to attach failed, %.1f s after the loss, and is retried: %s",
+        is_reported = retries.failed(now_s, is_news=is_news)
+        if is_reported and not isinstance(error, EncoreError):
+            log.error(
+                "%s: code of the application (credentials, key reader) raised %s; the attempt is "
+                "retried",
+                self.topic,
+                type(error).__name__,
+                exc_info=error,
+            )
+        elapsed_s, delay_s = retries.elapsed_s(now_s), self._next_delay_s()
+        self._retry_log.refused(
             self.topic,
-            retries.attempts,
-            elapsed_s,
+            now_s,
             error,
+            attempts=retries.attempts,
+            elapsed_s=elapsed_s,
+            next_s=max(0.0, delay_s),
         )
-        if self._retrying is not None:
+        if is_reported and self._retrying is not None:
             self._retrying(RetryNotice(self.topic, error, retries.attempts, elapsed_s))
+        return delay_s
 
     def _over(self) -> None:
         """Attached again."""
-        retries, self._retries = self._retries, None
-        self._told_missing = False
-        if retries is not None and retries.attempts:
-            log.warning(
-                "%s: attached again after %d failed attempts, %.1f s after the loss",
-                self.topic,
-                retries.attempts,
-                retries.elapsed_s(self._loop.time()),
-            )
+        self.failure = None
+        self._retries, self._told_missing = None, False
+        self._retry_log.attached(self.topic, self._loop.time())
+
+    def _too_late(self, error: Exception) -> Exception:
+        """The last error, of the same class, with a text that names `reattach_timeout`."""
+        text = (
+            f"{self.topic}: not attached again within {self._settings.reattach_timeout_s:g} s "
+            "(reattach_timeout): close this consumer, reader or producer and make a new one, or "
+            f"set a longer reattach_timeout. The last attempt: {error}"
+        )
+        if isinstance(error, PulsarException):
+            late: Exception = copy.copy(error)
+            late.args = (text,)
+        else:
+            late = TransportTimeout(text)
+        late.__cause__ = error
+        return late
 
     def _give_up(self, error: Exception) -> None:
         if not self._stopped:
-            self._stopped = True
+            self._stop()
             self._failed(error)
+
+    def _stop(self) -> None:
+        self._stopped = True
+        self._retry_log.forget(self.topic)
 
     async def stop(self) -> None:
         """Try no more; what is under way is cancelled, and has ended when this returns."""
-        self._stopped = True
+        self._stop()
         task = self._task
         if task is not None and task is not asyncio.current_task():
             task.cancel()
@@ -355,7 +421,7 @@ class Attachment:
 
     def abandon(self) -> None:
         """Try no more, without waiting."""
-        self._stopped = True
+        self._stop()
         if self._task is not None:
             cancel(self._task)
 
@@ -367,12 +433,6 @@ def _parsed(address: str | None) -> Address | None:
     except InvalidUrl as error:
         log.warning("a broker referred to no address: %s", error)
         return None
-
-
-def _in_time(topic: str, error: TimeoutError) -> PulsarException:
-    if isinstance(error, PulsarException):
-        return error
-    return TransportTimeout(f"{topic}: not attached again within reattach_timeout")
 
 
 def _is_final_at_first(error: PulsarException) -> bool:

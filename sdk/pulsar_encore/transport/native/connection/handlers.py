@@ -76,8 +76,8 @@ class ConsumerHandler(Protocol):
 class ProducerHandler(Protocol):
     """A producer's end. Called on the event loop; may neither raise nor suspend."""
 
-    def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
-        """SEND_RECEIPT (wire-protocol notes 7.2)."""
+    def on_receipt(self, receipt: pb.CommandSendReceipt) -> int:
+        """SEND_RECEIPT (wire-protocol notes 7.2); returns how many messages it was for."""
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
         """SEND_ERROR; the connection stays."""

@@ -42,7 +42,11 @@ from .service import Credentials, Service
 from .session import ByteTransport, Session
 
 _GOODBYE_S: Final = 1.0
-_REFRESH_S: Final = 10.0  # least time between two looks at whether the credentials have changed
+_MOVED: Final = "the client moved to another cluster; the lookup is repeated there"
+# Shortest time between two checks of the credentials. It doubles with each check that finds other
+# ones: a supplier that makes a new token for each call must not cause a connection per refusal.
+_REFRESH_S: Final = 10.0
+_LONGEST_REFRESH_S: Final = 600.0
 
 
 class Way(NamedTuple):
@@ -83,14 +87,18 @@ class Pool:
         self._watcher_ids: Iterator[int] = count(1)
         # By logical and physical broker: behind a proxy they differ.
         self._sessions: dict[Way, asyncio.Task[Session]] = {}
+        # All connections that are open. Those that `_sessions` does not name are outdated: they
+        # showed old credentials, and are kept for the consumers and producers attached to them.
+        self._ways: dict[Session, Way] = {}
         self._at: Address | None = None  # of the service, the one that worked
         self._going = asyncio.Event()  # set once, for those that rest
         self._leaving: set[asyncio.Future[None]] = set()
         self._renewing: set[asyncio.Task[None]] = set()
         self._idle: dict[Session, int] = {}  # at the last look, with what had been asked by then
         self._sweep: asyncio.TimerHandle | None = None
-        self._outdated: list[Session] = []  # that nothing new is attached to
         self._refreshed_s = -math.inf
+        self._refresh_s = _REFRESH_S
+        self._unreachable = False  # the last attempt to connect to a broker failed
         self._closed = False
 
     # Where
@@ -148,7 +156,7 @@ class Pool:
                 must not get credentials of the second.
         """
         if service is not self.service:
-            raise NotConnected("the client moves to another cluster")
+            raise NotConnected(_MOVED)
 
     async def broker(
         self, address: Address, *, through: Address | None = None, service: Service | None = None
@@ -181,38 +189,51 @@ class Pool:
             task = self.loop.create_task(self._open(way, self.service))
             self._sessions[way] = task
             task.add_done_callback(partial(self._opened, way))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if is_cancelled() or not task.cancelled():
+                raise
+            # The task was cancelled before its first step, by `move` or `shutdown`.
+            if self._closed:
+                raise ClosedError("the client was closed while it connected") from None
+            raise NotConnected(_MOVED) from None
 
     def way_of(self, session: Session) -> Way | None:
         """How a session's broker is reached; None once the session is lost."""
-        for way, task in self._sessions.items():
-            if _is_usable(task) and task.result() is session:
-                return way
-        return None
+        return self._ways.get(session)
 
     async def refresh_credentials(self) -> None:
-        """After a broker refused us: connect anew if the application has other credentials now.
+        """Connect anew if the application has other credentials now, after a broker's refusal.
 
-        A broker asks for new credentials when the old ones expire, and not when a request needs
-        others. What is attached to a connection with old credentials stays there.
+        Brokers send AUTH_CHALLENGE when credentials expire, but not when a request is refused for
+        lack of permission. Consumers and producers stay on their connection with old credentials.
+
+        There are at most two connections to a broker, one of them outdated. While something is
+        attached to both, later credentials are shown only after one of them has ended, or when the
+        broker asks for them.
         """
         now_s = self.loop.time()
-        if now_s - self._refreshed_s < _REFRESH_S:
+        if now_s - self._refreshed_s < self._refresh_s:
             return
         self._refreshed_s = now_s
         try:
-            data = await data_of(self.service.credentials)
+            data = await self.data_of(self.service.credentials)
         except EncoreError:
             return  # the next attempt to connect says what is wrong
         shown = _digest(self.service, data)
+        changed = False
         for way, task in list(self._sessions.items()):
-            if _is_usable(task) and task.result().shown != shown:
+            if not _is_usable(task) or task.result().shown == shown:
+                continue
+            changed = True
+            session = task.result()
+            if session.idle:
                 del self._sessions[way]
-                session = task.result()
-                if session.idle:
-                    session.close()
-                else:
-                    self._outdated.append(session)
+                session.close()
+            elif list(self._ways.values()).count(way) == 1:
+                del self._sessions[way]
+        self._refresh_s = min(_LONGEST_REFRESH_S, 2 * self._refresh_s) if changed else _REFRESH_S
 
     def new_watcher_id(self) -> int:
         """A number for a watcher of topics, unique in the client."""
@@ -238,8 +259,10 @@ class Pool:
             if self._closed:
                 raise ClosedError("the client was closed while it connected") from None
             if service is not self.service:
-                raise NotConnected("the client moves to another cluster") from None
+                raise NotConnected(_MOVED) from None
             raise
+        if not session.closed:
+            self._ways[session] = way
         return session
 
     async def _connect(self, way: Way, service: Service) -> Session:
@@ -250,8 +273,8 @@ class Pool:
             raise weaker(service, address, "connect")
         credentials = service.credentials
         peer = f"{address} for {way.proxy_to}" if way.proxy_to else str(address)
+        data = await self.data_of(credentials)
         began = self.loop.time()
-        data = await data_of(credentials)
 
         def make(transport: ByteTransport) -> Session:
             return Session(
@@ -288,7 +311,7 @@ class Pool:
             session.close()
             raise
         except AuthenticationError:
-            # Credentials that are kept, as a token of OAuth2 is, are to be had anew.
+            # A cached token, as of OAuth2, must be fetched again.
             refused = getattr(credentials, "refused", None)
             if refused is not None:
                 refused()
@@ -301,21 +324,26 @@ class Pool:
 
     def _renew(self, service: Service, session: Session) -> None:
         """The broker wants to be shown new credentials."""
-        task = self.loop.create_task(_answer_challenge(service, session))
+        task = self.loop.create_task(self._answer_challenge(service, session))
         self._renewing.add(task)
         task.add_done_callback(self._renewing.discard)
 
     def _opened(self, way: Way, task: asyncio.Task[Session]) -> None:
         if not _is_usable(task):
+            self._unreachable |= not task.cancelled()
             if self._sessions.get(way) is task:
                 del self._sessions[way]
-        elif self._sweep is None and self.settings.idle_s:
+            return
+        if self._unreachable:
+            # Consumers and producers that wait for their next attempt may wait for a minute yet.
+            self._unreachable = False
+            self.hurry()
+        if self._sweep is None and self.settings.idle_s:
             self._sweep = self.loop.call_later(self.settings.idle_s, self._close_idle)
 
     def _ended(self, session: Session) -> None:
         self._idle.pop(session, None)
-        if session in self._outdated:
-            self._outdated.remove(session)
+        self._ways.pop(session, None)
         for way, task in list(self._sessions.items()):
             if task.done() and not _is_usable(task):
                 del self._sessions[way]
@@ -326,9 +354,8 @@ class Pool:
         for session, asked in list(self._idle.items()):
             if session.idle and session.requests.begun == asked:
                 session.close()
-        left = [*self.sessions, *self._outdated]
-        self._idle = {each: each.requests.begun for each in left if each.idle}
-        if left:
+        self._idle = {each: each.requests.begun for each in self._ways if each.idle}
+        if self._ways:
             self._sweep = self.loop.call_later(self.settings.idle_s, self._close_idle)
 
     # The whole
@@ -340,7 +367,7 @@ class Pool:
 
     @property
     def sessions(self) -> list[Session]:
-        """Those that are connected."""
+        """The connections that new consumers and producers are attached to."""
         return [task.result() for task in self._sessions.values() if _is_usable(task)]
 
     def move(self, service: Service) -> None:
@@ -354,16 +381,15 @@ class Pool:
         self.hurry()
 
     async def rest(self, seconds: float) -> bool:
-        """Wait so long, or until it may be worth while; True when the client moved to another
-        cluster meanwhile."""
-        service = self.service
+        """Wait for a time in s; return True if `hurry` ended the wait early."""
+        going = self._going
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._going.wait()
-        return service is not self.service
+                await going.wait()
+        return going.is_set()
 
     def hurry(self) -> None:
-        """What could not be reached may be there again: who rests tries at once."""
+        """End all waits in `rest`, because a broker that could not be reached may be back."""
         self._going.set()
         self._going = asyncio.Event()
 
@@ -372,13 +398,14 @@ class Pool:
         self._closed = True
         self.codecs.shutdown()
         if self.loop.is_closed():
-            # Nothing of it can be called any more. The broker keeps what it has dispatched to these
+            # No method of the loop works any more. The broker keeps what it has dispatched to these
             # connections until they end.
-            for session in self.sessions:
+            for session in self._ways:
                 session.sever()
-            for task in self._sessions.values():
+            for task in (*self._sessions.values(), *self._renewing):
                 cancel(task)
             self._sessions.clear()
+            self._ways.clear()
             return
         if self._sweep is not None:
             self._sweep.cancel()
@@ -394,32 +421,71 @@ class Pool:
 
     def _end_all(self) -> None:
         ending, self._sessions = self._sessions, {}
-        sessions, self._outdated = self._outdated, []
         for task in ending.values():
-            if _is_usable(task):
-                sessions.append(task.result())
-            else:
-                task.cancel()
-        for session in sessions:
+            task.cancel()
+        for session in list(self._ways):
             self._leaving.add(session.gone)
             session.gone.add_done_callback(self._leaving.discard)
             session.close()
 
+    # Credentials
 
-async def data_of(credentials: Credentials) -> bytes:
-    """What proves who the client is, now.
+    async def data_of(self, credentials: Credentials) -> bytes:
+        """Return the authentication data of the client, as it is now.
 
-    Raises:
-        ErrorGettingAuthenticationData: The application's own code failed, which error is told; or a
-            file cannot be read now.
-        PulsarException, NotSupportedError: As the credentials say.
-    """
+        Raises:
+            ErrorGettingAuthenticationData: The application's own code failed, or took longer than
+                the connection timeout; or a file cannot be read now.
+            PulsarException, NotSupportedError: As the credentials say.
+        """
+        timeout_s = self.settings.connection_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await _data_of(credentials)
+        except TimeoutError as error:
+            raise ErrorGettingAuthenticationData(
+                f"{credentials.method_name}: no authentication data within {timeout_s:g} s "
+                "(connection_timeout_ms): the application's supplier must return sooner",
+                retryable=True,
+            ) from error
+
+    async def _answer_challenge(self, service: Service, session: Session) -> None:
+        credentials = service.credentials
+        try:
+            data = await self.data_of(credentials)
+        except PulsarException as error:
+            session.fail(error)
+        except EncoreError as error:
+            session.fail(ErrorGettingAuthenticationData(str(error)))
+        else:
+            session.shown = _digest(service, data)
+            session.authenticate(
+                client_version=CLIENT_VERSION, method=credentials.method_name, data=data
+            )
+
+
+def is_cancelled() -> bool:
+    """True if the running task is being cancelled; else a CancelledError is that of something that
+    the task waits for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+async def _data_of(credentials: Credentials) -> bytes:
     try:
         data = await credentials.data()
     except (PulsarException, NotSupportedError):
         raise
     except EncoreError as error:
         raise ErrorGettingAuthenticationData(f"{credentials.method_name}: {error}") from error
+    except asyncio.CancelledError as error:
+        # E.g. of a task that several calls of the supplier share. The attempt that asked for the
+        # data was not cancelled, and must be repeated.
+        if is_cancelled():
+            raise
+        raise ErrorGettingAuthenticationData(
+            f"{credentials.method_name}: no authentication data, CancelledError", retryable=True
+        ) from error
     except Exception as error:
         # Its text may hold a secret; its type does not.
         kind = type(error).__name__
@@ -434,23 +500,8 @@ async def data_of(credentials: Credentials) -> bytes:
 
 
 def _digest(service: Service, data: bytes) -> bytes:
-    """Of what proves who the client is; no secret can be had from it."""
+    """Return a digest of the authentication data and of the TLS files. It does not reveal them."""
     return hashlib.sha256(data + repr(service.tls.stamp()).encode()).digest()
-
-
-async def _answer_challenge(service: Service, session: Session) -> None:
-    credentials = service.credentials
-    try:
-        data = await data_of(credentials)
-    except PulsarException as error:
-        session.fail(error)
-    except EncoreError as error:
-        session.fail(ErrorGettingAuthenticationData(str(error)))
-    else:
-        session.shown = _digest(service, data)
-        session.authenticate(
-            client_version=CLIENT_VERSION, method=credentials.method_name, data=data
-        )
 
 
 def _hung_up(peer: str, address: Address, session: Session, error: NotConnected) -> PulsarException:

@@ -53,6 +53,7 @@ class Chunked:
         redeliver: Asks for entries again; what it cannot ask for now comes by itself.
         starved: Whether nothing can come now, because the broker has no permits.
         max_bytes: Bytes held of all incomplete messages together, and so of one message.
+        refuse: Acks the entries of a message that is larger, with the validation error for it.
     """
 
     def __init__(
@@ -64,11 +65,14 @@ class Chunked:
         redeliver: Callable[[list[Place]], None],
         starved: Callable[[], bool],
         max_bytes: int,
+        refuse: Callable[[list[Place]], None],
     ) -> None:
         self._starved = starved
         self._topic = topic
+        self._subscription = subscription.subscription_name
         self._loop = loop
         self._ack = ack
+        self._refuse = refuse
         self._redeliver = redeliver
         self._assembler = ChunkAssembler(
             max_messages=subscription.max_pending_chunked_message,
@@ -134,12 +138,28 @@ class Chunked:
     def _let_go(self, let_go: Iterable[LetGo]) -> None:
         for each in let_go:
             places = each.places
+            if each.fate is Fate.REFUSE:
+                self._log_refusal(each)
+                self._refuse(list(places))
+                continue
             text = "%s: %d entries of a chunked message: %s: %s"
             log.warning(text, self._topic, len(places), each.fate.value, each.reason)
             if each.fate is Fate.ACK:
                 self._ack(list(places))
             else:
                 self._redeliver_later(places)
+
+    def _log_refusal(self, refused: LetGo) -> None:
+        """Log one line for a message that is too large, however many chunks it has."""
+        log.log(
+            logging.ERROR if refused.is_first else logging.DEBUG,
+            "%s: subscription %r: chunked message %d:%d is too large and %s: %s",
+            self._topic,
+            self._subscription,
+            *refused.places[0],
+            "acked" if self._remembers else "passed over",
+            refused.reason,
+        )
 
     def _redeliver_later(self, places: Iterable[Place]) -> None:
         """Together with what else is let go until then: asked for at two moments, the pieces of a

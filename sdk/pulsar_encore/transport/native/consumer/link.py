@@ -34,6 +34,7 @@ from ...base import (
     Sink,
 )
 from ..connection.backoff import Delays
+from ..connection.retry_log import RetryLog
 from ..lookup.binary import check_partitions
 from ..lookup.lookup import Lookup
 from ..lookup.shape import Shape
@@ -78,6 +79,7 @@ class NativeConsumer:
         self._consumer_name = consumer_name
         self._ids = ids
         self._gone = gone
+        self.retry_log: RetryLog = RetryLog(_name_of(subscription))
         self._subscribing = Subscribing(subscription, consumer_name)
         self._decryption = Decryption(subscription)
         self._room = Room(MOST_BYTES)
@@ -183,7 +185,12 @@ class NativeConsumer:
                     self._look_for(topic)  # some of its sources have to leave
                     continue
                 shape = self._shapes[topic] = Shape(
-                    self._lookup, topic, creates=self._subscribing.creates, partitions=count
+                    self._lookup,
+                    topic,
+                    creates=self._subscribing.creates,
+                    partitions=count,
+                    # A topic of a pattern is not waited for: see `_leave`.
+                    name=None if self._watched is not None else self.retry_log.name,
                 )
             check_partitions(count, topic, most)
             shape.partitions = count
@@ -403,9 +410,13 @@ class NativeConsumer:
             parts = [] if count is None else shape.topics(count)
             names = {topic for topic, _ in parts}
             sources = self._sources_of(shape.topic)
-            for source in sources:
-                if source.topic not in names:
-                    self._leave(source)
+            gone = [source for source in sources if source.topic not in names]
+            for source in gone:
+                self._leave(source)
+            if gone:
+                some = ", ".join(source.topic for source in gone[:3])
+                text = "%s: deleted, and not waited for: %d of its topics (%s)"
+                log.warning(text, self.retry_log.name, len(gone), some)
             is_whole = True
             for topic, partition in parts:
                 if self._watched is None:
@@ -430,12 +441,6 @@ class NativeConsumer:
     def _leave(self, source: Source) -> None:
         """The topic of a source is no more, or no partition any more: the others go on."""
         self._drop(source)
-        if self._watched is None:
-            text = (
-                "%s: was deleted, or the topic has fewer partitions now: it is no longer read. The "
-                "consumer goes on with its other topics"
-            )
-            log.warning(text, source.topic)
         if source.number < self._announced:
             if self._subscription.durable:
                 self.sought(source.number)  # there is nothing to ack, and nothing comes again
@@ -677,6 +682,18 @@ class NativeConsumer:
         early, self._early = self._early, []
         for source, active in early:
             self._notice(source, active)
+
+
+def _name_of(subscription: Subscription) -> str:
+    """The consumer or reader as its log lines name it."""
+    if subscription.pattern is not None:
+        where = f"the pattern {subscription.pattern}"
+    else:
+        first, others = full_name(subscription.topics[0]), len(subscription.topics) - 1
+        where = f"{first} and {others} more" if others else first
+    if not subscription.durable:
+        return f"reader on {where}"
+    return f"consumer of subscription {subscription.subscription_name!r} on {where}"
 
 
 async def _caught(call: Coroutine[Any, Any, None]) -> EncoreError | None:

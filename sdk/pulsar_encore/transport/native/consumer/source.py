@@ -28,10 +28,12 @@ from ....loops import end_all
 from ....wire import commands as wire_commands
 from ....wire import pulsar_pb2 as pb
 from ....wire.chunks import Fate, Joined
+from ....wire.compression import UncompressedSizeError
 from ....wire.entries import EntryError
 from ...base import AckPlan, Deliveries, Delivery, NoDelivery, RetryNotice, Run, Unread
 from ..connection.attachment import Attachment
 from ..connection.fast_path import Template
+from ..connection.retry_log import RetryLog
 from ..connection.session import Session
 from ..lookup.lookup import Lookup
 from . import commands
@@ -65,6 +67,8 @@ _MOST_DAMAGED: Final = 1_000  # entries remembered
 
 class Outlet(Protocol):
     """Where a source's news go: the link."""
+
+    retry_log: RetryLog
 
     def deliver(self, deliveries: Deliveries) -> None: ...
     def connected(self, source: int) -> None: ...
@@ -137,7 +141,12 @@ class Source:
         self._ids = ids
         self._outlet = outlet
         self._attachment = Attachment(
-            lookup, topic, self._attach, self._failed, retrying=self._retrying
+            lookup,
+            topic,
+            self._attach,
+            self._failed,
+            retrying=self._retrying,
+            retry_log=outlet.retry_log,
         )
         max_size = self._settings.max_uncompressed_size
         self._reader = EntryReader(self, decryption, max_size)
@@ -158,6 +167,7 @@ class Source:
             self._ask_again,
             lambda: self.permits.open <= 0,
             max_size,
+            self._refuse_chunks,
         )
         self._session: Session | None = None  # while attached
         self._is_attached = asyncio.Event()
@@ -611,8 +621,12 @@ class Source:
             self._place.paid(uuid_of(chunk.metadata))
         if not isinstance(joined, Joined):
             self.permits.passed()
-            torn = joined is Fate.REDELIVER
-            self._pass(ledger, entry, Unread.TORN if torn else Unread.PIECE)
+            if joined is Fate.REFUSE:
+                error = UncompressedSizeError("a chunk of a message over max_uncompressed_size")
+                self._pass(ledger, entry, Unread.BROKEN, error)
+            else:
+                torn = joined is Fate.REDELIVER
+                self._pass(ledger, entry, Unread.TORN if torn else Unread.PIECE)
             return
         places, size = joined.places, len(joined.payload)
         if not ack_set:  # the message was acked while its last chunk waited in the line
@@ -644,8 +658,9 @@ class Source:
         ledger, entry, size = waiting.ledger, waiting.entry, waiting.size
         if isinstance(content, EntryError):
             self.permits.arrived(1, 0, size)
-            log.error("%s: chunked message %d:%d is broken: %s", self.topic, ledger, entry, content)
-            self._ack(list(places))
+            text = "%s: chunked message %d:%d is broken and acked: %s"
+            log.error(text, self.topic, *places[0], content)
+            self._ack_chunks_unread(places, content.validation_error)
             self._pass(ledger, entry, Unread.BROKEN, content)
         elif isinstance(content, Exception):
             log.error("%s: entry %d:%d cannot be read now: %r", self.topic, ledger, entry, content)
@@ -881,6 +896,19 @@ class Source:
         self._acked_s = self._loop.time()
         which = [wire_commands.message_id(*place)]
         session.send(wire_commands.ack(self._id, which, validation_error=why))
+
+    def _refuse_chunks(self, places: Sequence[tuple[int, int]]) -> None:
+        self._ack_chunks_unread(places, pb.CommandAck.UncompressedSizeCorruption)
+
+    def _ack_chunks_unread(
+        self,
+        places: Sequence[tuple[int, int]],
+        why: pb.CommandAck.ValidationError.ValueType,
+    ) -> None:
+        """Ack the chunks of a message that cannot be read. A reader has no acks."""
+        if self._session is not None and self._place is None:
+            for place in places:
+                self._ack_unread(self._session, place, why)
 
     def _ready(self) -> Session:
         session = self._session

@@ -25,11 +25,25 @@ class Listing(NamedTuple):
     hash: str
 
 
+class Partitions(NamedTuple):
+    """The answer to a question for the partitions of a topic.
+
+    Attributes:
+        number: The number of partitions; 0 for a topic without.
+        tells_missing: True if the broker that answered would have told a missing topic from one
+            without partitions. Brokers do since PIP-344 (3.0.6, 3.2.4, 3.3.1), and their web
+            services do.
+    """
+
+    number: int
+    tells_missing: bool
+
+
 class Way(Protocol):
     """One way to ask; each call is one attempt, and raises `PulsarException`."""
 
-    async def partitions(self, topic: str, create: bool) -> int:
-        """How many a topic has; 0 for none."""
+    async def partitions(self, topic: str, create: bool) -> Partitions:
+        """The partitions of a topic."""
 
     async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> Listing:
         """Those of ``tenant/namespace``; `known` is the hash of a list that is known, or ""."""

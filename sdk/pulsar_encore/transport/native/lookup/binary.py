@@ -19,7 +19,7 @@ from ....wire.entries import text
 from ..connection.addresses import Address, referred
 from ..connection.pool import Pool
 from ..connection.session import Session
-from .asking import Listing
+from .asking import Listing, Partitions
 
 _MOST_REDIRECTS: Final = 20
 _MOST_REFUSED: Final = 50  # in `_REFUSED_S`, as Java's
@@ -38,19 +38,14 @@ class Binary:
 
     Args:
         pool: Of connections.
-
-    Attributes:
-        tells_missing: Whether the broker that answered last tells a missing topic from one without
-            partitions, if it is asked not to create any (PIP-344).
     """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._settings = pool.settings
-        self.tells_missing: bool = True
         self._refused: WeakKeyDictionary[Session, deque[float]] = WeakKeyDictionary()
 
-    async def partitions(self, topic: str, create: bool) -> int:
+    async def partitions(self, topic: str, create: bool) -> Partitions:
         def make(request_id: int) -> pb.BaseCommand:
             return commands.partitioned_metadata(
                 topic, request_id=request_id, auto_create=None if create else False
@@ -65,10 +60,12 @@ class Binary:
         except TooManyLookupRequestException as error:
             self._count(session, error)
             raise
-        flags = session.features
-        self.tells_missing = flags.supports_get_partitioned_metadata_without_auto_creation
         check_partitions(answer.partitions, topic, self._settings.max_partitions)
-        return answer.partitions
+        flags = session.features
+        return Partitions(
+            answer.partitions,
+            flags.supports_get_partitioned_metadata_without_auto_creation,
+        )
 
     async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> Listing:
         def make(request_id: int) -> pb.BaseCommand:
@@ -158,7 +155,7 @@ def check_partitions(count: int, topic: str, most: int) -> None:
 
     Args:
         count: The number.
-        topic: Whose they are, for the text of the error.
+        topic: The topic or topics, for the text of the error.
         most: `max_partitions`.
 
     Raises:
@@ -166,7 +163,7 @@ def check_partitions(count: int, topic: str, most: int) -> None:
     """
     if count > most:
         raise TopicLookupError(
-            f"{topic}: the broker answered {count} partitions, and this client accepts at most "
-            f"{most}: raise the client's max_partitions if the number is right",
+            f"{topic}: {count} partitions, and this client accepts at most {most}: raise the "
+            "client's max_partitions if the number is right",
             retryable=False,
         )

@@ -17,7 +17,7 @@ from ....wire import pulsar_pb2 as pb
 from ..connection.backoff import LONGEST_WAITED_FOR_S, Delays
 from ..connection.pool import Pool
 from ..connection.session import Session
-from .asking import Listing, Way
+from .asking import Listing, Partitions, Way
 from .binary import Binary
 from .rounds import Round, Timed
 from .web import Web
@@ -56,6 +56,18 @@ class Lookup:
             TopicNotFound: There is none, and it may not be created.
             PulsarException: The broker refused, or could not be reached within the operation
                 timeout.
+        """
+        return (await self.ask_partitions(topic, create=create)).number
+
+    async def ask_partitions(self, topic: str, *, create: bool) -> Partitions:
+        """The same, with what the broker that answered can tell.
+
+        Args:
+            topic: Full name.
+            create: True if the broker may create the topic, where its policies let it.
+
+        Raises:
+            TopicNotFound, PulsarException: As for `partitions`.
         """
         return await self._once(
             ("partitions", topic, str(create)),
@@ -124,14 +136,6 @@ class Lookup:
             PulsarException: The broker refused, or could not be reached.
         """
         return await self._once(("owner", topic), lambda: self._way().owner(topic))
-
-    @property
-    def tells_missing(self) -> bool:
-        """True if the last answer to `partitions` told a missing topic from one without partitions.
-
-        Brokers do since PIP-344 (3.0.6, 3.2.4, 3.3.1), and their web services do.
-        """
-        return self.pool.service.web or self._binary.tells_missing
 
     def _way(self) -> Way:
         return self._web if self.pool.service.web else self._binary

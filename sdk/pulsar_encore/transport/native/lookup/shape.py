@@ -13,11 +13,14 @@ topic back.
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from ....exceptions import TopicNotFound
 from ....topic_names import partition_of
 from .lookup import Lookup
+
+log: Final = logging.getLogger("pulsar_encore.lookup")
 
 #: How often a missing topic is looked for while its creation is waited for, in s.
 MISSING_S: Final = 5.0
@@ -31,6 +34,7 @@ class Shape:
         topic: Full name, as the application gave it.
         creates: True if the topic may be created after it was missing for long.
         partitions: How many it had when it was attached.
+        name: The consumer or producer, for log lines; None for no lines.
 
     Attributes:
         partitions: The last answer.
@@ -38,13 +42,22 @@ class Shape:
         may_create: True if attaching to the topic may create it now.
     """
 
-    def __init__(self, lookup: Lookup, topic: str, *, creates: bool, partitions: int = 0) -> None:
+    def __init__(
+        self,
+        lookup: Lookup,
+        topic: str,
+        *,
+        creates: bool,
+        partitions: int = 0,
+        name: str | None = None,
+    ) -> None:
         self.topic: str = topic
         self.partitions: int = partitions
         self.missing_s: float | None = None
         self.may_create: bool = False
         self._lookup = lookup
         self._creates = creates
+        self._name = name
         self._recreate_after_s = lookup.pool.settings.recreate_after_s
 
     async def ask(self) -> int | None:
@@ -55,11 +68,13 @@ class Shape:
                 timeout.
         """
         try:
-            count = await self._lookup.partitions(self.topic, create=False)
+            count, tells = await self._lookup.ask_partitions(self.topic, create=False)
         except TopicNotFound:
             return await self._ask_missing()
-        if self.partitions and not count and not self._lookup.tells_missing:
+        if self.partitions and not count and not tells:
             return await self._ask_missing()
+        if self.missing_s is not None:
+            self._log("the topic %s exists again after %.1f s", self._missing_for_s())
         self.missing_s, self.may_create = None, False
         self.partitions = count
         return count
@@ -68,15 +83,37 @@ class Shape:
         now_s = self._lookup.pool.loop.time()
         if self.missing_s is None:
             self.missing_s = now_s
+            if self._creates:
+                self._log(
+                    "the topic %s does not exist any more. It is waited for, and this client "
+                    "creates it after %g s (recreate_after) if nobody else does",
+                    self._recreate_after_s,
+                )
+            else:
+                self._log(
+                    "the topic %s does not exist any more. It is waited for; this client does not "
+                    "create it"
+                )
         if not self.is_due(self.missing_s):
             return None
         try:
             count = await self._lookup.partitions(self.topic, create=True)
         except TopicNotFound:
             return None
+        if not self.may_create:
+            text = "the topic %s is created again after %.1f s without it (recreate_after)"
+            self._log(text, self._missing_for_s())
         self.may_create = True
         self.partitions = count
         return count
+
+    def _missing_for_s(self) -> float:
+        since_s = self.missing_s
+        return 0.0 if since_s is None else self._lookup.pool.loop.time() - since_s
+
+    def _log(self, text: str, *values: object) -> None:
+        if self._name is not None:
+            log.warning("%s: %s", self._name, text % (self.topic, *values))
 
     def is_due(self, missing_s: float | None) -> bool:
         """True if something that is missing since a loop time may be created again."""
@@ -86,7 +123,8 @@ class Shape:
         return self._lookup.pool.loop.time() - missing_s >= self._recreate_after_s
 
     def next_look_s(self, delay_s: float) -> float:
-        """`delay_s`, but soon enough while somebody may be creating the topic again."""
+        """Return the delay before the next look, in s: at most 5 s until the topic may be created
+        here, then `delay_s`."""
         if self.missing_s is not None and self._is_long(self.missing_s):
             return delay_s
         return min(delay_s, MISSING_S)

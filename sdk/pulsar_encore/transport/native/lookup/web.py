@@ -21,10 +21,10 @@ from ....exceptions import LookupError as TopicLookupError
 from ....options import RegexSubscriptionMode
 from ..connection import tls
 from ..connection.addresses import Address, redirected, referred
-from ..connection.pool import Pool, data_of
+from ..connection.pool import Pool
 from ..connection.service import Credentials
 from ..connection.session import Session
-from .asking import Listing
+from .asking import Listing, Partitions
 from .binary import check_partitions
 
 _MOST_REDIRECTS: Final = 20
@@ -58,7 +58,7 @@ class Web:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def partitions(self, topic: str, create: bool) -> int:
+    async def partitions(self, topic: str, create: bool) -> Partitions:
         answer = await self.get(
             f"/admin/v2/{path_of(topic)}/partitions",
             {"checkAllowAutoCreation": "true" if create else "false"},
@@ -68,7 +68,7 @@ class Web:
         if not isinstance(count, int) or count < 0:
             raise _nonsense(f"partitions of {topic}: the answer makes no sense")
         check_partitions(count, topic, self._pool.settings.max_partitions)
-        return count
+        return Partitions(count, tells_missing=True)
 
     async def topics(self, namespace: str, mode: RegexSubscriptionMode, known: str) -> Listing:
         answer = await self.get(
@@ -105,7 +105,7 @@ class Web:
         httpx = _httpx()
         pool = self._pool
         service = pool.service
-        data = await data_of(service.credentials)
+        data = await pool.data_of(service.credentials)
         pool.check_cluster(service)  # before the first of its addresses is chosen
         headers = _headers(service.credentials, data)
         settings = pool.settings

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator
 from typing import Any, Final, Protocol
@@ -28,6 +29,7 @@ from ....wire.compression import compress
 from ...advice import ADVICE
 from ...base import ProducerListener
 from ..connection.backoff import Delays
+from ..connection.retry_log import RetryLog
 from ..lookup.lookup import Lookup
 from ..lookup.shape import Shape
 from .choosing import Choice
@@ -40,6 +42,8 @@ from .registration import Registration
 from .telling import Waiter, tell_failed
 
 log: Final = logging.getLogger("pulsar_encore.producer")
+
+_TOLD: Final = 500  # callers that are told in one step of the loop: 2 ms or so
 
 
 class Home(Protocol):
@@ -103,6 +107,8 @@ class NativeProducer:
         self._options = options
         self._ids = ids
         self._topic = full_name(options.topic)
+        name = f" {options.producer_name!r}" if options.producer_name else ""
+        self._retry_log = RetryLog(f"producer{name} on {self._topic}")
         self._encrypt = encrypt
         self._listener = listener
         self._lookup = home.lookup_for(self)
@@ -115,9 +121,10 @@ class NativeProducer:
         self._cuts = options.chunking_enabled
         self._under_way = 0
         self._waiting: deque[tuple[Part, Outgoing, Waiter]] = deque()
+        self._refused: deque[tuple[Part, Outgoing, Waiter]] = deque()  # waited when it was closed
         self._admitting = False
         self._partitioned = False
-        self._shape = Shape(self._lookup, self._topic, creates=True)
+        self._shape = self._shape_of(0)
         self._recovering: asyncio.Task[None] | None = None  # looks for a topic that is missing
         self._changing = asyncio.Lock()  # which parts there are
         self._growing: asyncio.Task[None] | None = None
@@ -164,6 +171,7 @@ class NativeProducer:
             listener=self._listener,
             on_missing=self._look_for_topic,
             established=established,
+            retry_log=self._retry_log,
         )
 
     def _watch_growth(self) -> None:
@@ -179,11 +187,14 @@ class NativeProducer:
 
     async def _grow(self) -> bool:
         """Add the partitions that have come; False when that is to be tried again."""
+        before = self._shape.partitions
         try:
             partitions = await self._lookup.partitions(self._topic, create=False)
             async with self._changing:
                 if not self._partitioned:
                     return True
+                if self._shape.partitions != before:
+                    return False  # `_recover` asked meanwhile: this answer may be the older one
                 for number in range(len(self.parts), partitions):
                     part = self._part(number, self.producer_name, established=True)
                     if not self._options.lazy_start_partitioned_producers:
@@ -201,7 +212,7 @@ class NativeProducer:
 
     @property
     def _is_over(self) -> bool:
-        """Whether its event loop is closed, or has ended its connections because it is about to."""
+        """True if the event loop is closed or about to be closed."""
         return self._loop.is_closed() or self._lookup.pool.closed
 
     # A topic that is gone, and comes back
@@ -225,7 +236,9 @@ class NativeProducer:
                     if not self._missing():
                         return
             except EncoreError as error:
-                log.info("%s: not found, and looked for again: %s", self._topic, error)
+                log.info(
+                    "%s: its partitions could not be asked for; retried: %s", self._topic, error
+                )
             await pool.rest(shape.next_look_s(delays.next()))
 
     def _missing(self) -> bool:
@@ -237,12 +250,18 @@ class NativeProducer:
         return bool(missing)
 
     def _fit(self, count: int) -> None:
-        """Have a part for each of so many partitions, 0 for a topic without, and no others."""
+        """Make the parts match the number of partitions (0: a topic without partitions)."""
         topics = self._shape.topics(count)
         left = {part.topic: part for part in self.parts}
         if [topic for topic, _ in topics] == list(left):
             return
-        log.warning("%s has %d partitions now, and had %d", self._topic, count, len(left))
+        log.warning(
+            "%s was created again: it had %s and has %s now. Messages without a receipt go to the "
+            "new partitions",
+            self._topic,
+            _partitions_in_words(len(left) if self._partitioned else 0),
+            _partitions_in_words(count),
+        )
         name = self.producer_name
         self._partitioned = count > 0
         self.parts = [
@@ -259,7 +278,18 @@ class NativeProducer:
             self._watch_growth()
 
     def _move(self, gone: list[Part]) -> None:
-        """Send what parts of a topic that is gone have under way to those that are there."""
+        """Move pending messages from the parts of deleted partitions to the current parts."""
+        self._admitting = True  # nothing is let in before `_waiting` names the current parts
+        try:
+            self._move_all(gone)
+        finally:
+            self._admitting = False
+        self._admit_waiting()
+        if self._listener is not None:
+            for part in gone:
+                self._listener.on_removed(part.topic)
+
+    def _move_all(self, gone: list[Part]) -> None:
         frames: list[tuple[Part, Sending[Waiter]]] = []
         early: list[tuple[Outgoing, Waiter, int]] = []
         for part in gone:
@@ -289,18 +319,24 @@ class NativeProducer:
         self._waiting = deque(waiting)
         for message, waiter, room in early:
             self._chosen(message).publish(message, waiter, room)
-        if self._listener is not None:
-            for part in gone:
-                self._listener.on_removed(part.topic)
 
     def _chosen(self, message: Outgoing) -> Part:
-        """The part that a message goes to whose partition was chosen before, and is gone."""
+        """Choose a part again for a message whose partition was deleted.
+
+        Of a message that is encoded already only the partition key is known: `message_router` gets
+        it without payload and properties.
+        """
         if len(self.parts) == 1:
             return self.parts[0]
         try:
             return self.parts[self._choice.partition(message, len(self.parts), now_ms(self._loop))]
         except ConfigurationError as error:
-            log.warning("%s: the first partition is taken: %s", self._topic, error)
+            log.warning(
+                "%s: message_router failed for a message that moves to the new partitions; it goes "
+                "to partition 0: %s",
+                self._topic,
+                error,
+            )
             return self.parts[0]
 
     def _come_here(self) -> None:
@@ -308,15 +344,18 @@ class NativeProducer:
         self._end_tasks()
         self._lookup = self._home.lookup_for(self)
         self._loop = self._lookup.pool.loop
+        self._retry_log.forget_all()
         self.parts = [part.moved(self._lookup) for part in self.parts]
         self._waiting.clear()
         self._under_way = 0
         self._changing = asyncio.Lock()
-        self._recovering = None
-        self._shape = Shape(
-            self._lookup, self._topic, creates=True, partitions=self._shape.partitions
-        )
+        self._recovering = self._growing = None
+        self._shape = self._shape_of(self._shape.partitions)
         self._watch_growth()
+
+    def _shape_of(self, partitions: int) -> Shape:
+        name = self._retry_log.name
+        return Shape(self._lookup, self._topic, creates=True, partitions=partitions, name=name)
 
     # The seam
 
@@ -385,6 +424,10 @@ class NativeProducer:
 
     def _left(self, room: int) -> None:
         self._under_way -= room
+        self._admit_waiting()
+
+    def _admit_waiting(self) -> None:
+        """Send messages that wait for room, as long as there is room."""
         if not self._waiting or self._admitting:
             return
         self._admitting = True  # what is refused at once leaves at once
@@ -428,13 +471,20 @@ class NativeProducer:
 
     async def _close(self) -> None:
         self._end()
-        if not self._loop.is_closed():
-            await asyncio.gather(*(part.close() for part in self.parts))
+        if self._loop.is_closed():
+            return
+        try:
+            while self._tell_closed(_TOLD):  # noqa: ASYNC110 - in parts, not a wait
+                await asyncio.sleep(0)
+        finally:
+            self._tell_closed(sys.maxsize)
+        await asyncio.gather(*(part.close() for part in self.parts))
 
     def abandon(self) -> None:
         """Close at once, without waiting for the broker's answer."""
         self._end()
         if not self._loop.is_closed():
+            self._tell_closed(sys.maxsize)
             for part in self.parts:
                 part.abandon()
 
@@ -443,18 +493,25 @@ class NativeProducer:
             return
         self._closed = True
         self._home.ended(self)
-        waiting = list(self._waiting)
-        self._waiting.clear()
+        self._refused, self._waiting = self._waiting, deque()
         self._end_tasks()
-        if self._loop.is_closed():
-            return  # with its timers and tasks, and with whoever waited
+
+    def _tell_closed(self, most: int) -> bool:
+        """Tell up to so many of those who waited for room that the producer was closed; returns
+        whether there are others."""
         closed = ClosedError("the producer was closed before the send ended")
-        tell_failed((waiter for _, _, waiter in waiting), closed)
+        count = min(most, len(self._refused))
+        tell_failed([self._refused.popleft()[2] for _ in range(count)], closed)
+        return bool(self._refused)
 
     def _end_tasks(self) -> None:
         for task in (self._growing, self._recovering):
             if task is not None:
                 cancel(task)
+
+
+def _partitions_in_words(count: int) -> str:
+    return f"{count} partitions" if count else "no partitions"
 
 
 def _partition_of(topic: str) -> int:

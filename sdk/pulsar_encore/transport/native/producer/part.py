@@ -14,7 +14,7 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ....errors import ClosedError, PulsarException, TransportTimeout
 from ....exceptions import (
@@ -33,6 +33,7 @@ from ....wire import pulsar_pb2 as pb
 from ...base import ProducerListener
 from ..connection.attachment import Attachment
 from ..connection.requests import refusal
+from ..connection.retry_log import RetryLog
 from ..connection.session import Session
 from ..lookup.lookup import Lookup
 from .encoding import Encoder, Encrypt
@@ -45,10 +46,27 @@ from .telling import Waiter, tell_failed, tell_stored
 
 log: Final = logging.getLogger("pulsar_encore.producer")
 
-# With these a broker refuses a topic that does not exist, or has other partitions now.
+# Errors by which brokers refuse a topic that was deleted or has another number of partitions.
 _PERHAPS_MISSING: Final = (TopicNotFound, NotAllowedError, BrokerMetadataError, UnknownError)
 _TURN_BYTES: Final = 1_000_000  # written at once; then the socket has its turn to say it is full
+_TURN_FRAMES: Final = 2_000  # the same in frames: 2 ms or so
 _TOLD: Final = 500  # messages that are told of a failure in one step of the loop: 2 ms or so
+
+
+class _Failing(NamedTuple):
+    """Messages that failed together.
+
+    Attributes:
+        frames: Those that were frames.
+        waiters: Of those that were no frames yet.
+        room: Of those that were no frames yet.
+        error: Why.
+    """
+
+    frames: deque[Sending[Waiter]]
+    waiters: deque[Waiter]
+    room: int
+    error: Exception
 
 
 class Part:
@@ -66,6 +84,7 @@ class Part:
             named.
         established: The producer was attached before: this part does not create its topic, and its
             first attempt is retried like later ones.
+        retry_log: Logs losses and failed attempts of all parts.
 
     Attributes:
         under_way: Room taken by messages that have neither id nor error.
@@ -88,8 +107,10 @@ class Part:
         listener: ProducerListener | None = None,
         on_missing: Callable[[], None],
         established: bool = False,
+        retry_log: RetryLog | None = None,
     ) -> None:
         self.topic: str = registration.topic
+        self._retry_log = retry_log
         self.partition: int = partition
         self.under_way: int = 0
         self.last_sequence_id: int = -1
@@ -115,10 +136,10 @@ class Part:
             self._give_up,
             retrying=None if listener is None else listener.on_retrying,
             established=established,
+            retry_log=retry_log,
         )
         self._session: Session | None = None  # from PRODUCER on
         self._attached = False
-        self._start: asyncio.Task[None] | None = None
         self._packer = Packer(self._loop, options, self._packed, self._not_sent)
         self._pending: Pending[Waiter] = Pending()
         self._timeout_s = options.send_timeout_millis / 1000
@@ -130,10 +151,8 @@ class Part:
         self._adopted: list[Sending[Waiter]] = []  # not rewritten yet
         self._early_s = 0.0  # when the first message came that waits for the first attachment
         self._damaged: Sending[Waiter] | None = None
-        # Messages that failed and were not told yet, and why; in order.
-        self._failing: deque[tuple[Sending[Waiter] | tuple[Sequence[Waiter], int], Exception]] = (
-            deque()
-        )
+        # Messages that failed and were not told yet, in order.
+        self._failing: deque[_Failing] = deque()
         self._tells = False
 
     # Attaching
@@ -152,27 +171,27 @@ class Part:
         return self._attached and self.error is None
 
     async def open(self) -> None:
-        """Attach for the first time.
+        """Attach within the operation timeout. If that fails, the caller must end the part.
 
         Raises:
-            PulsarException: It did not come about.
+            PulsarException: The part could not be attached.
         """
+        self._begun = True
         await self._attachment.first()
 
     def begin(self) -> None:
-        """Attach, and go on until it is; nobody waits for it."""
+        """Attach in the background, retrying like after a loss; no effect once it was begun.
+
+        Messages that are published before the part is attached wait for it, until their send
+        timeout.
+        """
         if not self._begun:
             self._begun = True
             self._attachment.begin()
 
     def hurry(self) -> None:
-        """Attach now, if it is not attached: the topic exists, or may be created."""
+        """Make the next attempt to attach now: the topic exists, or may be created."""
         self._attachment.hurry()
-
-    def start(self) -> None:
-        """Attach for the first time, and meanwhile keep what is to be sent."""
-        if self._start is None and not self._begun:
-            self._start = self._loop.create_task(self._open_late())
 
     def moved(self, lookup: Lookup) -> Part:
         """The same on the running loop, when that of this one has ended.
@@ -190,25 +209,13 @@ class Part:
             listener=self._listener,
             on_missing=self._on_missing,
             established=True,
+            retry_log=self._retry_log,
         )
         part.error = self.error
         if self._packer.encoder is not None:
             part.last_sequence_id = self.last_sequence_id
             part._highest_id = self._packer.highest_id
         return part
-
-    async def _open_late(self) -> None:
-        failure: Exception | None = None
-        try:
-            await self.open()
-        except Exception as error:
-            failure = error
-        finally:
-            self._start = None  # before anybody is told: who comes next may begin anew
-        if failure is not None:
-            log.warning("no producer on %s: %s", self.topic, failure)
-            waiters, room = self._packer.take_back()
-            self._not_sent(waiters, room, failure)
 
     async def _attach(self, session: Session) -> None:
         if self.error is not None:
@@ -236,6 +243,13 @@ class Part:
         if self._session is not session:
             raise NotConnected(f"{self.topic}: it was closed as soon as it was attached")
         is_again, self._attached, self._was_attached = self._was_attached, True, True
+        if self.missing_s is not None and self.may_create:
+            log.warning(
+                "%s was missing for %.0f s (recreate_after): the producer created it again, or it "
+                "was created just now",
+                self.topic,
+                self._loop.time() - self.missing_s,
+            )
         self.missing_s, self.may_create = None, False
         registration.taken(answer)
         begins = self._packer.encoder is None
@@ -275,7 +289,9 @@ class Part:
         frames = self._pending.all()
         self._pending.drop(frames)
         early = self._packer.take_early()
-        self.abandon()
+        self._abandon(
+            NotConnected(f"{self.topic} was deleted while the send waited: send it again")
+        )
         return frames, early
 
     def adopt(self, frames: Sequence[Sending[Waiter]], of: Part) -> None:
@@ -325,6 +341,12 @@ class Part:
         if self._was_attached:
             if isinstance(error, TopicNotFound) and self.missing_s is None:
                 self.missing_s = self._loop.time()
+                log.warning(
+                    "%s does not exist any more. The producer waits for it, and may create it "
+                    "again after %g s (recreate_after)",
+                    self.topic,
+                    self._lookup.pool.settings.recreate_after_s,
+                )
             self._on_missing()
 
     def _not_attached(self, session: Session, error: BaseException) -> None:
@@ -349,7 +371,8 @@ class Part:
             self._attached = False
             self._pending.disconnected()
             self._attachment.again(address)
-            if self._listener is not None:
+            # The end of the event loop closes the pool. The producer goes on on the next loop.
+            if self._listener is not None and not self._lookup.pool.closed:
                 self._listener.on_disconnected(self.topic)
 
     def _attach_again(self) -> None:
@@ -396,9 +419,10 @@ class Part:
         self.under_way += room
         packer = self._packer
         if packer.encoder is None:
-            self.start()
+            self.begin()
             if not packer.early:
                 self._early_s = self._loop.time()
+                self._attachment.hurry()
             self._watch_time()
         packer.add(message, waiter, room)
 
@@ -423,7 +447,7 @@ class Part:
         session = self._session
         if session is None or not self._attached or not session.writable:
             return
-        for frame in self._pending.to_write(_TURN_BYTES):
+        for frame in self._pending.to_write(_TURN_BYTES, _TURN_FRAMES):
             session.write(frame)
         if self._pending.waits:
             self._writing = True
@@ -435,22 +459,23 @@ class Part:
 
     # What becomes of it
 
-    def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
+    def on_receipt(self, receipt: pb.CommandSendReceipt) -> int:
         try:
             sending = self._pending.receipt(receipt.sequence_id)
         except OutOfStepError as error:
             # Of this producer nothing is sure any more; the connection is others', too.
             log.warning("%s: %s; what is not answered is sent again", self.topic, error)
             self._attach_again()
-            return
+            return 0
         if sending is None:
-            return
+            return 0
         if sending is self._damaged:
             self._damaged = None
         tell_stored(sending, receipt.message_id, self.topic, self.partition)
         if sending.waiters:
             self.last_sequence_id = sending.last
         self._left(sending)
+        return len(sending.waiters)
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
         refused = refusal(error.error, error.message, f"send to {self.topic}")
@@ -499,8 +524,14 @@ class Part:
             self._timeout = self._loop.call_later(left, self._expire)
             return
         text = f"send to {self.topic}: no answer in {self._timeout_s:g} s (send_timeout_millis)"
+        refused = self._attachment.failure
+        if refused is not None:
+            text += f"; the producer is not attached, the last attempt failed: {refused}"
         twice = self._pending.unanswered
-        self._fail_all(TransportTimeout(text))
+        if refused is not None and not self.started:
+            self._fail_all(refused)  # it was never attached, and this is the reason
+        else:
+            self._fail_all(TransportTimeout(text))
         session = self._session
         if twice and session is not None:
             session.fail(TransportTimeout(f"{session.peer} takes messages and answers none"))
@@ -510,34 +541,36 @@ class Part:
         pending = self._pending.drop_all()
         # Before anything is told: what leaves makes room for others, which have not failed.
         waiters, room = self._packer.take_back()
-        self._failing.extend((sending, error) for sending in pending)
-        if waiters:
-            self._failing.extend(
-                ((waiters[at : at + _TOLD], 0), error) for at in range(0, len(waiters), _TOLD)
-            )
-        if room:
-            self._failing.append((((), room), error))
+        self._failing.append(_Failing(deque(pending), deque(waiters), room, error))
         if not self._tells:
             self._tell_some()
 
     def _tell_some(self) -> None:
         """Tell some of the messages that failed, and the rest in later steps of the loop."""
-        self._tell(_TOLD)
-        self._tells = bool(self._failing)
-        if self._tells:
-            self._loop.call_soon(self._tell_some)
+        self._tells = True
+        try:
+            self._tell(_TOLD)
+        finally:
+            # Also after an exception, which may come from code of the application that runs for a
+            # message that is let in: the others still have to be told.
+            self._tells = bool(self._failing)
+            if self._tells:
+                self._loop.call_soon(self._tell_some)
 
     def _tell(self, most: int) -> None:
-        failing = self._failing
-        while failing and most > 0:
-            of, error = failing.popleft()
-            if isinstance(of, Sending):
-                most -= max(1, len(of.waiters))
-                self._fail((of,), error)
-            else:
-                waiters, room = of
-                most -= len(waiters)
-                self._not_sent(waiters, room, error)
+        """Tell about so many messages that they failed, those first that failed first."""
+        while self._failing and most > 0:
+            frames, waiters, room, error = self._failing[0]
+            while frames and most > 0:
+                sending = frames.popleft()
+                most -= max(1, len(sending.waiters))
+                self._fail((sending,), error)
+            while waiters and most > 0:
+                most -= 1
+                tell_failed((waiters.popleft(),), error)
+            if not (frames or waiters):
+                self._failing.popleft()
+                self._leave(room)
 
     def _fail(self, of: Sequence[Sending[Waiter]], error: Exception) -> None:
         for sending in of:
@@ -556,13 +589,23 @@ class Part:
     # Flushing and closing
 
     def flush(self) -> list[asyncio.Future[Any]]:
-        """Send what is being batched now; futures for all that is under way."""
+        """Send the open batches now.
+
+        Returns:
+            Futures of all messages that have neither an id nor an error yet. Messages that have
+            failed and wait to be told are among them.
+        """
         self._packer.flush()
-        return [*self._packer.early, *self.flushes.begin(self._pending.all())]
+        frames = self._pending.all()
+        waiters = self._packer.early
+        for failing in self._failing:
+            frames += failing.frames
+            waiters += failing.waiters
+        return [*waiters, *self.flushes.begin(frames)]
 
     async def close(self) -> None:
-        """What is under way fails with `ClosedError`; the broker is told."""
-        session = self._end()
+        """Fail all pending messages with `ClosedError`, and close the producer at the broker."""
+        session = self._end(_closed())
         while self._failing:  # noqa: ASYNC110 - `_tell_some` goes on with them
             await asyncio.sleep(0)
         await self._attachment.stop()
@@ -579,23 +622,28 @@ class Part:
             log.info("%s; it ends with its connection", error)
 
     def abandon(self) -> None:
-        """The same without waiting for the broker's answer."""
-        session = self._end()
+        """Fail all pending messages with `ClosedError`, without waiting for the broker's answer."""
+        self._abandon(_closed())
+
+    def _abandon(self, error: Exception) -> None:
+        session = self._end(error)
         self._tell(sys.maxsize)
         if session is not None:
             self._ask_to_close(session)
 
-    def _end(self) -> Session | None:
-        """What is under way fails, and nothing more is sent; where it was attached until now."""
+    def _end(self, error: Exception) -> Session | None:
+        """Fail all pending messages and detach. Returns the session it was attached to."""
         session = self._session if self._attached else None
-        self.error = ClosedError("the producer was closed before the send ended")
+        self.error = error
         self._attachment.abandon()
         self._stop_timers()
-        if self._start is not None:
-            self._start.cancel()
         if self._session is not None:
             self._session.detach_producer(self._registration.producer_id)
         self._session = None
         self._attached = False
-        self._fail_all(self.error)
+        self._fail_all(error)
         return session
+
+
+def _closed() -> ClosedError:
+    return ClosedError("the producer was closed before the send ended")

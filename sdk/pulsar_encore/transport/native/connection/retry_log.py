@@ -1,0 +1,114 @@
+"""Log lines about the topics of one consumer, reader or producer that are not attached.
+
+Owns `RetryLog`, which all attachments of one consumer, reader or producer share: the loss of a
+broker that serves a hundred of its topics is one cause, and makes one series of lines. Pure, except
+that it logs: the caller gives the time.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from ....backoff import FailureReports
+
+log: Final = logging.getLogger("pulsar_encore.connection")
+
+
+class RetryLog:
+    """Logs the refusals of one consumer, reader or producer at growing intervals, and their end.
+
+    Args:
+        name: What the lines begin with, such as ``consumer of subscription 'billing' on
+            persistent://public/default/orders``.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name: str = name
+        self._reports: FailureReports | None = None  # since the first loss that is not over
+        self._away: set[str] = set()  # topics that are not attached
+        self._back = 0  # topics attached again since that loss
+
+    def lost(self, topic: str, now_s: float) -> None:
+        """A topic was attached, and is not any more.
+
+        Args:
+            topic: Full name; of the partition, if any.
+            now_s: Loop time.
+        """
+        if self._reports is None:
+            self._reports = FailureReports(now_s)
+        self._away.add(topic)
+
+    def refused(
+        self,
+        topic: str,
+        now_s: float,
+        error: Exception,
+        *,
+        attempts: int,
+        elapsed_s: float,
+        next_s: float,
+    ) -> None:
+        """An attempt to attach a topic again failed.
+
+        Args:
+            topic: Full name; of the partition, if any.
+            now_s: Loop time.
+            error: Why.
+            attempts: Attempts since the loss of this topic.
+            elapsed_s: Time since then.
+            next_s: Time until the next attempt.
+        """
+        self.lost(topic, now_s)
+        if self._reports is None or not self._reports.failed(now_s):
+            log.debug("%s: attempt %d to attach %s failed: %s", self.name, attempts, topic, error)
+            return
+        others = len(self._away) - 1
+        log.warning(
+            "%s: %s; attempt %d%s failed, %.1f s after the loss; retried in about %.*f s: %s",
+            self.name,
+            f"{others + 1} of its topics are not attached" if others else "not attached",
+            attempts,
+            "" if self.name.endswith(topic) else f" on {topic}",
+            elapsed_s,
+            1 if next_s < 10 else 0,
+            next_s,
+            error,
+        )
+
+    def attached(self, topic: str, now_s: float) -> None:
+        """A topic is attached again. Logs when it is the last one.
+
+        Args:
+            topic: Full name; of the partition, if any.
+            now_s: Loop time.
+        """
+        reports = self._reports
+        if reports is None or topic not in self._away:
+            return
+        self._away.discard(topic)
+        self._back += 1
+        if self._away:
+            return
+        log.log(
+            logging.WARNING if reports.attempts else logging.INFO,
+            "%s: attached again after %.1f s (%d %s)",
+            self.name,
+            reports.elapsed_s(now_s),
+            self._back,
+            "topic" if self._back == 1 else "topics",
+        )
+        self.forget_all()
+
+    def forget(self, topic: str) -> None:
+        """A topic is not waited for any more."""
+        self._away.discard(topic)
+        if not self._away:
+            self.forget_all()
+
+    def forget_all(self) -> None:
+        """Nothing is waited for any more, or the event loop is another one."""
+        self._reports = None
+        self._away.clear()
+        self._back = 0

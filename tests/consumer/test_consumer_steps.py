@@ -1,0 +1,306 @@
+"""Calls about many messages take several steps of the event loop, whatever comes after them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from consumer_kit import TOPIC, Subscribe, payloads, put_numbers, receive_all, receive_n
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_encore import BatchReceivePolicy, ClosedError, Consumer, LeaseLostError, MessageId
+from pulsar_encore.consumer.leasing import leases as leases_module
+from pulsar_encore.consumer.leasing.leases import Leases
+from pulsar_encore.consumer.opening import assemble, open_link
+from pulsar_encore.consumer.receiving import batches
+from pulsar_encore.consumer.receiving.queue import ReceiveQueue
+from pulsar_encore.consumer.settling.settlement import ROW, Settlement
+from pulsar_encore.options import ConsumerOptions, ConsumerType, InitialPosition
+from pulsar_encore.testing import MemoryTransport, run
+from pulsar_encore.turn import TURN_S
+
+COUNT = 3_000
+
+
+def work(seconds: float) -> None:
+    """Let time pass without a pass of the loop."""
+    loop: Any = asyncio.get_running_loop()
+    loop.advance(seconds)
+
+
+class Burst:
+    """How much is done between two passes of the loop, at most.
+
+    It does not keep the loop busy, or virtual time would stand.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.longest = 0
+        self._now = 0
+
+    def done(self, count: int = 1) -> None:
+        if not self._now:
+            asyncio.get_running_loop().call_soon(self._over)
+        self._now += count
+        self.total += count
+        self.longest = max(self.longest, self._now)
+
+    def _over(self) -> None:
+        self._now = 0
+
+
+# A list that is being acked
+
+
+async def close(consumer: Consumer) -> None:
+    await consumer.close()
+
+
+async def seek(consumer: Consumer) -> None:
+    await consumer.seek(MessageId.latest)
+
+
+async def unsubscribe(consumer: Consumer) -> None:
+    await consumer.unsubscribe()
+
+
+@pytest.mark.parametrize("end", [close, seek, unsubscribe])
+async def test_what_follows_an_ack_of_a_list_lets_it_finish_in_parts(
+    transport: MemoryTransport, subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch, end: Any
+) -> None:
+    ack_row, acked = Settlement.ack_row, Burst()
+
+    def slow(self: Settlement, messages: Any, at: int) -> Any:
+        work(TURN_S)
+        source, after = ack_row(self, messages, at)
+        acked.done(after - at)
+        return source, after
+
+    monkeypatch.setattr(Settlement, "ack_row", slow)
+    put_numbers(transport, COUNT)
+    consumer = await subscribe(receiver_queue_size=COUNT)
+    messages = await receive_n(consumer, COUNT)
+    acking = consumer.acknowledge(messages)
+    await asyncio.sleep(0)
+    assert acked.total < COUNT
+    await end(consumer)
+    assert acked.total == COUNT
+    await acking
+    assert acked.longest <= 4 * ROW  # a row is a turn; two callers may have two turns each
+    if end is not unsubscribe:
+        assert transport.backlog(TOPIC, "s") == 0
+    await consumer.close()
+
+
+# Leases
+
+
+@pytest.mark.parametrize("end", ["redeliver", "close", "seek"])
+async def test_leases_are_lost_in_parts(
+    transport: MemoryTransport, subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(leases_module, "_LOST", 100)
+    put_numbers(transport, 1_000)
+    consumer = await subscribe(receiver_queue_size=1_000)
+    leases = []
+    while len(leases) < 1_000:
+        leases += await consumer.pop(1_000, lease=1_000)
+    lost, lose = Burst(), Leases._lose
+
+    def noted(self: Leases, *given: Any) -> None:
+        lost.done()
+        lose(self, *given)
+
+    monkeypatch.setattr(Leases, "_lose", noted)
+    if end == "redeliver":
+        consumer.redeliver_unacknowledged_messages()
+    elif end == "seek":
+        await consumer.seek(MessageId.latest)
+    else:
+        await consumer.close()
+    # One that was not come to yet is lost all the same.
+    with pytest.raises((LeaseLostError, ClosedError)):
+        await leases[-1].ack()
+    await asyncio.sleep(1)
+    assert len(consumer._parts.leases) == 0
+    assert lost.total == 1_000 and lost.longest <= 2 * 100 + 1
+    for lease in leases:
+        with pytest.raises((LeaseLostError, ClosedError)):
+            await lease.ack()
+    await consumer.close()
+
+
+# Receiving many at once
+
+
+@pytest.fixture
+def slow_making(monkeypatch: pytest.MonkeyPatch) -> Burst:
+    """Making the objects of messages takes time; how many were made in each step."""
+    made = Burst()
+    prepare = ReceiveQueue.prepare
+
+    def slow(self: ReceiveQueue, most: int, most_bytes: int) -> Any:
+        for _ in prepare(self, most, most_bytes):
+            work(TURN_S / 4)
+            made.done()
+            yield
+
+    monkeypatch.setattr(batches, "_AT_ONCE", 10)
+    monkeypatch.setattr(ReceiveQueue, "prepare", slow)
+    return made
+
+
+async def filled(transport: MemoryTransport, subscribe: Subscribe, batch: int) -> Consumer:
+    put_numbers(transport, COUNT, batch=batch)
+    consumer = await subscribe(
+        receiver_queue_size=COUNT, batch_receive_policy=BatchReceivePolicy(COUNT, -1, 1_000)
+    )
+    while consumer.statistics().queued < COUNT:
+        await asyncio.sleep(0.01)
+    return consumer
+
+
+BATCHES = pytest.mark.parametrize("batch", [1, 10, 1_000])
+
+
+@BATCHES
+async def test_a_large_batch_is_made_in_parts_and_taken_in_one(
+    transport: MemoryTransport, subscribe: Subscribe, slow_making: Burst, batch: int
+) -> None:
+    consumer = await filled(transport, subscribe, batch)
+    got = await consumer.batch_receive()
+    assert payloads(got) == [b"%d" % each for each in range(COUNT)]
+    assert slow_making.longest <= 2 * 4 + 1  # four are a turn
+    await consumer.acknowledge(got)
+    assert consumer.statistics().unacked == 0
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+@BATCHES
+async def test_a_call_that_is_cancelled_at_any_pass_has_taken_nothing(
+    transport: MemoryTransport, subscribe: Subscribe, slow_making: Burst, batch: int
+) -> None:
+    consumer = await filled(transport, subscribe, batch)
+    for after in (1, 2, 3):
+        call = asyncio.ensure_future(consumer.batch_receive())
+        for _ in range(after):
+            await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        statistics = consumer.statistics()
+        assert (statistics.queued, statistics.unacked) == (COUNT, COUNT)
+    assert payloads(await consumer.batch_receive()) == [b"%d" % each for each in range(COUNT)]
+    assert await receive_all(consumer) == []
+    await consumer.close()
+
+
+@BATCHES
+async def test_messages_that_others_take_or_settle_meanwhile_are_not_taken_again(
+    transport: MemoryTransport, subscribe: Subscribe, slow_making: Burst, batch: int
+) -> None:
+    consumer = await filled(transport, subscribe, batch)
+    call = asyncio.ensure_future(consumer.batch_receive())
+    for _ in range(2):
+        await asyncio.sleep(0)
+    assert not call.done()
+    taken = [await consumer.receive() for _ in range(7)]
+    got = await call
+    assert payloads([*taken, *got]) == [b"%d" % each for each in range(COUNT)]
+    await consumer.acknowledge(taken)
+    await consumer.acknowledge(got)
+    assert consumer.statistics().unacked == consumer.statistics().queued == 0
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+@pytest.mark.parametrize("end", ["redeliver", "close", "seek"])
+async def test_a_queue_that_is_emptied_meanwhile_gives_nothing_twice(
+    transport: MemoryTransport, subscribe: Subscribe, slow_making: Burst, end: str
+) -> None:
+    consumer = await filled(transport, subscribe, 1)
+    call = asyncio.ensure_future(consumer.batch_receive())
+    for _ in range(2):
+        await asyncio.sleep(0)
+    if end == "close":
+        await consumer.close()
+        with pytest.raises(ClosedError):
+            await call
+        return
+    if end == "seek":
+        await consumer.seek(MessageId.earliest)
+    else:
+        consumer.redeliver_unacknowledged_messages()
+    got = await call
+    while len(got) < COUNT:
+        got += await consumer.batch_receive()
+    assert sorted(payloads(got), key=int) == [b"%d" % each for each in range(COUNT)]
+    assert {message.redelivery_count() for message in got} == {0}
+    await consumer.close()
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=30),
+    most=st.integers(1, 200),
+    most_bytes=st.sampled_from([-1, 1, 50, 200, 10_000]),
+    acked=st.sets(st.integers(0, 100)),
+    prepared=st.booleans(),
+)
+def test_prepared_messages_are_those_that_are_taken_one_by_one(
+    sizes: list[int], most: int, most_bytes: int, acked: set[int], prepared: bool
+) -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        consumers = [
+            await _consumer(transport, name, sum(sizes)) for name in ("whole", "one by one")
+        ]
+        number, ids = 0, []
+        for size in sizes:
+            words = [b"x" * (number % 7) + b"%d" % each for each in range(number, number + size)]
+            number += size
+            ids.append(transport.put(TOPIC, *words))
+        for consumer in consumers:
+            while consumer.statistics().queued < number:
+                await asyncio.sleep(0.01)
+        whole, single = (consumer._parts.queue for consumer in consumers)
+        for consumer in consumers:
+            for at in sorted(acked):
+                if at < len(sizes):
+                    await consumer.acknowledge(ids[at])
+        if prepared:
+            for _ in whole.prepare(most, most_bytes):
+                pass
+        expected, left = [], most_bytes
+        while len(expected) < most:
+            size = single._next_size()
+            left -= size
+            if most_bytes > 0 and expected and left < 0:
+                break
+            message = single.take()
+            if message is None:
+                break
+            expected.append(message)
+        got = whole.take_many(most, most_bytes)
+        assert payloads(got) == payloads(expected)
+        assert len(whole) == len(single) and whole.taken <= number
+        for consumer in consumers:
+            consumer._sources.by_number[0]._check()
+            await consumer.close()
+
+    run(main())
+
+
+async def _consumer(transport: MemoryTransport, name: str, count: int) -> Consumer:
+    options = ConsumerOptions(
+        topics=(TOPIC,),
+        pattern=None,
+        subscription_name=name,
+        consumer_type=ConsumerType.Shared,
+        initial_position=InitialPosition.Earliest,
+        receiver_queue_size=count,
+    )
+    return Consumer(assemble(await open_link(transport, options), options))

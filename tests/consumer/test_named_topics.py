@@ -1,0 +1,51 @@
+"""Events of a connection where the transport does not know the topics yet."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from pulsar_encore.consumer.announcer import Announcer
+from pulsar_encore.consumer.events import Connected, ConsumerEvent, Disconnected
+
+NAMED = ("persistent://public/default/a", "persistent://public/default/b")
+
+
+class Link:
+    """A link that learns its topics from messages."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def sources(self) -> range:
+        return range(len(self.names))
+
+    def topic_of(self, source: int) -> tuple[str, int]:
+        return self.names[source], -1
+
+
+async def announced(*, learns: str = "") -> list[ConsumerEvent]:
+    link, events = Link(), cast("list[ConsumerEvent]", [])
+    loop = asyncio.get_running_loop()
+    announcer = Announcer(cast("Any", link), events.append, loop, named=NAMED)
+    for lost in (announcer.doubtful, announcer.disconnected):
+        lost(None)
+        if learns:
+            link.names.append(learns)
+        announcer.connected(None)
+        announcer.connected(None)  # no news
+    await asyncio.sleep(0)
+    return events
+
+
+async def test_they_are_those_that_the_application_named() -> None:
+    assert await announced() == [Disconnected(NAMED), Connected(NAMED)] * 2
+
+
+@pytest.mark.parametrize("topic", NAMED)
+async def test_what_was_told_as_lost_is_told_as_back(topic: str) -> None:
+    events = await announced(learns=topic)
+    assert events[:2] == [Disconnected(NAMED), Connected(NAMED)]
+    assert events[2:] == [Disconnected((topic,)), Connected((topic,))]

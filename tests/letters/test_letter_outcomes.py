@@ -1,0 +1,38 @@
+"""Outcomes of letters that waited for their producer."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pulsar_encore.consumer.announcer import EventDispatcher, ProducerAnnouncer
+from pulsar_encore.consumer.forwarding.producer import LetterProducer
+from pulsar_encore.exceptions import AuthorizationError
+from pulsar_encore.outgoing import Outgoing
+from pulsar_encore.testing import run
+from pulsar_encore.transport.base import ProducerLink
+
+
+def test_an_error_in_the_outcome_of_one_letter_leaves_no_other_letter_waiting() -> None:
+    async def main() -> None:
+        async def create() -> ProducerLink:
+            raise AuthorizationError("x")
+
+        loop = asyncio.get_running_loop()
+        producer = LetterProducer("t", create, ProducerAnnouncer(EventDispatcher(None, loop)))
+        told: list[int] = []
+
+        def broken(error: Exception | None) -> None:
+            raise KeyError("e.g. a full disk")
+
+        letter = Outgoing(payload=b"")
+        producer.post(letter, broken)
+        for number in range(500):  # more than are sent in one turn of the loop
+            producer.post(letter, lambda error, number=number: told.append(number))  # type: ignore[misc]
+        await asyncio.sleep(100)
+        assert told == list(range(500))
+        producer.post(letter, lambda error: told.append(500))
+        await asyncio.sleep(100)
+        assert told[-1] == 500
+        await producer.close()
+
+    run(main())

@@ -1,0 +1,148 @@
+"""Many messages that fail, are written or are confirmed together take several steps of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from producer_kit import Network, message, outcomes, virtual
+
+from pulsar_encore import ClosedError, MessageId
+from pulsar_encore.errors import TransportTimeout
+from pulsar_encore.transport.native.connection import session as session_module
+from pulsar_encore.transport.native.producer import link, part
+from pulsar_encore.transport.native.producer.pending import Pending, Sending
+
+UNBATCHED = {"batching_enabled": False}
+COUNT = 4 * part._TOLD
+WAYS = pytest.mark.parametrize(
+    "batching",
+    [{"batching_enabled": False}, {"batching_max_messages": 100}],
+    ids=["alone", "batch"],
+)
+
+
+async def told_per_pass(sends: Sequence[asyncio.Future[Any]]) -> list[int]:
+    """How many more sends are done after each pass of the loop, until all are."""
+    steps, before = [], sum(each.done() for each in sends)
+    while before < len(sends):
+        await asyncio.sleep(0)
+        done = sum(each.done() for each in sends)
+        steps.append(done - before)
+        before = done
+    return steps
+
+
+async def offline(**options: Any) -> tuple[Any, list[asyncio.Future[Any]]]:
+    """A producer that has lost its connection, and sends that it keeps."""
+    network = Network()
+    producer = await network.producer(max_pending_messages=2 * COUNT, **options)
+    await producer.publish(message(0))
+    network._outage(1_000)
+    await asyncio.sleep(0)
+    sends = [asyncio.ensure_future(producer.publish(message(each))) for each in range(COUNT)]
+    return producer, sends
+
+
+@WAYS
+@virtual
+async def test_sends_that_fail_with_the_producer_are_told_in_parts(batching: Any) -> None:
+    producer, sends = await offline(send_timeout_millis=0, **batching)
+    closing = asyncio.ensure_future(producer.close())
+    steps = await told_per_pass(sends)
+    assert max(steps) <= part._TOLD + 100
+    await closing
+    results = await outcomes(sends)
+    assert all(isinstance(each, ClosedError) for each in results)
+    assert producer.parts[0].under_way == producer._under_way == 0
+
+
+@WAYS
+@virtual
+async def test_sends_that_time_out_together_are_told_in_parts(batching: Any) -> None:
+    producer, sends = await offline(send_timeout_millis=1000, **batching)
+    loop: Any = asyncio.get_running_loop()
+    await asyncio.sleep(0)
+    loop.advance(2)
+    producer.parts[0]._expire()
+    first = sum(each.done() for each in sends)
+    steps = await told_per_pass(sends)
+    assert first < COUNT and max(steps) <= part._TOLD + 100
+    results = await outcomes(sends)
+    assert all(isinstance(each, TransportTimeout) for each in results)
+    assert producer.parts[0].under_way == producer._under_way == 0
+    await producer.close()
+
+
+@virtual
+async def test_callers_in_line_are_told_in_parts_that_the_producer_was_closed() -> None:
+    network = Network()
+    producer = await network.producer(max_pending_messages=1, block_if_queue_full=True, **UNBATCHED)
+    network._outage(1_000)
+    await asyncio.sleep(0)
+    sends = [asyncio.ensure_future(producer.publish(message(each))) for each in range(COUNT)]
+    closing = asyncio.ensure_future(producer.close())
+    assert max(await told_per_pass(sends)) <= link._TOLD + 1
+    await closing
+    assert all(isinstance(each, ClosedError) for each in await outcomes(sends))
+
+
+@virtual
+async def test_a_client_that_is_shut_down_tells_all_callers_at_once() -> None:
+    network = Network()
+    client = network.transport()
+    producer = await network.producer(
+        client=client, max_pending_messages=1, block_if_queue_full=True, **UNBATCHED
+    )
+    network._outage(1_000)
+    sends = [asyncio.ensure_future(producer.publish(message(each))) for each in range(COUNT)]
+    producer.abandon()
+    assert all(each.done() for each in sends)
+    assert all(isinstance(each, ClosedError) for each in await outcomes(sends))
+
+
+def test_frames_are_written_by_count_too() -> None:
+    pending: Pending[int] = Pending()
+    for number in range(10):
+        pending.add(Sending(b"%d" % number, number, [number], since=0.0))
+    assert pending.to_write(1_000, 4) == [b"0", b"1", b"2", b"3"]
+    assert pending.to_write(1_000, 4) == [b"4", b"5", b"6", b"7"]
+    assert pending.to_write(1_000, 4) == [b"8", b"9"]
+    assert not pending.waits
+
+
+@virtual
+async def test_receipts_of_large_batches_end_a_step_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network()
+    producer = await network.producer(
+        batching_max_messages=100,
+        batching_max_publish_delay_ms=10_000,
+        max_pending_messages=2 * COUNT,
+    )
+    await producer.publish(message(0))
+    loop: Any = asyncio.get_running_loop()
+    received: Callable[[Any], int] = part.Part.on_receipt
+
+    def slow(self: part.Part, receipt: Any) -> int:
+        loop.advance(session_module.PART_S / 8)
+        return received(self, receipt)
+
+    # All receipts come in one read: of 20 batches, each takes an eighth of a step.
+    network_session: Any = producer.parts[0]._session
+    read: list[bytes] = []
+    receive = network_session.receive
+    monkeypatch.setattr(part.Part, "on_receipt", slow)
+    monkeypatch.setattr(network_session, "receive", read.append)
+    sends = [asyncio.ensure_future(producer.publish(message(each))) for each in range(COUNT)]
+    while len(b"".join(read)) == 0 or len(network.payloads()) < COUNT + 1:
+        await asyncio.sleep(0.01)
+    monkeypatch.setattr(network_session, "receive", receive)
+    network_session.receive(b"".join(read))
+    told = sum(each.done() for each in sends)
+    assert 0 < told <= 10 * 100
+    steps = await told_per_pass(sends)
+    assert max(steps) <= 10 * 100
+    assert all(isinstance(each, MessageId) for each in await outcomes(sends))
+    await producer.close()

@@ -1,0 +1,194 @@
+"""Attaching again: its time limit, and attempts that are made early."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from native_kit import TOPIC, Collector, Rig, run, subscription
+from test_native_attachment import Thing
+
+from pulsar_encore.exceptions import AuthorizationError, ServiceUnitNotReady
+from pulsar_encore.transport.native.settings import Settings
+
+
+def test_hurry_may_be_called_again_before_the_attempt_begins() -> None:
+    async def main() -> None:
+        thing = Thing(None, ServiceUnitNotReady("unload"))
+        await thing.attachment.first()
+        thing.attachment.again()
+        await asyncio.sleep(20)
+        tried = len(thing.at)
+        thing.attachment.hurry()
+        for _ in range(3):
+            thing.attachment.hurry()
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        assert len(thing.at) == tried + 1
+
+    run(main())
+
+
+def test_reattach_timeout_counts_from_the_last_loss_also_after_a_loss_during_the_first() -> None:
+    async def main() -> None:
+        async def lost() -> None:
+            thing.attachment.again()
+
+        unload = ServiceUnitNotReady("unload")
+        settings = Settings(reattach_timeout_s=300)
+        thing = Thing(lost, None, unload, unload, None, settings=settings)
+        await thing.attachment.first()
+        await asyncio.sleep(3600)
+        thing.attachment.again()
+        await asyncio.sleep(100)
+        assert len(thing.at) == 5 and thing.failures == []
+
+    run(main())
+
+
+class Hanging:
+    """A token supplier that can hang."""
+
+    method_name = "token"
+    hangs = False
+
+    async def data(self) -> bytes:
+        if self.hangs:
+            await asyncio.sleep(1e6)
+        return b"t"
+
+
+async def refused(*given: Any) -> None:
+    raise AuthorizationError("the metadata store is away")
+
+
+def test_a_token_supplier_that_hangs_delays_an_attempt_and_does_not_end_the_retrying() -> None:
+    async def main() -> None:
+        rig = Rig()
+        supplier = Hanging()
+        rig.transport = type(rig.transport)(
+            "pulsar://memory", credentials=supplier, dialer=rig.dialer
+        )
+        link = await rig.transport.subscribe(subscription())
+        link.start(Collector())
+        source = link._sources[0]
+        subscribe, source._subscribe = source._subscribe, refused
+        supplier.hangs = True
+        source._attach_anew()
+        await asyncio.sleep(1)
+        source._subscribe = subscribe
+        await asyncio.sleep(60)
+        assert link.is_connected()
+
+    run(main())
+
+
+def test_reattach_timeout_ends_the_retrying_while_a_token_supplier_hangs() -> None:
+    async def main() -> None:
+        thing = Thing(None, AuthorizationError("x"), settings=Settings(reattach_timeout_s=20))
+        await thing.attachment.first()
+        supplier = Hanging()
+        supplier.hangs = True
+        pool = thing.lookup.pool
+        pool.service = replace(pool.service, credentials=supplier)
+        thing.attachment.again()
+        await asyncio.sleep(21)
+        assert len(thing.failures) == 1
+
+    run(main())
+
+
+def test_a_connection_is_given_up_when_the_token_supplier_hangs() -> None:
+    async def main() -> None:
+        rig = Rig()
+        supplier = Hanging()
+        rig.transport = type(rig.transport)(
+            "pulsar://memory", credentials=supplier, dialer=rig.dialer
+        )
+        link = await rig.transport.subscribe(subscription(topics=(TOPIC,)))
+        link.start(Collector())
+        supplier.hangs = True
+        rig.dialer.drop()
+        await asyncio.sleep(1)
+        supplier.hangs = False
+        await asyncio.sleep(60)
+        assert link.is_connected()
+
+    run(main())
+
+
+def test_a_supplier_that_raises_cancelled_error_is_asked_again() -> None:
+    """E.g. one that awaits a refresh task which is shared, and cancelled."""
+
+    class Supplier:
+        method_name = "token"
+        fails = 0
+
+        async def data(self) -> bytes:
+            if self.fails:
+                self.fails -= 1
+                raise asyncio.CancelledError
+            return b"t"
+
+    async def main() -> None:
+        rig = Rig()
+        supplier = Supplier()
+        rig.transport = type(rig.transport)(
+            "pulsar://memory", credentials=supplier, dialer=rig.dialer
+        )
+        link = await rig.transport.subscribe(subscription())
+        link.start(Collector())
+        supplier.fails = 2
+        rig.dialer.drop()
+        await asyncio.sleep(30)
+        assert supplier.fails == 0 and link.is_connected()
+
+    run(main())
+
+
+def test_cancelled_error_of_the_applications_code_during_an_attempt_is_retried() -> None:
+    async def main() -> None:
+        async def cancelled() -> None:
+            raise asyncio.CancelledError
+
+        thing = Thing(None, cancelled, None)
+        await thing.attachment.first()
+        thing.attachment.again()
+        await asyncio.sleep(30)
+        assert len(thing.at) == 3 and thing.failures == []
+
+    run(main())
+
+
+def test_an_attempt_is_made_shortly_before_reattach_timeout_ends() -> None:
+    async def main() -> None:
+        thing = Thing(None, ServiceUnitNotReady("x"), settings=Settings(reattach_timeout_s=50))
+        await thing.attachment.first()
+        lost = thing.loop.time()
+        thing.attachment.again()
+        await asyncio.sleep(60)
+        assert len(thing.failures) == 1
+        assert 48.5 < thing.at[-1] - lost < 50
+
+    run(main())
+
+
+def test_all_attach_soon_once_a_broker_that_was_away_can_be_reached() -> None:
+    async def main() -> None:
+        rig = Rig()
+        links = []
+        for number in range(50):
+            link = await rig.transport.subscribe(subscription(topics=(f"{TOPIC}-{number}",)))
+            link.start(Collector())
+            links.append(link)
+        rig.dialer.reachable = False
+        rig.dialer.drop()
+        await asyncio.sleep(120)
+        rig.dialer.reachable = True
+        while not any(link.is_connected() for link in links):
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5)
+        assert all(link.is_connected() for link in links)
+
+    run(main())

@@ -1,0 +1,232 @@
+"""Log lines about losses: a few for each consumer or producer, however many topics it has."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from typing import Any
+
+import pytest
+from native_kit import TOPIC, Collector, Rig, run, subscription
+
+from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
+from pulsar_encore.exceptions import AuthorizationError, TopicNotFound
+from pulsar_encore.options import ProducerOptions
+from pulsar_encore.transport.native.connection.retry_log import RetryLog
+from pulsar_encore.transport.native.settings import Settings
+
+NAME = f"consumer of subscription 's' on {TOPIC}"
+PRODUCER = f"producer on {TOPIC}"
+
+
+def lines(caplog: pytest.LogCaptureFixture, level: int = logging.WARNING) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno >= level]
+
+
+async def both(rig: Rig, **fields: Any) -> tuple[Any, Collector, Any]:
+    link = await rig.transport.subscribe(subscription(**fields))
+    sink = Collector()
+    link.start(sink)
+    producer = await rig.transport.create_producer(ProducerOptions(topic=TOPIC))
+    return link, sink, producer
+
+
+# The class alone
+
+
+def refused(log: RetryLog, topic: str, now_s: float) -> None:
+    log.refused(topic, now_s, ValueError("no"), attempts=3, elapsed_s=now_s, next_s=16.4)
+
+
+def test_a_line_tells_how_many_topics_are_away_and_when_the_next_attempt_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = RetryLog("consumer of subscription 's' on t")
+    for number in range(3):
+        log.lost(f"t-partition-{number}", 0.0)
+    refused(log, "t-partition-1", 14.2)
+    assert lines(caplog) == [
+        "consumer of subscription 's' on t: 3 of its topics are not attached; attempt 3 on "
+        "t-partition-1 failed, 14.2 s after the loss; retried in about 16 s: no"
+    ]
+
+
+def test_the_only_topic_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    log = RetryLog("producer on t")
+    refused(log, "t", 2.0)
+    assert lines(caplog) == [
+        "producer on t: not attached; attempt 3 failed, 2.0 s after the loss; retried in about "
+        "16 s: no"
+    ]
+
+
+def test_refusals_are_reported_at_growing_intervals(caplog: pytest.LogCaptureFixture) -> None:
+    log = RetryLog("producer on t")
+    for tenth in range(1_000):
+        refused(log, f"t-partition-{tenth % 100}", tenth / 10)
+    assert 5 <= len(lines(caplog)) <= 9
+
+
+def test_one_line_tells_when_the_last_topic_is_attached_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    log = RetryLog("producer on t")
+    log.lost("a", 0.0)
+    log.lost("b", 0.0)
+    refused(log, "a", 1.0)
+    caplog.clear()
+    log.attached("a", 2.0)
+    log.attached("a", 2.0)
+    assert not lines(caplog, logging.INFO)
+    log.attached("b", 3.0)
+    assert lines(caplog) == ["producer on t: attached again after 3.0 s (2 topics)"]
+    log.attached("b", 4.0)
+    assert len(lines(caplog, logging.INFO)) == 1
+
+
+def test_a_topic_that_is_not_waited_for_any_more_is_not_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = RetryLog("producer on t")
+    log.lost("a", 0.0)
+    refused(log, "b", 1.0)
+    log.forget("b")
+    log.attached("a", 2.0)
+    assert lines(caplog)[-1] == "producer on t: attached again after 2.0 s (1 topic)"
+    refused(log, "b", 3.0)
+    log.forget("b")
+    log.attached("b", 4.0)
+    assert "not attached" in lines(caplog)[-1]
+
+
+# In a client
+
+
+def test_an_outage_of_30_s_of_100_partitions_is_a_few_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It was 851 lines."""
+
+    async def main() -> None:
+        rig = Rig()
+        rig.service.catalogue.create_partitioned(TOPIC, 100)
+        link, _, producer = await both(rig)
+        rig.dialer.reachable = False
+        rig.dialer.drop()
+        await asyncio.sleep(30)
+        rig.dialer.reachable = True
+        async with asyncio.timeout(120):
+            while not (link.is_connected() and producer.is_connected()):
+                await asyncio.sleep(1)
+
+    run(main())
+    told = lines(caplog)
+    for name in (NAME, PRODUCER):
+        own = [each for each in told if each.startswith(f"{name}: ")]
+        assert 3 <= len(own) <= 10, own
+        assert "100 of its topics are not attached; attempt 1 on " in own[0]
+        assert re.search(r"attached again after \d+\.\d s \(100 topics\)$", own[-1])
+        assert all("retried in about" in each for each in own[:-1])
+    assert len(told) <= 22, told
+
+
+def test_a_loss_that_is_over_at_once_is_told_at_info(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def main() -> None:
+        rig = Rig()
+        await both(rig)
+        caplog.clear()
+        rig.dialer.drop()
+        await asyncio.sleep(5)
+
+    run(main())
+    for name in (NAME, PRODUCER):
+        (record,) = [each for each in caplog.records if each.getMessage().startswith(f"{name}: ")]
+        assert record.levelno == logging.INFO
+        assert re.search(r"attached again after \d+\.\d s \(1 topic\)$", record.getMessage())
+
+
+def test_an_end_by_reattach_timeout_names_the_option_and_what_to_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """`ended for good: TopicNotFound` told nobody that a new consumer was needed."""
+
+    async def main() -> None:
+        rig = Rig(settings=Settings(reattach_timeout_s=20.0))
+        _, sink, producer = await both(rig)
+        rig.service.faults = FaultPlan(
+            [
+                Fault(kind="refuse", command=each, error="AuthorizationError", times=999)
+                for each in ("SUBSCRIBE", "PRODUCER")
+            ]
+        )
+        rig.dialer.drop()
+        await asyncio.sleep(22)
+        for error in (sink.told[-1][1], producer.parts[0].error):
+            assert isinstance(error, AuthorizationError)
+            assert isinstance(error.__cause__, AuthorizationError)
+            assert str(error.__cause__) in str(error)
+            assert "within 20 s (reattach_timeout)" in str(error)
+            assert "make a new one" in str(error)
+
+    run(main())
+    ended = [each for each in lines(caplog, logging.ERROR) if "ended for good" in each]
+    assert len(ended) == 2 and all("(reattach_timeout)" in each for each in ended)
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+def test_the_log_tells_that_a_topic_is_gone_and_that_it_is_created_again(
+    partitions: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        rig = Rig(settings=Settings(recreate_after_s=60.0))
+        if partitions:
+            rig.service.catalogue.create_partitioned(TOPIC, partitions)
+        link, _, producer = await both(rig)
+        rig.service.delete(TOPIC)
+        await asyncio.sleep(150)
+        assert link.is_connected() and producer.is_connected()
+
+    run(main())
+    told = lines(caplog)
+    for name in (NAME, PRODUCER):
+        own = [each for each in told if each.startswith(f"{name}: ")]
+        (gone,) = (each for each in own if f"the topic {TOPIC} does not exist any more" in each)
+        assert gone == (
+            f"{name}: the topic {TOPIC} does not exist any more. It is waited for, and this client "
+            "creates it after 60 s (recreate_after) if nobody else does"
+        )
+        # Either of the two creates it, and the other one finds it.
+        assert [each for each in own if f"the topic {TOPIC} is created again after 6" in each] or [
+            each for each in own if f"the topic {TOPIC} exists again after 6" in each
+        ]
+    assert any("is created again after 6" in each for each in told)
+    assert len(told) <= 30
+
+
+def test_the_last_line_about_a_deleted_topic_of_a_pattern_is_that_it_is_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def main() -> None:
+        rig = Rig()
+        for each in (TOPIC, f"{TOPIC}2"):
+            rig.service.catalogue.topic(each, create=True)
+        link = await rig.transport.subscribe(subscription(topics=(), pattern=f"{TOPIC}.*"))
+        link.start(Collector())
+        rig.service.delete(f"{TOPIC}2")
+        await asyncio.sleep(30)
+
+    run(main())
+    about = [each for each in lines(caplog, logging.INFO) if f"{TOPIC}2" in each]
+    assert about[-1].endswith(f": deleted, and not waited for: 1 of its topics ({TOPIC}2)")
+    assert f"on the pattern {TOPIC}.*" in about[-1]
+
+
+def test_a_topic_not_found_error_of_the_retrying_is_kept_as_its_class() -> None:
+    error = TopicNotFound("gone")
+    assert type(error)(str(error)).result == error.result
