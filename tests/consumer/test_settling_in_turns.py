@@ -73,7 +73,7 @@ async def test_a_list_is_acked_to_its_end_while_one_of_two_settling_calls_has_en
     calls._settles = 0
     calls._lists = {}
     calls._handed = SimpleNamespace(take_all=lambda: None)
-    calls._life = SimpleNamespace(check=refuse)
+    calls._life = SimpleNamespace(check=refuse, closing=False)
     calls._end_turn = end_turn
     calls._receipts = None
     calls._lists[object()] = listed

@@ -42,6 +42,13 @@ def store_large_batch(rig: Rig, *numbers: int) -> None:
     log.append(LogEntry(stored, batch=len(numbers), publish_ms=1_700_000_000_000))
 
 
+async def receive_small(rig: Rig, consumer: Any) -> None:
+    """Deliver a small message, so that the consumer has a record of its topic."""
+    rig.store(b"   9")
+    await consumer.acknowledge(await consumer.receive(1000))
+    await settle(1)
+
+
 async def decompress_all(codecs: Any) -> None:
     while codecs.calls:
         codecs.go()
@@ -64,6 +71,7 @@ def with_consumer(kind: ConsumerType, count: int, check: Any, **options: Any) ->
             consumer = await client.subscribe(
                 TOPIC, "s", kind, initial_position=encore.InitialPosition.Earliest, **options
             )
+            await receive_small(rig, consumer)
             store_large(rig, *range(count))
             await settle()
             await check(rig, codecs, consumer)
@@ -221,6 +229,7 @@ def test_a_message_that_waited_while_everything_was_asked_for_has_no_attempt_mor
                 ConsumerType.Shared,
                 initial_position=encore.InitialPosition.Earliest,
             )
+            await receive_small(rig, consumer)
             if is_batch:
                 store_large_batch(rig, 0, 1)
             else:
