@@ -53,15 +53,12 @@ def test_a_request_that_was_lost_with_its_connection_is_not_a_new_beginning() ->
     assert elsewhere(0, 1, 2, 2, 3) == 0
 
 
-def test_after_an_ack_of_a_part_the_broker_counts_from_0() -> None:
+def test_a_request_while_a_delivery_is_under_way_is_this_consumer_s() -> None:
     attempts = Attempts()
-    assert attempts.batch_delivered(KEY, 2) == 2
-    attempts.batch_acked(KEY)
-    attempts.batch_asked(KEY)  # counted: 1
-    assert attempts.batch_delivered(KEY, 2) == 3
-    attempts.batch_asked(KEY)
-    attempts.batch_acked(KEY)  # forgets the request: 0
-    assert attempts.batch_delivered(KEY, 1) == 4
+    attempts.batch_asked(KEY)  # the broker counts 1 and sends the batch
+    attempts.batch_asked(KEY)  # the broker counts 2 and sends it once more
+    assert attempts.batch_delivered(KEY, 1) == 0
+    assert attempts.batch_delivered(KEY, 2) == 0
 
 
 def test_only_the_first_request_after_a_delivery_is_counted_by_the_broker() -> None:
@@ -81,7 +78,6 @@ def test_alone_on_the_subscription_nothing_is_counted_as_elsewhere(events: list[
             count += not with_broker
             with_broker = True
         elif event == "ack":
-            attempts.batch_acked(KEY)
             count = 0
         elif event == "unload":
             count, with_broker = 0, True
@@ -165,15 +161,6 @@ def test_a_release_of_several_messages_is_one_request() -> None:
         state.release(DueBatch([], [(*KEY, mask)]))
     entry = arrive(state, 2)
     assert [state.attempts.count(entry, index) for index in range(3)] == [2, 2, 2]
-
-
-def test_an_ack_of_a_sibling_is_known_to_reset_the_count() -> None:
-    state = source_state()
-    entry = arrive(state, 2)
-    state.ack(entry, 2)
-    state.release(DueBatch([], [(*KEY, 0b011)]))
-    entry = arrive(state, 2, 0b011)  # one of them by this consumer, one by another
-    assert [state.attempts.count(entry, index) for index in range(2)] == [4, 4]
 
 
 def test_a_batch_that_only_waits_keeps_the_count_while_it_is_packed() -> None:

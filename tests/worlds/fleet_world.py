@@ -122,7 +122,14 @@ class FleetWorld:
                     None if entry is None else (bytes(entry.state), entry.redelivered),
                     () if entry is None else tuple(sorted((entry.failed or {}).items())),
                     sorted((key, known.attempts) for key, known in attempts.failures.items()),
-                    None if batch is None else (batch.base, batch.asked, batch.elsewhere),
+                    None
+                    if batch is None
+                    else (
+                        batch.count,
+                        batch.increases - batch.requests,
+                        batch.increases - batch.deliveries,
+                        batch.elsewhere,
+                    ),
                     tuple(each.queue),
                     tuple((at, it.number, it.failed) for at, it in sorted(each.held.items())),
                 )

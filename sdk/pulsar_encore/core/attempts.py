@@ -50,35 +50,36 @@ class _Redeliveries:
     """The broker's redelivery count of one batch, split by the consumers that asked.
 
     Any ack of a part of the entry resets the broker's count to 0. `elsewhere` therefore adds up
-    what each delivery shows, and never goes down.
+    what each delivery shows, and never goes down. In doubt an increase counts as this consumer's,
+    so that a message on a single consumer never has an attempt too many. A delivery may be under
+    way while this consumer asks again or acks, so neither is matched with a single delivery.
 
     Attributes:
-        base: The broker's count at the last delivery to this consumer, or after its last ack.
-        asked: This consumer asked for a redelivery since that delivery. The broker counts the first
-            such request only: after it, this consumer does not have the entry any more.
+        count: The broker's count at the last delivery to this consumer.
+        increases: Sum of the increases of the broker's count that deliveries have shown.
+        deliveries: Deliveries to this consumer.
+        requests: Redeliveries that this consumer asked for.
         elsewhere: Redeliveries that other consumers asked for, as far as deliveries have shown.
     """
 
-    __slots__ = ("asked", "base", "elsewhere")
+    __slots__ = ("count", "deliveries", "elsewhere", "increases", "requests")
 
-    def __init__(self) -> None:
-        self.base = 0
-        self.asked = False
+    def __init__(self, deliveries: int) -> None:
+        self.count = 0
+        self.increases = 0
+        self.deliveries = deliveries
+        self.requests = 0
         self.elsewhere = 0
 
     def delivered(self, count: int) -> None:
         """The entry was delivered with this redelivery count."""
-        # A lower count than before means that the broker began anew: all but one request came from
-        # other consumers. A request of this consumer may have been lost with its connection, so a
-        # count that stands still says nothing.
-        base = self.base if count >= self.base else 0
-        self.elsewhere += max(0, count - base - self.asked)
-        self.base, self.asked = count, False
-
-    def acked(self) -> None:
-        """This consumer acked a part of the entry: the broker counts from 0."""
-        # A request that was sent before the ack is not in the new count.
-        self.base = -self.asked
+        # A lower count than before means that the broker began anew.
+        self.increases += count - self.count if count >= self.count else count
+        self.count = count
+        # The broker counts a request of a consumer that has the entry, so one for each delivery.
+        own = min(self.requests, self.deliveries)
+        self.elsewhere = max(self.elsewhere, self.increases - own)
+        self.deliveries += 1
 
 
 class Attempts:
@@ -171,30 +172,24 @@ class Attempts:
         if redeliveries is None:
             if not redelivery_count:
                 return 0
-            redeliveries = self._new_batch(key)
+            redeliveries = self._new_batch(key, deliveries=0)
         redeliveries.delivered(redelivery_count)
         return redeliveries.elsewhere
 
     def batch_asked(self, key: EntryKey) -> None:
         """This consumer asks for a redelivery of a batch."""
         if self._counts_overlooked:
-            (self.batches.get(key) or self._new_batch(key)).asked = True
-
-    def batch_acked(self, key: EntryKey) -> None:
-        """This consumer acks a part of a batch."""
-        redeliveries = self.batches.get(key)
-        if redeliveries is not None:
-            redeliveries.acked()
+            (self.batches.get(key) or self._new_batch(key, deliveries=1)).requests += 1
 
     def elsewhere_of(self, key: EntryKey) -> int:
         """Redeliveries of a batch that other consumers asked for."""
         redeliveries = self.batches.get(key)
         return 0 if redeliveries is None else redeliveries.elsewhere
 
-    def _new_batch(self, key: EntryKey) -> _Redeliveries:
+    def _new_batch(self, key: EntryKey, *, deliveries: int) -> _Redeliveries:
         if len(self.batches) >= MOST_SHARED_BATCHES:
             self.batches.popitem(last=False)
-        redeliveries = self.batches[key] = _Redeliveries()
+        redeliveries = self.batches[key] = _Redeliveries(deliveries)
         return redeliveries
 
     def overlooked_all(self, keys: Sequence[EntryKey]) -> None:

@@ -445,8 +445,6 @@ class SourceState:
             self.rewind.settled_part(entry.key, entry.lowest_unacked())
         if entry.unsent_part:
             return 0
-        if self.attempts.batches:
-            self.attempts.batch_acked(entry.key)
         self.acks.add_part(entry)
         return 1
 
