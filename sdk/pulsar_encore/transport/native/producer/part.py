@@ -145,7 +145,7 @@ class Part:
         self._timeout_s = options.send_timeout_millis / 1000
         self._timeout: asyncio.TimerHandle | None = None
         self._writing = False
-        self.flushes = Flushes[Waiter](self._loop)
+        self.flushes: Flushes[Waiter] = Flushes[Waiter](self._loop)
         self._highest_id: int | None = None  # of all before the first message; None: to be asked
         self._begun = False
         self._adopted: list[Sending[Waiter]] = []  # not rewritten yet
