@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from consumer_kit import TOPIC, Subscribe, payloads, put_numbers, receive_all, receive_n
 
-from pulsar_encore import ConfigurationError, ConsumerType, MessageId, TransportError
+from pulsar_encore import ConfigurationError, MessageId, TransportError
 from pulsar_encore.testing import MemoryTransport
 
 
@@ -112,24 +112,3 @@ async def test_a_queue_of_nothing_fetches_one_by_one(
     numbers = put_numbers(transport, 3)
     consumer = await subscribe(receiver_queue_size=0)
     assert payloads(await receive_all(consumer)) == numbers
-
-
-@pytest.mark.parametrize("batch", [1, 5])
-@pytest.mark.parametrize("how", ["each", "a list", "cumulative"])
-async def test_acks_of_messages_from_before_a_seek_are_void(
-    transport: MemoryTransport, subscribe: Subscribe, batch: int, how: str
-) -> None:
-    put_numbers(transport, 5, batch=batch)
-    consumer = await subscribe(consumer_type=ConsumerType.Exclusive)
-    messages = await receive_n(consumer, 5)
-    await consumer.seek(MessageId.earliest)
-    if how == "each":
-        for message in messages:
-            await consumer.acknowledge(message)
-    elif how == "a list":
-        await consumer.acknowledge(messages)
-    else:
-        await consumer.acknowledge_cumulative(messages[-1])
-    await asyncio.sleep(1)
-    assert payloads(await receive_all(consumer)) == [b"0", b"1", b"2", b"3", b"4"]
-    assert not transport.recorded("ACK")

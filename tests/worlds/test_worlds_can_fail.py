@@ -127,7 +127,9 @@ def test_a_rewind_that_is_never_judged_hands_out_past_a_hole(
 def test_a_rewind_that_forgets_what_it_owes_leaves_it_with_the_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def begin(self: Rewind, given_back: Iterable[tuple[EntryKey, int]] = (), *_: object) -> None:
+    def begin(
+        self: Rewind, given_back: Iterable[tuple[EntryKey, int]] = (), *_: object, **__: object
+    ) -> None:
         return None
 
     monkeypatch.setattr(Rewind, "begin", begin)

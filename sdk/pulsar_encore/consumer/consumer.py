@@ -468,9 +468,10 @@ class Consumer:
 
         From after the id, or from it with `start_message_id_inclusive=True`, as stock does.
 
-        What was received before is void: pending nacks are dropped, acks made so far are sent
-        first. Right after acks it takes half a second longer on the native transport: a broker that
-        is still writing one may skip the seek without a word.
+        The seek drops pending nacks, and sends the acks made so far first. Do not ack messages from
+        before the seek: as in Java's client, such an ack also counts for the replay of the message.
+        Right after acks the seek takes half a second longer on the native transport, because a
+        broker that is still writing one may skip the seek without a word.
         """
         self._check_open()
         if isinstance(messageid, int):

@@ -110,19 +110,17 @@ class Settlement:
     def _ack_late(self, state: SourceState, entry: Entry, index: int) -> None:
         """Ack a message without a live record.
 
-        It was acked before, waits for its nack, or is on its way back here. An ack of a message
-        from before a seek is void: the seek may deliver the message again.
+        It was acked before, waits for its nack, is on its way back here, or is from before a seek.
         """
-        if entry.era != state.era:
-            if entry.first_chunk is not None and entry.unacked:
-                raise chunks_unknown(f"entry {entry.key}", "ack")
-            return
         current = state.find(entry.key)
         if current is not None and current.size == entry.size:
             self._acks.added(state, state.ack(current, index))
+        elif entry.first_chunk is not None and entry.era != state.era:
+            if entry.unacked:
+                raise chunks_unknown(f"entry {entry.key}", "ack")
         elif entry.size == 1:
             self._acks.added(state, state.ack_entry(entry.key))
-        elif entry.unacked:
+        elif entry.unacked and entry.era == state.era:
             state.adopt(entry)  # it comes again: known to be acked, and the broker is told then
             self._acks.added(state, state.ack(entry, index))
 
@@ -164,8 +162,6 @@ class Settlement:
         if type(item) is Message:
             entry, index, *_ = self._ownership.cumulative(item)
             state: SourceState = entry.source
-            if entry.era != state.era:
-                return state  # void, as in `_ack_late`
             key, size = entry.key, entry.size
         else:
             state, key, entry_here, message_id = self._ownership.named(item)
