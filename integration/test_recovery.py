@@ -218,6 +218,8 @@ async def test_a_deleted_letter_topic_is_created_again_after_recreate_after(
         await asyncio.sleep(1)
         assert not await to_thread(exists, admin, letters)
         await until_thread(lambda: exists(admin, letters) and not unacked())
+        stats = await to_thread(admin.stats, letters)
+        assert list(stats["subscriptions"]) == ["kept"], "PRODUCER names the subscription again"
 
 
 class HalfDead:

@@ -251,3 +251,19 @@ async def test_cumulative_acks_nothing_when_the_letter_fails(
         assert transport.backlog(TOPIC, "s") == 3
         assert await look(consumer, reconsume) == {b"0": 3, b"1": 3, b"2": 3}
     assert transport.backlog(TOPIC, "s") == 0
+
+
+async def test_the_producer_of_dead_letters_names_the_initial_subscription(
+    client: encore.Client, transport: MemoryTransport
+) -> None:
+    """So that the broker makes the subscription again if the topic was deleted and comes back."""
+    policy = encore.DeadLetterPolicy(1, initial_subscription_name="kept")
+    async with await client.subscribe(
+        TOPIC, "s", encore.ConsumerType.Shared, dead_letter_policy=policy
+    ) as consumer:
+        transport.put(TOPIC, b"poison")
+        for _ in range(2):
+            await consumer.negative_acknowledge(await consumer.receive(timeout=100), delay=0)
+        await asyncio.sleep(10)
+        producers = [each.details for each in transport.recorded("PRODUCER")]
+    assert [each.initial_subscription_name for each in producers] == ["kept"]
