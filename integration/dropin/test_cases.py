@@ -1063,6 +1063,14 @@ ON_NATIVE = {
 }
 
 
+#: Differences of our stock transport. A supplier that raises into the library can end the
+#: process, so the library gets an empty token instead. The first call fails without the words of the
+#: supplier, and this broker, which asks for no login, then accepts the empty token.
+ON_STOCK = {
+    "a_token_supplier_that_raises": {"asyncio": "[(['AuthenticationError'], False)]"},
+}
+
+
 async def compare(case: Case, name: str, transport: str, server: Server) -> None:
     apis = [
         Api(
@@ -1079,9 +1087,9 @@ async def compare(case: Case, name: str, transport: str, server: Server) -> None
     ]
     apis = [replace(each, client=each.connect(each.url)) for each in apis]
     expected, found = await asyncio.gather(*(play(case, each) for each in apis))
-    if transport == "auto":
-        others: dict[str, str] = ON_NATIVE.get(case.__name__, {})  # type: ignore[attr-defined]
-        expected = others.get(name, expected)
+    differing = ON_NATIVE if transport == "auto" else ON_STOCK
+    others: dict[str, str] = differing.get(case.__name__, {})  # type: ignore[attr-defined]
+    expected = others.get(name, expected)
     assert found == expected
 
 
