@@ -1063,9 +1063,9 @@ ON_NATIVE = {
 }
 
 
-#: Differences of our stock transport. A supplier that raises into the library can end the
-#: process, so the library gets an empty token instead. The first call fails without the words of the
-#: supplier, and this broker, which asks for no login, then accepts the empty token.
+#: Differences of our stock transport. A supplier that raises into the library can end the process,
+#: so the library gets an empty token instead. The first call fails without the words of the
+#: supplier. This broker asks for no login, and then accepts the empty token.
 ON_STOCK = {
     "a_token_supplier_that_raises": {"asyncio": "[(['AuthenticationError'], False)]"},
 }
