@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 import pulsar_encore as encore
 from pulsar_encore.schema import AvroSchema, JsonSchema, Long, Map, Record, String, StringSchema
 
+from ..admin import Admin
 from ..pulsar_server import Server
 from .kit import reading
 
@@ -51,6 +53,58 @@ def test_a_table_of_avro_whose_schema_has_grown(
     assert found == [(each, each if each >= 100 else None) for each in range(200)]
     slim = reading(spark.read, pulsar, topic, valueFormat="schema").schema("id BIGINT").load()
     assert slim.groupBy().sum("id").collect()[0][0] == sum(range(200))
+
+
+class Line(Record):
+    item = String()
+
+
+class Before(Record):
+    id = Long()
+    line = Line()
+
+
+class LineAfter(Record):
+    item = String()
+    note = String()
+
+
+class After(Record):
+    note = String()
+    id = Long()
+    line = LineAfter()
+
+
+@pytest.mark.parametrize("strategy", ["FORWARD", "FORWARD_TRANSITIVE"])
+def test_a_forward_evolution_leaves_old_rows_as_they_are(
+    spark: SparkSession, pulsar: Server, admin: Admin, folder: Path, strategy: str
+) -> None:
+    """`String()` is nullable and has no default, which a broker accepts going forward only."""
+    space = f"public/{uuid.uuid4().hex[:10]}"
+    policies = {"schema_compatibility_strategy": strategy, "replication_clusters": ["standalone"]}
+    admin.create_namespace(space, policies)
+    topic = f"persistent://{space}/t"
+    old = Before(id=1, line=Line(item="a"))
+    send(pulsar, topic, old, schema=AvroSchema(Before))
+    new = After(id=2, note="x", line=LineAfter(item="b", note="y"))
+    send(pulsar, topic, new, schema=AvroSchema(After))
+    options = {"valueFormat": "schema", "startingOffsets": "earliest"}
+    found = reading(spark.read, pulsar, topic, **options).load()
+    query = (
+        reading(spark.readStream, pulsar, topic, **options)
+        .load()
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(folder / "out"))
+    )
+    query.awaitTermination()
+    for frame in (found, spark.read.parquet(str(folder / "out"))):
+        rows = frame.orderBy("id").select("id", "note", "line", "_corrupt_record").collect()
+        assert [(row[0], row[1], tuple(row[2]), row[3]) for row in rows] == [
+            (1, None, ("a", None), None),
+            (2, "x", ("b", "y"), None),
+        ]
 
 
 @pytest.mark.parametrize("schema", [JsonSchema(Order), AvroSchema(Order)])

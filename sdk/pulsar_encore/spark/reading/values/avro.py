@@ -1,13 +1,13 @@
 """Values in Avro, read with the schema that each was written with.
 
-Owns `AvroPart`. Logical types are left to Arrow, which knows numbers for them: no object is made
-for a timestamp.
+Owns `AvroPart`. A value is decoded with its writer's schema; `avro_resolution` makes of it what the
+reader's schema says. Logical types are left to Arrow, which knows numbers for them: no object is
+made for a timestamp.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
 from io import BytesIO
 from typing import Any, Final, TypeAlias
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql.types import DataType
 
 from ....errors import ConfigurationError
+from .avro_resolution import decimal_of, resolved
 from .avro_types import Node, read_avro, shape_of, spark_type
 from .base import Malformed, arrow, gathered
 
@@ -25,7 +26,6 @@ WriterText: TypeAlias = Callable[[int], str]
 """Avro's JSON of a version of the topic's schema; ValueError says why a version is of no use."""
 
 MS: Final = 1000  # us
-_ALIKE: Final = ({"string", "bytes"}, {"int", "long", "float", "double"})
 
 
 class AvroPart:
@@ -51,18 +51,18 @@ class AvroPart:
         writer_text: WriterText,
         of: str = "valueSchema",
     ) -> None:
-        self._schema, node = read_avro(definition, of)
+        schema, node = read_avro(definition, of)
         self._definition = definition
         self._writer_text = writer_text
-        self._parsed = _parsed(self._schema, of)
-        self._node = node
-        self._guesses = _guesses(node)
+        self._parsed = _parsed(schema, of)
+        self._whole = node
         if node.kind == "record" and only is not None:
-            node = _narrowed(node, only)
+            node = node.narrowed(set(only))
+        self._node = node
         self.type: DataType = spark_type(node)
         self._arrow = arrow(self.type)
         self._convert = avro_converter(node)
-        self._writers: dict[int, tuple[Any, Any, str]] = {}
+        self._writers: dict[int, tuple[Any, Convert | None, str]] = {}
 
     def decode(
         self, data: Sequence[bytes | None], versions: Sequence[int]
@@ -70,10 +70,10 @@ class AvroPart:
         rows: list[object] = []
         add = rows.append
         malformed: Malformed = {}
-        read, convert = fastavro.schemaless_reader, self._convert
+        read = fastavro.schemaless_reader
         current: int | None = None
         writer: Any = None
-        reader: Any = None
+        convert: Convert | None = None
         broken = ""
         for at, (each, version) in enumerate(zip(data, versions, strict=True)):
             if each is None:
@@ -81,14 +81,14 @@ class AvroPart:
                 continue
             if version != current:
                 current = version
-                writer, reader, broken = self._schemas(version)
+                writer, convert, broken = self._writer(version)
             if broken:
                 malformed[at] = broken
                 add(None)
                 continue
             buffer = BytesIO(each)
             try:
-                row = read(buffer, writer, reader)
+                row = read(buffer, writer, None)
                 if buffer.tell() != len(each):
                     raise ValueError("bytes are left over")
                 add(row if convert is None else convert(row))
@@ -97,8 +97,8 @@ class AvroPart:
                 add(None)
         return gathered(rows, self._arrow, malformed), malformed
 
-    def _schemas(self, version: int) -> tuple[Any, Any, str]:
-        """The writer's schema, the reader's where that is another one, or why there is none."""
+    def _writer(self, version: int) -> tuple[Any, Convert | None, str]:
+        """The writer's schema, what makes a row of a value, and why there is neither."""
         found = self._writers.get(version)
         if found is None:
             try:
@@ -108,45 +108,16 @@ class AvroPart:
             self._writers[version] = found  # also where there is none, for as long as a task lasts
         return found
 
-    def _found(self, version: int) -> tuple[Any, Any]:
+    def _found(self, version: int) -> tuple[Any, Convert | None]:
         text = self._definition if version < 0 else self._writer_text(version)
-        return (self._parsed, None) if text == self._definition else self._pair(text)
-
-    def _pair(self, text: str) -> tuple[Any, Any]:
-        """A writer's schema under the reader's name: a class that was renamed reads the same."""
+        if text == self._definition:
+            return self._parsed, self._convert
         try:
             schema, node = read_avro(text, "the writer's schema")
-            if node == self._node:
-                return _parsed(schema, "the writer's schema"), None
-            if self._guesses:
-                raise ValueError(
-                    "it is another one than the reader's, in which is a union whose members could "
-                    "be taken for each other"
-                )
-            if isinstance(schema, dict) and isinstance(self._schema, dict):
-                for key in ("name", "namespace"):
-                    if key in self._schema:
-                        schema[key] = self._schema[key]
-                    else:
-                        schema.pop(key, None)
-            return _parsed(schema, "the writer's schema"), self._parsed
+            convert = self._convert if node == self._whole else resolved(node, self._node)
+            return _parsed(schema, "the writer's schema"), convert
         except ConfigurationError as error:
             raise ValueError(str(error)) from error
-
-
-def _narrowed(node: Node, only: Sequence[str]) -> Node:
-    kept = [(n, p) for n, p in zip(node.names, node.parts, strict=True) if n in set(only)]
-    return Node("record", names=tuple(n for n, _ in kept), parts=tuple(p for _, p in kept))
-
-
-def _guesses(node: Node) -> bool:
-    """Whether fastavro, resolving one schema by another, could take the wrong member of a union.
-
-    It takes the first that a writer's type can become: text for bytes, a fraction for an integer.
-    """
-    kinds = {each.kind for each in node.parts} if node.kind == "union" else set()
-    alike = [each & kinds for each in _ALIKE]
-    return any(len(each) > 1 for each in alike) or any(map(_guesses, node.parts))
 
 
 def _parsed(schema: Any, of: str) -> Any:
@@ -229,10 +200,5 @@ def _union(node: Node) -> Convert:
 
 
 def _decimal(scale: int) -> Convert:
-    def convert(value: Any) -> Any:
-        if value is None:
-            return None
-        unscaled = int.from_bytes(value, "big", signed=True)
-        return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
-
-    return convert
+    convert = decimal_of(scale)
+    return lambda value: None if value is None else convert(value)

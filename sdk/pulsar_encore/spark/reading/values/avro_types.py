@@ -6,8 +6,8 @@ Owns `Node`, a schema without names to be looked up and without what may be null
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pyspark.sql.types import (
@@ -70,6 +70,25 @@ _SHAPES: Final[Mapping[str, type]] = {
 _MOST_DIGITS: Final = 38
 
 
+MISSING: Final = object()
+"""The default of a field that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRule:
+    """What becomes of a record's field that a writer did not know.
+
+    Attributes:
+        nullable: Null is one of its types.
+        default: In JSON, or `MISSING`.
+        aliases: Other names that writers may have for it.
+    """
+
+    nullable: bool = False
+    default: Any = MISSING
+    aliases: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A schema.
@@ -81,6 +100,10 @@ class Node:
         names: Of a record's fields.
         parts: Types of a record's fields, of what is in an array or map, the members of a union.
         digits, scale: Of a decimal.
+        symbols: Of an enum.
+        otherwise: The default of an enum, for a symbol that it lacks; None for none.
+        rules: Of a record's fields. Two nodes with other rules are the same: the rules matter only
+            where a field is missing.
     """
 
     kind: str
@@ -89,6 +112,19 @@ class Node:
     parts: tuple[Node, ...] = ()
     digits: int = 0
     scale: int = 0
+    symbols: tuple[str, ...] = ()
+    otherwise: str | None = field(default=None, compare=False)
+    rules: tuple[FieldRule, ...] = field(default=(), compare=False)
+
+    def narrowed(self, names: Collection[str]) -> Node:
+        """Return the record with only these of its fields."""
+        places = [at for at, name in enumerate(self.names) if name in names]
+        return replace(
+            self,
+            names=tuple(self.names[at] for at in places),
+            parts=tuple(self.parts[at] for at in places),
+            rules=tuple(self.rules[at] for at in places),
+        )
 
 
 def read_avro(text: str, of: str) -> tuple[Any, Node]:
@@ -169,6 +205,7 @@ class _Reading:
                 parts=tuple(
                     self.node(each["type"], space, (*path, each["name"])) for each in fields
                 ),
+                rules=tuple(map(_rule, fields)),
             )
         self._named[name] = node
         return node
@@ -191,7 +228,23 @@ class _Reading:
         return Node("union", parts=tuple(nodes))
 
 
+def _rule(given: Any) -> FieldRule:
+    return FieldRule(
+        _takes_null(given["type"]), given.get("default", MISSING), tuple(given.get("aliases", ()))
+    )
+
+
+def _takes_null(schema: Any) -> bool:
+    if isinstance(schema, list):
+        return any(map(_takes_null, schema))
+    if isinstance(schema, dict):
+        return _takes_null(schema["type"])
+    return bool(schema == "null")
+
+
 def _leaf(kind: str, schema: Mapping[str, Any]) -> Node:
+    if kind == "enum":
+        return Node(kind, symbols=tuple(schema.get("symbols", ())), otherwise=schema.get("default"))
     logical = schema.get("logicalType", "")
     if logical == "decimal" and kind in ("bytes", "fixed"):
         digits, scale = int(schema["precision"]), int(schema.get("scale", 0))

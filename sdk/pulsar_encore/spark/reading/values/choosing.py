@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructField, StructType
@@ -159,11 +158,7 @@ def _json_part(form: Form, only: Sequence[str] | None) -> Part:
         return JsonPart(kind, node)
     places = [at for at, each in enumerate(kind) if each.name in only]
     if node is not None and node.kind == "record":
-        node = replace(
-            node,
-            names=tuple(node.names[at] for at in places),
-            parts=tuple(node.parts[at] for at in places),
-        )
+        node = node.narrowed(set(only))
     return JsonPart(StructType([kind[at] for at in places]), node)
 
 

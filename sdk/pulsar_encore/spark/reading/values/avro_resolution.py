@@ -1,0 +1,311 @@
+"""Resolution of Avro schemas: values that were written with one schema, as another one reads them.
+
+Owns `resolved`. fastavro decodes with the writer's schema alone, and the functions made here turn
+its objects into objects that Arrow takes for the reader's schema. Avro's rules decide where they
+give an answer. Where they only give an error, a value is still read if a sensible one exists:
+brokers accept such evolutions (FORWARD compatibility), and one field must not hide the others.
+
+- A field that the writer lacks is null if it may be null in the reader's schema.
+- A null that the writer wrote is null, also where the reader's schema allows none.
+- A symbol that the reader's enum lacks is the text that was written, if the enum has no default.
+- Numbers are narrowed if they fit, and fractions are integers if they are whole.
+- Records are matched by their place and not by their names.
+- Times and decimals keep the unit and the scale that the writer's schema says.
+
+What has no sensible value fails the row, and only when a value meets it: a field that the writer
+lacks, that has no default and may not be null, or a type that does not become the reader's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any, Final, TypeAlias
+
+from .avro_types import MISSING, FieldRule, Node, shape_of
+
+Convert: TypeAlias = Callable[[Any], Any]
+"""From fastavro's object, never None, to one that Arrow takes."""
+
+_MILLIS: Final = "-millis"
+_MS: Final = 1000  # us
+_DAY: Final = 86_400_000_000  # us
+_INTEGERS: Final = ("int", "long")
+_FRACTIONS: Final = ("float", "double")
+_TEXTS: Final = ("string", "enum")
+_BINARY: Final = ("bytes", "fixed")
+
+
+def resolved(writer: Node, reader: Node) -> Convert:
+    """Return the function that makes of a decoded value what the reader's schema says.
+
+    Args:
+        writer: The schema that the value was written and decoded with.
+        reader: The schema that it becomes. A record may lack fields that nobody asks for.
+
+    Returns:
+        A function of a value, which may be None. It raises ValueError for a value that the reader's
+        schema has no place for.
+    """
+    convert = _convert(writer, reader, "")
+    if convert is None:
+        return lambda value: value
+    return lambda value: None if value is None else convert(value)
+
+
+def _convert(writer: Node, reader: Node, path: str) -> Convert | None:
+    """The function for values that are not null; None where nothing changes."""
+    if writer.kind == "null":
+        return None
+    if writer.kind == "union":
+        return _from_union(writer, reader, path)
+    if reader.kind == "union":
+        return _to_member(writer, reader, path)
+    if _rank(writer, reader) is None:
+        return _fails(
+            f"{path or 'the value'} was written as {_named(writer)}, which is no {_named(reader)}"
+        )
+    if reader.kind == "record":
+        return _record(writer, reader, path)
+    if reader.kind == "array":
+        return _array(_convert(writer.parts[0], reader.parts[0], f"{path}[]"))
+    if reader.kind == "map":
+        return _map(_convert(writer.parts[0], reader.parts[0], f"{path}{{}}"))
+    return _leaf(writer, reader)
+
+
+def _fails(text: str) -> Convert:
+    def convert(value: Any) -> Any:
+        raise ValueError(text)
+
+    return convert
+
+
+def _named(node: Node) -> str:
+    return node.logical or node.kind
+
+
+def _rank(writer: Node, reader: Node) -> int | None:
+    """How well a type becomes another one, 0 is best; None where it does not.
+
+    A union's member of the lowest rank is chosen. Avro chooses the first one that is possible,
+    which could be text for bytes, or a fraction for an integer.
+    """
+    before, after = writer.kind, reader.kind
+    if reader.logical == "decimal" and before not in _BINARY:
+        return None
+    if before == after:
+        return 0 if writer.logical == reader.logical else 1
+    if before in _INTEGERS and after in _INTEGERS + _FRACTIONS:
+        return (2 if after == "long" else 4) if after in _INTEGERS else 3
+    if before in _FRACTIONS and after in _INTEGERS + _FRACTIONS:
+        return 2 if after == "double" else 4
+    if before in _TEXTS and after in _TEXTS:
+        return 2
+    if before in _BINARY and after in _BINARY:
+        return 2
+    if (before, after) in (("string", "bytes"), ("bytes", "string")):
+        return 3
+    return None
+
+
+# Unions
+
+
+def _from_union(writer: Node, reader: Node, path: str) -> Convert:
+    """Members are told apart by Python's types, which `read_avro` has checked."""
+    members = {shape_of(each): _convert(each, reader, path) for each in writer.parts}
+
+    def convert(value: Any) -> Any:
+        each = members[type(value)]
+        return value if each is None else each(value)
+
+    return convert
+
+
+def _to_member(writer: Node, reader: Node, path: str) -> Convert:
+    ranks = [(_rank(writer, each), at) for at, each in enumerate(reader.parts)]
+    fitting = [(rank, at) for rank, at in ranks if rank is not None]
+    if not fitting:
+        return _fails(
+            f"{path or 'the value'} was written as {_named(writer)}, which is none of "
+            f"{', '.join(map(_named, reader.parts))}"
+        )
+    _, at = min(fitting)
+    name, inner = f"member{at}", _convert(writer, reader.parts[at], path)
+    if inner is None:
+        return lambda value: {name: value}
+    return lambda value: {name: inner(value)}
+
+
+# Records, arrays and maps
+
+
+def _record(writer: Node, reader: Node, path: str) -> Convert:
+    places = dict(zip(writer.names, writer.parts, strict=True))
+    moved: list[tuple[str, str, Convert | None]] = []
+    added: dict[str, Any] = {}
+    for name, part, rule in zip(reader.names, reader.parts, reader.rules, strict=True):
+        where = f"{path}.{name}" if path else name
+        source = next((each for each in (name, *rule.aliases) if each in places), None)
+        if source is not None:
+            moved.append((name, source, _convert(places[source], part, where)))
+            continue
+        try:
+            added[name] = _absent(part, rule)
+        except ValueError:
+            return _fails(
+                f"{where} is not in the schema it was written with, has no default and may not be "
+                "null"
+            )
+
+    def convert(value: Any) -> Any:
+        made = dict(added)
+        for name, source, inner in moved:
+            found = value[source]
+            made[name] = found if found is None or inner is None else inner(found)
+        return made
+
+    return convert
+
+
+def _array(inner: Convert | None) -> Convert | None:
+    if inner is None:
+        return None
+    return lambda value: [None if each is None else inner(each) for each in value]
+
+
+def _map(inner: Convert | None) -> Convert:
+    if inner is None:
+        return lambda value: list(value.items())
+    return lambda value: [
+        (key, None if each is None else inner(each)) for key, each in value.items()
+    ]
+
+
+# Leaves
+
+
+def _leaf(writer: Node, reader: Node) -> Convert | None:
+    if reader.logical == "decimal":
+        return decimal_of(writer.scale if writer.logical == "decimal" else reader.scale)
+    if reader.kind in _INTEGERS:
+        return _integer(writer, reader)
+    if reader.kind in _FRACTIONS:
+        return float if writer.kind in _INTEGERS else None
+    if reader.kind in _TEXTS:
+        if writer.kind == "bytes":
+            return bytes.decode
+        return _symbol(writer, reader)
+    if writer.kind in _TEXTS:
+        return str.encode
+    return None
+
+
+def _integer(writer: Node, reader: Node) -> Convert | None:
+    if writer.kind in _FRACTIONS:
+        scale = _unit("", reader.logical)
+        return lambda value: _whole(value) * scale
+    scale = _unit(writer.logical, reader.logical)
+    return None if scale == 1 else lambda value: value * scale
+
+
+def _unit(writer: str, reader: str) -> int:
+    """What a number is multiplied by; times are in us."""
+    if "timestamp" not in reader:
+        return 1
+    if writer == "date":
+        return _DAY
+    told = writer if "timestamp" in writer else reader
+    return _MS if told.endswith(_MILLIS) else 1
+
+
+def _whole(value: float) -> int:
+    if not value.is_integer():  # also of infinity and NaN
+        raise ValueError(f"{value!r} is no integer")
+    return int(value)
+
+
+def _symbol(writer: Node, reader: Node) -> Convert | None:
+    known, instead = frozenset(reader.symbols), reader.otherwise
+    if reader.kind != "enum" or instead is None or (writer.symbols and known >= {*writer.symbols}):
+        return None
+    return lambda value: value if value in known else instead
+
+
+def decimal_of(scale: int) -> Convert:
+    """Return what makes a decimal of its unscaled bytes, which are big-endian and signed."""
+
+    def convert(value: Any) -> Any:
+        unscaled = int.from_bytes(value, "big", signed=True)
+        return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
+
+    return convert
+
+
+# Defaults
+
+
+def _absent(node: Node, rule: FieldRule) -> Any:
+    """What a field is whose writer did not know it, as Arrow takes it.
+
+    Raises:
+        ValueError: It has no default, or one that is not of its type, and may not be null.
+    """
+    if rule.default is not MISSING:
+        try:
+            return _default(node, rule.default, nullable=rule.nullable)
+        except (ValueError, TypeError):
+            pass
+    if not rule.nullable:
+        raise ValueError("no default")
+    return None
+
+
+def _default(node: Node, given: Any, *, nullable: bool) -> Any:
+    """A default in JSON, as Arrow takes it.
+
+    Raises:
+        ValueError, TypeError: It is not of the type.
+    """
+    if given is None:
+        if not nullable and node.kind != "null":
+            raise ValueError("null")
+        return None
+    if node.kind == "union":
+        return _default_member(node.parts, given)
+    if node.kind == "record":
+        return {
+            name: _default(part, given[name], nullable=rule.nullable)
+            if name in _typed(given, dict)
+            else _absent(part, rule)
+            for name, part, rule in zip(node.names, node.parts, node.rules, strict=True)
+        }
+    if node.kind == "array":
+        return [_default(node.parts[0], each, nullable=True) for each in _typed(given, list)]
+    if node.kind == "map":
+        items = _typed(given, dict).items()
+        return [(key, _default(node.parts[0], each, nullable=True)) for key, each in items]
+    if node.kind in _BINARY:
+        data = _typed(given, str).encode("latin-1")
+        return decimal_of(node.scale)(data) if node.logical == "decimal" else data
+    if node.kind in _INTEGERS:
+        return _typed(given, int) * _unit("", node.logical)
+    if node.kind in _FRACTIONS:
+        return float(_typed(given, int, float))
+    return _typed(given, bool if node.kind == "boolean" else str)
+
+
+def _default_member(members: Sequence[Node], given: Any) -> Any:
+    for at, each in enumerate(members):
+        try:
+            return {f"member{at}": _default(each, given, nullable=False)}
+        except (ValueError, TypeError):
+            continue
+    raise ValueError("no member of the union")
+
+
+def _typed(given: Any, *kinds: type) -> Any:
+    if type(given) not in kinds:
+        raise ValueError(f"{given!r} is not of the type")
+    return given
