@@ -181,6 +181,51 @@ def test_a_stream_is_dead_lettered_and_replayed(
     assert {each.properties()[letters.REPLAY_ID] for each in again} == {"r"}
 
 
+def test_copies_of_rows_have_what_their_messages_had(
+    session: SparkSession, pulsar: Server, topic: str
+) -> None:
+    """The keys above all: nobody is asked whether they were text or bytes."""
+    sent: dict[bytes, dict[str, Any]] = {
+        b"text": {"partition_key": "aw=="},  # reads as base64, and is text
+        b"bytes": {"partition_key": b"k"},
+        b"binary": {"partition_key": b"\xff\x00", "ordering_key": b"\xfe"},
+        b"none": {"event_timestamp": 1_700_000_000_123, "properties": {"p": "1", "q": ""}},
+        b"": {"partition_key": "é", "ordering_key": "o"},
+        b"null": {"partition_key": "null", "content": None},
+    }
+
+    async def publish() -> None:
+        async with encore.Client(pulsar.service_url) as client:
+            producer = await client.create_producer(topic)
+            for value, given in sent.items():
+                await producer.send(**{"content": value, **given})
+
+    def facts(message: encore.Message) -> tuple[Any, ...]:
+        return (
+            None if message.has_null_value() else message.data(),
+            message.partition_key(),
+            message.partition_key_bytes(),
+            message.ordering_key_bytes(),
+            message.event_timestamp(),
+            {k: v for k, v in message.properties().items() if k in ("p", "q")},
+        )
+
+    asyncio.run(publish())
+    url = {"service.url": pulsar.service_url}
+    rows = (
+        session.read.format("pulsar").options(topic=topic, includeMetadata="full", **url).load()
+    ).coalesce(1)
+    letters = {"sinkMode": "reconsume_later", "subscription": "s"}
+    copies = {f"{topic}-copy": {"topic": f"{topic}-copy"}, f"{topic}-s-RETRY": letters}
+    for options in copies.values():
+        kept = rows if "topic" not in options else rows.drop("__topic")
+        kept.write.format("pulsar").options(**url, **options).mode("append").save()
+    originals = [facts(each) for each in read(pulsar.service_url, topic)]
+    assert len(originals) == len(sent)
+    for copy in copies:
+        assert [facts(each) for each in read(pulsar.service_url, copy)] == originals
+
+
 # Kills
 
 

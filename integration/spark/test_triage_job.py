@@ -307,7 +307,7 @@ def test_letters_go_home_through_the_sink() -> None:
         "metadataPrefix": "__",
         "replayId": "r1",
     }
-    assert (rows.write.kind, rows.dropped) == ("saved", ["__key"])
+    assert (rows.write.kind, rows.dropped) == ("saved", [])
 
 
 def test_what_was_secret_does_not_go_home_in_clear() -> None:
@@ -336,6 +336,18 @@ def test_the_sink_is_told_what_the_plan_says() -> None:
     assert rows.write.given["textKeys"] == "false"
     assert rows.write.given["realTopics"] == f"{home}/a,{home}/b"
     assert rows.dropped == []
+
+
+def test_letters_say_whether_their_keys_are_text_or_bytes(spark: SparkSession) -> None:
+    rows = [letter(1, key=b"text", keyIsBytes=False), letter(2, key=b"\xff", keyIsBytes=True)]
+    given: dict[str, Any] = {"replay": KEYS, "dry_run": True}
+    told = triage_letters(frame(spark, rows), Plan(**given), Sink())
+    assert (told.selected, told.refused) == (2, 0)
+    wrong = [letter(1, key=b"\xff", keyIsBytes=False)]
+    assert triage_letters(frame(spark, wrong), Plan(**given), Sink()).refused == 1
+    stored = frame(spark, rows).drop("__keyIsBytes")  # by an older release
+    with pytest.raises(ConfigurationError, match=r"2 letters to be sent home have keys.*--text"):
+        triage_letters(stored, Plan(**given), Sink())
 
 
 def test_keys_are_text_or_bytes_and_somebody_has_to_say_which(

@@ -78,7 +78,6 @@ def test_chosen_letters_are_home_again(spark: SparkSession, tmp_path: Path) -> N
                 checkpoint=str(tmp_path / "done"),
                 replay=selection,
                 replay_id="after-the-fix",
-                text_keys=True,
                 dry_run=dry_run,
             )
 

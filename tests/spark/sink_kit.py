@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
     DoubleType,
     IntegerType,
@@ -37,6 +38,7 @@ NAMESPACE: Final = "persistent://public/default/"
 
 
 KINDS: Final[Mapping[str, DataType]] = {
+    "boolean": BooleanType(),
     "binary": BinaryType(),
     "string": StringType(),
     "timestamp": TimestampType(),

@@ -62,6 +62,7 @@ def test_what_a_message_tells_is_in_its_columns(url: str) -> None:
     rows = read_batch(url, includeMetadata="full")
     assert [row["value"] for row in rows] == [b"a", b"b", None, b"plain"]
     assert [row["__key"] for row in rows] == [b"k", None, None, None]
+    assert [row["__keyIsBytes"] for row in rows] == [False, None, None, None]
     assert [dict(row["__messageProperties"]) for row in rows] == [{"p": "1", "q": ""}, {}, {}, {}]
     assert [row["__orderingKey"] for row in rows] == [None, b"o", None, None]
     assert [row["__nullValue"] for row in rows] == [False, False, True, False]

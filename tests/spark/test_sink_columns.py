@@ -97,6 +97,7 @@ def test_nobody_guesses_what_a_copys_key_was() -> None:
     with pytest.raises(ConfigurationError, match="textKeys"):
         batch_writer(given, binary, False)
     batch_writer({**given, "textKeys": "false"}, binary, False)
+    batch_writer(given, schema_of(**FULL, __key="binary", __keyIsBytes="boolean"), False)
     batch_writer(given, text, False)
     batch_writer(
         {"service.url": URL, "topic": "t"}, schema_of(value="binary", __key="binary"), False

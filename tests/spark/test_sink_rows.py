@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, date, datetime, timedelta
 from io import BytesIO
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -28,13 +29,14 @@ from pyspark.sql.types import (
 from sink_kit import URL, batch_of, schema_of
 
 from pulsar_encore.errors import ConfigurationError
+from pulsar_encore.ids import MessageId
 from pulsar_encore.outgoing import Outgoing
 from pulsar_encore.spark.sink.arrays import maps_of
 from pulsar_encore.spark.sink.columns import layout_of
-from pulsar_encore.spark.sink.copies import Times, Way
+from pulsar_encore.spark.sink.copies import Times, Way, copy_rule
 from pulsar_encore.spark.sink.encoding import encoder_of
 from pulsar_encore.spark.sink.options import sink_options
-from pulsar_encore.spark.sink.rows import Chunk, ProducedRows
+from pulsar_encore.spark.sink.rows import Chunk, CopiedRows, ProducedRows
 
 NOW = Times(1_000_000, 1_000_001)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -119,6 +121,45 @@ def test_keys_of_bytes_may_be_text() -> None:
     assert [each.partition_key for each in text.messages] == ["k", None]
     with pytest.raises(ConfigurationError, match="__key has bytes that are no text"):
         read(schema, batch_of(schema, [(b"", b"\xff")]), textKeys="true")
+
+
+def test_a_key_is_sent_as_what_the_row_says_it_was() -> None:
+    schema = schema_of(value="binary", __key="binary", __keyIsBytes="boolean")
+    rows = [(b"", b"k", False), (b"", b"k", True), (b"", None, None), (b"", b"", False)]
+    batch = batch_of(schema, rows)
+    for options in ({}, {"textKeys": "true"}, {"textKeys": "false"}):
+        found = read(schema, batch, **options).messages
+        assert [each.partition_key for each in found] == ["k", b"k", None, ""]
+    unsaid = batch_of(schema, [(b"", b"k", None)])
+    assert read(schema, unsaid, textKeys="true").messages[0].partition_key == "k"
+    assert read(schema, unsaid, textKeys="false").messages[0].partition_key == b"k"
+    with pytest.raises(ConfigurationError, match="__key has bytes that are no text in UTF-8 in"):
+        read(schema, batch_of(schema, [(b"", b"\xff", False)]))
+
+
+def test_a_copy_asks_only_for_the_keys_whose_rows_do_not_say_it() -> None:
+    schema = schema_of(
+        value="binary",
+        __topic="string",
+        __messageId="binary",
+        __messageProperties="map",
+        __key="binary",
+        __keyIsBytes="boolean",
+    )
+    given = {"service.url": URL, "sinkMode": "dead_letter", "subscription": "s"}
+    here = MessageId(-1, 1, 1).serialize()
+
+    def keys(*rows: tuple[bytes | None, bool | None], **more: str) -> list[str | bytes | None]:
+        checked = sink_options({**given, **more}, streaming=False)
+        rule = copy_rule(checked, refuse_byte_keys=False, rng=Random(0))
+        reader = CopiedRows(layout_of(schema, checked), checked, rule)
+        batch = batch_of(schema, [(b"", "t", here, None, *row) for row in rows])
+        return [each.partition_key for each in reader.read(batch, 5, NOW).messages]
+
+    assert keys((b"k", False), (b"k", True), (None, None)) == ["k", b"k", None]
+    assert keys((b"k", None), textKeys="true") == ["k"]
+    with pytest.raises(ConfigurationError, match=r"__keyIsBytes is null in row 6 .* textKeys"):
+        keys((b"k", False), (b"k", None))
 
 
 def test_a_cluster_that_is_null_is_named() -> None:

@@ -55,8 +55,14 @@ STANDARD: Final = (
     Column("publishTime", TimestampType(), nullable=False),
     Column("eventTime", TimestampType()),
     Column("messageProperties", MapType(StringType(), StringType(), True)),
+    Column("keyIsBytes", BooleanType()),
 )
-"""What every read yields: as pulsar-spark's."""
+"""What every read yields: pulsar-spark's columns, and `keyIsBytes`.
+
+A key that was sent as text and one that was sent as bytes (`partition_key_b64_encoded`) are
+different keys, and the same bytes in the column ``key``. `keyIsBytes` tells them apart, so that the
+sink writes each as it was. It is null without a key, and where the transport cannot tell.
+"""
 
 MORE: Final = (
     Column("partition", IntegerType(), nullable=False),

@@ -262,6 +262,14 @@ def _key(message: RawMessage) -> bytes | None:
         return message.partition_key().encode()
 
 
+def _key_is_bytes(message: Any) -> bool | None:
+    """None without a key, and of the stock library, which does not say."""
+    own = getattr(message, "metadata", None)
+    if own is None or not own.HasField("partition_key"):
+        return None
+    return bool(own.partition_key_b64_encoded)
+
+
 def _schema_version(message: RawMessage) -> bytes | None:
     return message.schema_version().encode("latin-1") or None
 
@@ -285,6 +293,7 @@ def _sequence_id(message: Any) -> int | None:
 
 _GATHER: Final[dict[str, _Gather]] = {
     "key": _of_each(_key, None),
+    "keyIsBytes": _of_each(_key_is_bytes, None),
     "messageId": _message_ids,
     "publishTime": _of_entry(_publish_time),
     "eventTime": _of_each(_event_time, None),

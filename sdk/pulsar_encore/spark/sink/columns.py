@@ -13,6 +13,7 @@ from typing import Final
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
     IntegerType,
     LongType,
@@ -29,6 +30,7 @@ from ..parsing import nearest
 from .options import DEAD_LETTER, PRODUCE, RECONSUME, SinkOptions
 
 TOPIC, KEY, ORDERING_KEY, EVENT_TIME = "topic", "key", "orderingKey", "eventTime"
+KEY_IS_BYTES = "keyIsBytes"
 PROPERTIES, AFTER_MS, AT, CLUSTERS = (
     "messageProperties",
     "deliverAfterMs",
@@ -42,6 +44,7 @@ _BYTES: Final = BinaryType()
 _TYPES: Final[Mapping[str, tuple[DataType, ...]]] = {
     TOPIC: (_TEXT,),
     KEY: (_BYTES, _TEXT),
+    KEY_IS_BYTES: (BooleanType(),),
     ORDERING_KEY: (_BYTES, _TEXT),
     EVENT_TIME: (TimestampType(),),
     PROPERTIES: (MapType(_TEXT, _TEXT),),
@@ -51,10 +54,21 @@ _TYPES: Final[Mapping[str, tuple[DataType, ...]]] = {
     MESSAGE_ID: (_BYTES,),
     SCHEMA_VERSION: (_BYTES,),
 }
-_OF_PRODUCE: Final = (TOPIC, KEY, ORDERING_KEY, EVENT_TIME, PROPERTIES, AFTER_MS, AT, CLUSTERS)
+_OF_PRODUCE: Final = (
+    TOPIC,
+    KEY,
+    KEY_IS_BYTES,
+    ORDERING_KEY,
+    EVENT_TIME,
+    PROPERTIES,
+    AFTER_MS,
+    AT,
+    CLUSTERS,
+)
 _OF_COPIES: Final = (
     TOPIC,
     KEY,
+    KEY_IS_BYTES,
     ORDERING_KEY,
     EVENT_TIME,
     PROPERTIES,
@@ -192,15 +206,17 @@ def check_keys(schema: StructType, layout: Layout, options: SinkOptions) -> None
     """That nobody has to guess what a copy's key was.
 
     Raises:
-        ConfigurationError: Keys are bytes, as the source yields them, of keys that were sent as
-            text and of those that were sent as bytes; and nobody said which they are.
+        ConfigurationError: Keys are binary, and neither the column that the source yields beside
+            them nor `textKeys` says whether they were sent as text or as bytes.
     """
     name = layout.name(KEY)
     if options.mode == PRODUCE or name is None or options.text_keys is not None:
         return
+    if layout.name(KEY_IS_BYTES) is not None:
+        return
     if isinstance(schema[name].dataType, BinaryType):
         raise ConfigurationError(
             f"{name} is binary, and keys that were sent as text and as bytes look the same there: "
-            "say which they are by textKeys=true (as of most clients) or textKeys=false (Java's "
-            "keyBytes)"
+            f"keep the source's column {options.prefix}{KEY_IS_BYTES}, or say which they are by "
+            "textKeys=true (as of most clients) or textKeys=false (Java's keyBytes)"
         )

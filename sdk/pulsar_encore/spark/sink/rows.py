@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -26,6 +26,7 @@ from .columns import (
     EVENT_TIME,
     EVIDENCE,
     KEY,
+    KEY_IS_BYTES,
     MESSAGE_ID,
     ORDERING_KEY,
     PROPERTIES,
@@ -38,6 +39,9 @@ from .delays import MOST_MS
 from .encoding import Encode, encoder_of
 from .options import SinkOptions
 from .originals import RowOriginal
+
+
+_Key: TypeAlias = str | bytes
 
 
 @dataclass(slots=True)
@@ -81,6 +85,7 @@ class ProducedRows:
 
     def __init__(self, layout: Layout, options: SinkOptions) -> None:
         self._layout = layout
+        # A key of bytes is sent as bytes, unless somebody says that it is text.
         self._text_keys = bool(options.text_keys)
         self._fields = [each.name for each in layout.values]
         self._encode: Encode | None = None
@@ -105,7 +110,7 @@ class ProducedRows:
             for payload, properties, key, ordering_key, clusters, event_ms, deliver_at in zip(
                 payloads,
                 columns.properties(),
-                columns.keys(KEY, self._text_keys),
+                columns.partition_keys(self._text_keys, first),
                 columns.keys(ORDERING_KEY, self._text_keys),
                 columns.clusters(first),
                 columns.times(EVENT_TIME, first),
@@ -155,7 +160,7 @@ class CopiedRows:
 
     def __init__(self, layout: Layout, options: SinkOptions, rule: CopyRule) -> None:
         self._layout = layout
-        self._text_keys = bool(options.text_keys)
+        self._text_keys = options.text_keys
         self._value = layout.values[0].name
         self._rule = rule
         self._topics: dict[str, str] = {}
@@ -173,8 +178,8 @@ class CopiedRows:
                 topics,
                 columns.bytes(MESSAGE_ID),
                 columns.properties(),
-                columns.keys(KEY, self._text_keys),
-                columns.keys(ORDERING_KEY, self._text_keys),
+                columns.partition_keys(self._text_keys, first),
+                columns.keys(ORDERING_KEY, bool(self._text_keys)),
                 columns.times(EVENT_TIME, first),
                 columns.bytes(SCHEMA_VERSION),
                 columns.why(),
@@ -248,6 +253,41 @@ class _Columns:
     def keys(self, key: str, text: bool) -> Any:
         column = self._of(key)
         return repeat(None) if column is None else keys_of(column, self.name(key), text=text)
+
+    def partition_keys(self, text: bool | None, first: int) -> Any:
+        """Each key as it was sent: text or bytes.
+
+        Args:
+            text: Whether keys are text of which the row does not say it; None where nobody said.
+            first: Number of the first row.
+        """
+        column, kinds = self._of(KEY), self._of(KEY_IS_BYTES)
+        if column is None or kinds is None:
+            return self.keys(KEY, bool(text))
+        found = zip(listed(column, self.name(KEY)), kinds.to_pylist(), strict=True)
+        return [
+            None if key is None else self._as_sent(key, is_bytes, text, number)
+            for number, (key, is_bytes) in enumerate(found, first)
+        ]
+
+    def _as_sent(self, key: _Key, is_bytes: bool | None, text: bool | None, number: int) -> _Key:
+        if isinstance(key, str):
+            return key.encode() if is_bytes else key
+        if is_bytes is None and text is None:
+            raise ConfigurationError(
+                f"{self.name(KEY_IS_BYTES)} is null in row {number} of the task, which has a key: "
+                "say by textKeys=true (as of most clients) or textKeys=false (Java's keyBytes) "
+                "which it is"
+            )
+        if is_bytes or (is_bytes is None and not text):
+            return key
+        try:
+            return key.decode()
+        except UnicodeDecodeError as error:
+            raise ConfigurationError(
+                f"{self.name(KEY)} has bytes that are no text in UTF-8 in row {number} of the "
+                f"task, and {self.name(KEY_IS_BYTES)} or textKeys says it is text"
+            ) from error
 
     def properties(self) -> Any:
         column = self._of(PROPERTIES)

@@ -27,6 +27,9 @@ LONGEST_MS: Final = 90 * 24 * HOUR_MS
 
 _PARTITION: Final = "-partition-[0-9]+$"
 
+KIND: Final = f"{PREFIX}keyIsBytes"
+"""The column that says whether a letter's key was sent as text or as bytes."""
+
 HourOf = Literal["last", "first"]
 """Which time of a letter: of its last failure, or of its first."""
 
@@ -43,7 +46,9 @@ def check_columns(letters: DataFrame) -> None:
         ConfigurationError: A column is missing.
     """
     there = set(letters.columns)
-    missing = [PREFIX + each.key for each in FULL + LETTER if PREFIX + each.key not in there]
+    needed = [PREFIX + each.key for each in FULL + LETTER]
+    needed.remove(KIND)  # letters that an older release stored are without it
+    missing = [name for name in needed if name not in there]
     if missing:
         raise ConfigurationError(
             f"these are no letters, {', '.join(missing)} is missing: read them with view=dlq and "

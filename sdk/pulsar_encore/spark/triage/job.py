@@ -25,7 +25,7 @@ from ...topic_names import dead_topic_of_one, full_name
 from ..options import read_options
 from ..sink.options import sink_options
 from ..source import PulsarDataSource
-from .grouping import PREFIX, HourOf, check_columns, column, grouped, largest
+from .grouping import KIND, PREFIX, HourOf, check_columns, column, grouped, largest
 from .halting import Halt
 from .report import TriageReport
 from .routing import (
@@ -93,8 +93,9 @@ class Plan:
         replay: Groups to send home; None for none.
         dry_run: Count what would be sent; send and store nothing, and remember nothing.
         replay_id: Written on every message sent; made up when None.
-        text_keys: Whether the letters' keys are text or bytes; None where nobody said, which is an
-            error once letters with keys are to be sent: as columns both are bytes.
+        text_keys: Whether keys are text or bytes of which the letters do not say it, as of those
+            that were read with the stock transport. None is an error once such letters are to be
+            sent.
         hour_of: Whether a letter counts in the hour of its last failure or of its first.
         most_groups: Groups that the report keeps apart.
 
@@ -241,8 +242,6 @@ def send_home(options: Mapping[str, str], plan: Plan) -> Send:
     mine = _send_settings(options, plan)
 
     def send(letters: DataFrame, replay_id: str) -> None:
-        if plan.text_keys is None:  # then there are none
-            letters = letters.drop(f"{PREFIX}key")
         writer = letters.write.format(FORMAT).mode("append").options(**mine)
         writer.option("replayId", replay_id).save()
 
@@ -338,8 +337,8 @@ def triage(
         replay: Groups to send home; needs a checkpoint. None for none.
         dry_run: Look, and count what the replay would send; send, store and remember nothing.
         replay_id: Written on every message sent; made up when None.
-        text_keys: The letters' keys are text (as of most clients) or bytes (Java's `keyBytes`); to
-            be said once letters with keys are sent home, as their column is bytes for both.
+        text_keys: Keys are text (as of most clients) or bytes (Java's `keyBytes`) of which the
+            letters do not say it, as of those that are read with the stock transport.
         hour_of: Whether a letter counts in the hour of its last failure ("last") or of its first
             ("first").
         halt: Ends it early, when another thread asks.
@@ -415,6 +414,8 @@ def triage_letters(
         HaltedError: It was asked to end.
     """
     check_columns(letters)
+    if KIND not in letters.columns:
+        letters = letters.withColumn(KIND, f.lit(None).cast("boolean"))
     if letters.isStreaming != plan.streaming:
         raise ConfigurationError(
             "letters are a stream where there is a checkpoint and no dry run, and only there"
@@ -491,15 +492,16 @@ class _Job:
         rows = marked.coalesce(_tasks(letters)).persist()
         try:
             sums = rows.groupBy(ROUTE, WHY).agg(
-                f.count(f.lit(1)).alias("count"), f.count(column("key")).alias("keys")
+                f.count(f.lit(1)).alias("count"),
+                f.count(f.when(f.col(KIND).isNull(), column("key"))).alias("keys"),
             )
             counted = {(row[ROUTE], row[WHY]): row for row in sums.collect()}
             counts = {of: int(row["count"]) for of, row in counted.items()}
             chosen = counts.get((REPLAY, None), 0)
             if chosen and plan.text_keys is None and counted[REPLAY, None]["keys"]:
                 raise ConfigurationError(
-                    f"{counted[REPLAY, None]['keys']} letters to be sent home have keys, and keys "
-                    "that were sent as text and as bytes look the same here: say text_keys=True "
+                    f"{counted[REPLAY, None]['keys']} letters to be sent home have keys and do not "
+                    "say whether they were sent as text or as bytes: say text_keys=True "
                     "(--text-keys, as of most clients) or False (--no-text-keys, Java's keyBytes)"
                 )
             self._halt.check()

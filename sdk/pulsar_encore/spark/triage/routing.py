@@ -20,6 +20,7 @@ from ...errors import ConfigurationError
 from ...options.checks import topic_name
 from .grouping import (
     HOUR_MS,
+    KIND,
     HourOf,
     base_topic,
     column,
@@ -46,7 +47,7 @@ _TOPIC: Final = r"^(non-)?persistent://[^/\s\p{C}\p{Z}]+/[^/\s\p{C}\p{Z}]+/[^\s\
 NO_TOPIC: Final = "it has no REAL_TOPIC"
 NO_NAME: Final = "its REAL_TOPIC is not the name of a topic"
 ITSELF: Final = "its REAL_TOPIC is the dead-letter topic itself"
-NO_TEXT: Final = "its key is no text (UTF-8), and text_keys says that keys are"
+NO_TEXT: Final = "its key is no text (UTF-8), and its kind or text_keys says that it is"
 NOT_NAMED: Final = (
     "the dead-letter topic is not named after its REAL_TOPIC and subscription, and whoever "
     "published the message may have written that: choose the topic by its name to send letters "
@@ -166,12 +167,13 @@ def refusal(allowed: Iterable[str], *, text_keys: bool | None = None) -> Column:
 
     Args:
         allowed: Full names of topics it may go to that the dead-letter topic is not named after.
-        text_keys: Whether keys are text.
+        text_keys: Whether keys are text of which the letter does not say it.
     """
     topic = real_topic()
     names = sorted(allowed)
     named = topic.isin(*names) if names else f.lit(False)
-    no_text = ~f.is_valid_utf8(column("key").cast("string")) if text_keys else f.lit(False)
+    is_bytes = f.coalesce(f.col(KIND), f.lit(not text_keys))
+    no_text = ~is_bytes & ~f.is_valid_utf8(column("key").cast("string"))
     return (
         f.when(topic == "", NO_TOPIC)
         .when(~topic.rlike(_TOPIC), NO_NAME)
