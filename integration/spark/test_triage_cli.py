@@ -365,6 +365,11 @@ def test_an_error_of_spark_is_what_was_wrong() -> None:
     inner = "pulsar_encore.errors.ConfigurationError: there is no topic t: check"
     spark_says = f"[STREAM_FAILED] Query\nTraceback:\n  File x\n{inner}\n SQLSTATE: 38000"
     assert said_by(ConfigurationError(spark_says)) == "there is no topic t: check"
+    spark_says = (
+        "[PYTHON_DATA_SOURCE_ERROR] Failed to plan: pulsar_encore.errors.ConfigurationError: "
+        "there is no topic t: check\n SQLSTATE: 38000"
+    )
+    assert said_by(ConfigurationError(spark_says)) == "there is no topic t: check"
     of_java = "An error occurred while calling o50.start.\n: java.io.IOException: full\n\tat x.y\n"
     assert said_by(ValueError(of_java)) == "java.io.IOException: full"
     spark_says = f"[STREAM_FAILED] Query\nTraceback:\n  File x\npy4j.Py4JJavaError: {of_java}\n"

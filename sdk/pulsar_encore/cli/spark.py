@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import signal
 import sys
 import time
@@ -41,6 +42,8 @@ _CONFIGURED: Final = (
     *("SPARK_HOME", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR"),
     "PYSPARK_GATEWAY_PORT",  # spark-submit
 )
+# An error of this package, wherever in a line Spark puts it.
+_OURS: Final = re.compile(r"\bpulsar_encore\.[\w.]+: (.+)")
 _MOST_ERROR: Final = 2000
 
 Several = Annotated[list[str] | None, Parameter(negative="")]
@@ -381,10 +384,10 @@ def said_by(error: Exception) -> str:
     """What went wrong, on one line: of an error of this package its text, not Spark's around it; of
     one of Java its class and text, not the call that raised it."""
     lines = [each.strip() for each in str(error).splitlines() if each.strip()]
-    ours = [each for each in lines if each.startswith("pulsar_encore.") and ": " in each]
+    ours = [found for each in lines if (found := _OURS.search(each))]
     of_java = [each for each in lines if each.startswith(": ")]  # as Py4J writes it
     if ours:
-        text = ours[-1].partition(": ")[2]
+        text = ours[-1][1]
     elif of_java:
         text = of_java[-1].removeprefix(": ")
     else:

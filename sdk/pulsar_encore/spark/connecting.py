@@ -23,6 +23,8 @@ from ..client import Client
 from ..errors import ConfigurationError, EncoreError
 from .parsing import Parser, at_least, flag, function_name, load_function, nearest, words
 
+_OPERATION_S: Final = 30.0  # the client's default
+
 
 def _ms_as_s(value: str, name: str) -> int:
     return max(1, -(-at_least(1)(value, name) // 1000))
@@ -115,6 +117,12 @@ class Connection:
         if authentication is not None:
             keywords["authentication"] = authentication
         return keywords
+
+    @property
+    def operation_timeout_s(self) -> float:
+        """Longest wait for one answer of a broker; the default if a factory makes the client."""
+        found: float = self.keywords().get("operation_timeout_seconds", _OPERATION_S)
+        return found
 
     def open(self) -> Client:
         """A client of this process.

@@ -21,6 +21,7 @@ from .columns import chosen, projected, schema_of
 from .driver.batch import NarrowedBatchReader, PulsarBatchReader
 from .driver.stream import PulsarStreamReader
 from .options import ReadOptions, read_options
+from .plain_errors import plain_errors
 from .reading.values.choosing import check_columns, check_nullable, plan_of, value_fields
 from .reading.values.plan import ValuePlan
 from .reading.values.registry import plan_of_registry
@@ -52,6 +53,7 @@ class PulsarDataSource(DataSource):
     def name(cls) -> str:
         return "pulsar"
 
+    @plain_errors()
     def schema(self) -> StructType:
         """What a read yields: the value, and the columns that were asked for.
 
@@ -61,11 +63,13 @@ class PulsarDataSource(DataSource):
         """
         return self._offered(self._read(streaming=None))
 
+    @plain_errors()
     def reader(self, schema: StructType) -> PulsarBatchReader:
         options = self._planned(streaming=False)
         kind = NarrowedBatchReader if _has_filters() else PulsarBatchReader
         return kind(options, self._asked(schema, options), self._plan(options))
 
+    @plain_errors()
     def streamReader(self, schema: StructType) -> PulsarStreamReader:
         options = self._planned(streaming=True)
         return PulsarStreamReader(options, self._asked(schema, options), self._plan(options))
@@ -92,9 +96,11 @@ class PulsarDataSource(DataSource):
             self._values = here.call(plan_of_registry(client, options), "ask for schemas")
         return self._values
 
+    @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return batch_writer(dict(self.options), schema, overwrite)
 
+    @plain_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         return stream_writer(dict(self.options), schema, overwrite)
 

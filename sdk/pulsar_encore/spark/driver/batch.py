@@ -21,13 +21,14 @@ from ..columns import chosen
 from ..errors import DataLossError
 from ..narrowing import Narrowing, narrowing_of
 from ..options import ReadOptions, edge_position
+from ..plain_errors import plain_errors
 from ..planning import Span, may_be_gone
 from ..positions import EARLIEST, Position, later
 from ..reading.ranges import ReadRange
 from ..reading.task import read_range
 from ..reading.values.plan import ValuePlan
 from ..runtime import runtime
-from .cluster import Cluster, patiently
+from .cluster import Cluster
 from .edges import begin_of, check_topics, countable, end_of, gone_text
 from .plans import ranges_of, slicing_of
 
@@ -49,6 +50,7 @@ class PulsarBatchReader(DataSourceReader):
         self._plan_of_values = plan
         self._narrowing = Narrowing()
 
+    @plain_errors()
     def partitions(self) -> list[InputPartition]:
         """The ranges of the tasks.
 
@@ -62,7 +64,7 @@ class PulsarBatchReader(DataSourceReader):
         async def plan() -> list[ReadRange]:
             cluster = Cluster(client, self._options)
             try:
-                return await patiently(lambda: self._plan(cluster), self._options, "plan a batch")
+                return await cluster.patiently(lambda: self._plan(cluster), "plan a batch")
             finally:
                 await cluster.close()
 
@@ -122,8 +124,9 @@ class PulsarBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range; see `reading.task.read_range`."""
         if not isinstance(partition, ReadRange):  # what PySpark makes of no ranges at all
-            return iter(())
-        return read_range(self._options, self._schema, self._plan_of_values, partition)
+            return
+        with plain_errors():
+            yield from read_range(self._options, self._schema, self._plan_of_values, partition)
 
 
 class NarrowedBatchReader(PulsarBatchReader):

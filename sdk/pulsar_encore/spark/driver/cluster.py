@@ -49,6 +49,7 @@ class Cluster:
         self._admin = Admin(options.connection) if has_admin else None
         self._probes: dict[str, ConsumerLink] = {}
         self._limit = asyncio.Semaphore(_AT_ONCE)
+        self._answered = False
         #: Messages of an entry on average, by topic: by the last entries that were seen.
         self.per_entry: dict[str, float] = {}
 
@@ -242,6 +243,37 @@ class Cluster:
             if not isinstance(answer, BaseException)
         }
 
+    async def patiently(self, ask: Callable[[], Awaitable[T]], doing: str) -> T:
+        """Ask again after errors that may pass, as `fetchOffset.*` says.
+
+        Until something was answered once, all attempts together take no longer than the operation
+        timeout: a URL may be wrong, and whoever started the query waits to be told. Later it is a
+        query that runs, and brokers that restart.
+
+        Args:
+            ask: An attempt.
+            doing: For the log.
+
+        Raises:
+            TransportError: The last one.
+        """
+        options = self._options
+        clock = asyncio.get_running_loop().time
+        until = clock() + options.connection.operation_timeout_s
+        for left in range(options.retries, -1, -1):
+            try:
+                answer = await ask()
+            except TransportError as error:
+                late = not self._answered and clock() + options.retry_ms / 1000 >= until
+                if not left or late or not error.retryable:
+                    raise
+                log.warning("%s: %s; asked again", doing, error)
+            else:
+                self._answered = True
+                return answer
+            await asyncio.sleep(options.retry_ms / 1000)
+        raise AssertionError("the last attempt returns or raises")
+
     async def forget(self, topic: str) -> None:
         """Close what is kept of a topic."""
         probe = self._probes.pop(topic, None)
@@ -261,20 +293,3 @@ def _missing(topic: str) -> ConfigurationError:
         f"there is no topic {topic}: check the option that names it, or set "
         "waitingForNonExistedTopic=true"
     )
-
-
-async def patiently(ask: Callable[[], Awaitable[T]], options: ReadOptions, doing: str) -> T:
-    """Ask again after errors that may pass, as `fetchOffset.*` says.
-
-    Raises:
-        TransportError: The last one.
-    """
-    for left in range(options.retries, -1, -1):
-        try:
-            return await ask()
-        except TransportError as error:
-            if not left or not error.retryable:
-                raise
-            log.warning("%s: %s; asked again", doing, error)
-        await asyncio.sleep(options.retry_ms / 1000)
-    raise AssertionError("the last attempt returns or raises")

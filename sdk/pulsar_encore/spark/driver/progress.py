@@ -20,7 +20,7 @@ from ..options import LATEST_WORD, SUBSCRIPTION_WORD, ReadOptions, edge_position
 from ..planning import Ledger, Quota, Slicing, Span, admit, may_be_gone
 from ..positions import EARLIEST, Position, later
 from ..reading.ranges import ReadRange
-from .cluster import Cluster, patiently
+from .cluster import Cluster
 from .cursor import Cursors
 from .edges import begin_of, check_topics, countable, gone_text
 from .plans import numbers_of, ranges_of
@@ -73,7 +73,7 @@ class Progress:
         """
         async with self._turn:
             if self._initial is None:
-                self._initial = await patiently(self._begin, self._options, "begin a query")
+                self._initial = await self.cluster.patiently(self._begin, "begin a query")
             return self._initial
 
     async def _begin(self) -> Positions:
@@ -153,7 +153,7 @@ class Progress:
                 await self._list()
                 return await self.cluster.last(self._numbers)
 
-            self._last = await patiently(ask, self._options, "ask for the end of the topics")
+            self._last = await self.cluster.patiently(ask, "ask for the end of the topics")
             self._note(self._last)
             self._asked_s = self._clock()
         return self._last
@@ -218,8 +218,8 @@ class Progress:
         return spans
 
     async def _ledgers(self, topics: Mapping[str, Position]) -> dict[str, tuple[Ledger, ...]]:
-        found = await patiently(
-            lambda: self.cluster.ledgers(topics), self._options, "ask for ledgers"
+        found = await self.cluster.patiently(
+            lambda: self.cluster.ledgers(topics), "ask for ledgers"
         )
         self._stored |= found
         return found
@@ -304,8 +304,8 @@ class Progress:
             return True
         if cursors is None:
             return False
-        return await patiently(
-            lambda: cursors.keeps(topic, start, first), self._options, "ask for the subscription"
+        return await self.cluster.patiently(
+            lambda: cursors.keeps(topic, start, first), "ask for the subscription"
         )
 
     def _lost(self, text: str) -> None:

@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 
 from ...errors import ConfigurationError
 from ..options import ReadOptions
+from ..plain_errors import plain_errors
 from ..planning import Slicing
 from ..positions import offset_json, read_offset, slicing_text
 from ..reading.ranges import ReadRange
@@ -90,6 +91,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         signal.signal(signal.SIGTERM, on_term)
 
+    @plain_errors()
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins.
 
@@ -108,6 +110,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits = self._options.limits
         return limits.any or limits.min_rows is not None
 
+    @plain_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch.
 
@@ -131,10 +134,12 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         slicing = slicing_of(self._options, progress.cluster.per_entry.values())
         return "" if slicing == Slicing() else str(slicing)
 
+    @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:
         """What is stored now is all that is read."""
         self._here.call(self._progress().freeze(), "ask for the end of the topics")
 
+    @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The ranges of a batch; a batch that is done again gets the same messages."""
         begin, stop = read_offset(start), read_offset(end)
@@ -148,6 +153,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         work = self._progress().ranges(begin, stop, slicing)
         return list(self._here.call(work, "plan a batch"))
 
+    @plain_errors()
     def commit(self, end: dict[str, Any]) -> None:
         """A batch is in the checkpoint; what cannot be acked now is acked with the next one."""
         self._here.call(self._progress().commit(read_offset(end)), "ack a batch")
@@ -163,4 +169,5 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range; see `reading.task.read_range`."""
         assert isinstance(partition, ReadRange)
-        return read_range(self._options, self._schema, self._plan_of_values, partition)
+        with plain_errors():
+            yield from read_range(self._options, self._schema, self._plan_of_values, partition)

@@ -40,7 +40,6 @@ from .encoding import Encode, encoder_of
 from .options import SinkOptions
 from .originals import RowOriginal
 
-
 _Key: TypeAlias = str | bytes
 
 

@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 
 from ...client import transport_of
 from ...errors import ConfigurationError, EncoreError
+from ..plain_errors import plain_errors
 from ..runtime import runtime
 from .columns import Layout, check_keys, layout_of
 from .copies import Times, copy_rule
@@ -119,6 +120,7 @@ class _BatchWriter(DataSourceArrowWriter):
         self._options = options
         self._layout = layout
 
+    @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
         return write_rows(self._options, self._layout, iterator)
 
@@ -136,6 +138,7 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
         self._layout = layout
 
+    @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
         publishing = self._options.publishing
         numbering = None
