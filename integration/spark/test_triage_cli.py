@@ -41,6 +41,7 @@ class Cluster:
         self.asked: list[dict[str, Any]] = []
         self.sent: list[set[bytes]] = []
         self.plans: list[job.Plan] = []
+        self.missing: tuple[str, ...] | None = ()
 
     def read(
         self, spark: SparkSession, topics: Any, options: Mapping[str, str], **given: Any
@@ -64,6 +65,7 @@ def cluster(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     made = Cluster(spark, tmp_path / "source")
     monkeypatch.setattr(job, "read_letters", made.read)
     monkeypatch.setattr(job, "send_home", made.send_home)
+    monkeypatch.setattr(job, "missing_topics", lambda topics, options: made.missing)
     monkeypatch.setattr(SparkSession, "getActiveSession", classmethod(lambda cls: spark))
     return made
 
@@ -109,7 +111,13 @@ def test_no_letters_are_exit_code_3(cluster: Cluster, run: Run) -> None:
     cluster.rows = []
     code, out, err = run("--topic", DEAD, "--json")
     assert (code, json.loads(out)["letters"]) == (3, 0)
-    assert err == "pulsar-encore: there are no letters: check the names of the topics\n"
+    assert err == "pulsar-encore: there are no letters: the topics are there, and empty\n"
+    cluster.missing = (DEAD,)
+    code, out, err = run("--topic", DEAD)
+    assert (code, "there is no topic orders-billing-DLQ" in out) == (3, True)
+    assert "no letters: there is no topic orders-billing-DLQ; check the name" in err
+    cluster.missing = None  # nobody could be asked
+    assert "check the names of the topics" in run("--topic", DEAD)[2]
 
 
 def test_chosen_groups_are_sent_home(cluster: Cluster, run: Run, tmp_path: Path) -> None:
@@ -297,7 +305,7 @@ def test_a_missing_extra_is_one_sentence(library: str) -> None:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == (
-        f'pulsar-encore: this command needs {library}: pip install "pulsar-encore[cli,spark]"\n'
+        f'pulsar-encore: this command needs {library}: pip install "pulsar-encore[cli,triage]"\n'
     )
 
 

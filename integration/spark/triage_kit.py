@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from pulsar_encore.spark.columns import FULL, LETTER, schema_of
+from pulsar_encore.spark.compat import arrow_schema
 
 HOME: Final = "persistent://public/default/orders"
 DEAD: Final = f"{HOME}-billing-DLQ"
@@ -58,9 +58,7 @@ def frame(spark: SparkSession, rows: Iterable[dict[str, Any]]) -> DataFrame:
     """As a batch read gives them."""
     whole = [{name: row.get(name) for name in SCHEMA.names} for row in rows]
     # By Arrow, which needs no worker.
-    return spark.createDataFrame(
-        pa.Table.from_pylist(whole, to_arrow_schema(SCHEMA, timezone="UTC")), SCHEMA
-    )
+    return spark.createDataFrame(pa.Table.from_pylist(whole, arrow_schema(SCHEMA)), SCHEMA)
 
 
 def stream(spark: SparkSession, folder: str, rows: Iterable[dict[str, Any]]) -> DataFrame:

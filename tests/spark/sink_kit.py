@@ -11,7 +11,6 @@ from typing import Any, Final
 from unittest.mock import patch
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -29,6 +28,7 @@ from pyspark.sql.types import (
 
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread, FaultPlan, run_in_thread
+from pulsar_encore.spark.compat import arrow_schema
 from pulsar_encore.spark.connecting import Connection
 from pulsar_encore.spark.runtime import Runtime
 from pulsar_encore.spark.sink import SinkCommit, batch_writer, stream_writer, writers
@@ -57,7 +57,7 @@ def schema_of(**columns: str) -> StructType:
 
 def batch_of(schema: StructType, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
     """Rows as Spark hands them to a writer."""
-    arrow = to_arrow_schema(schema, timezone="UTC")
+    arrow = arrow_schema(schema)
     columns = list(zip(*rows, strict=True)) or [() for _ in schema]
     arrays = [pa.array(list(each), field.type) for each, field in zip(columns, arrow, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow)

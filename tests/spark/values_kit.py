@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pulsar_encore import MessageId
+from pulsar_encore.spark.compat import arrow_schema
 from pulsar_encore.spark.options import Shape
 from pulsar_encore.spark.reading.blocks import Block
 from pulsar_encore.spark.reading.payloads import Payloads
@@ -73,7 +73,7 @@ def decoded(
     payloads = Payloads()
     payloads.add(data)
     made, kept = values.columns(payloads)
-    wanted = to_arrow_schema(schema, timezone="UTC")
+    wanted = arrow_schema(schema)
     batch = pa.RecordBatch.from_arrays([made[name] for name in wanted.names], wanted.names)
     assert batch.schema == wanted
     batch.validate(full=True)

@@ -1,9 +1,9 @@
 """`pulsar-encore spark`: jobs on PySpark.
 
 Owns how a triage is asked for and said; what happens is `pulsar_encore.spark.triage`'s. PySpark and
-matplotlib come with the extra `spark` and are imported when a job runs. Secrets are read from files
-or the environment, as everywhere, and are options of Spark only in memory: no command line and no
-configuration has them.
+matplotlib come with the extra `triage` and are imported when a job runs. Secrets are read from
+files or the environment, as everywhere, and are options of Spark only in memory: no command line
+and no configuration has them.
 """
 
 from __future__ import annotations
@@ -165,7 +165,8 @@ def triage(
         if library not in _LIBRARIES:
             raise
         sys.stderr.write(
-            f'pulsar-encore: this command needs {library}: pip install "pulsar-encore[cli,spark]"\n'
+            f"pulsar-encore: this command needs {library}: "
+            'pip install "pulsar-encore[cli,triage]"\n'
         )
         return WRONG
 
@@ -186,6 +187,8 @@ class _Outcome:
             NoLettersError: A look found none.
             ConfigurationError: The chart cannot be written.
         """
+        from ..spark.triage import empty_text
+
         self.print(report)
         if self.chart is not None:
             from ..spark.triage.chart import chart_png
@@ -196,7 +199,7 @@ class _Outcome:
             if not self.json:
                 sys.stdout.write(f"drawn in {printable(self.chart)}\n")
         if self._look and not report.letters:
-            raise NoLettersError("there are no letters: check the names of the topics")
+            raise NoLettersError(empty_text(report))
         return 1 if report.refused else 0
 
     def print(self, report: TriageReport) -> None:

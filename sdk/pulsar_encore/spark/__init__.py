@@ -1,7 +1,7 @@
 """Pulsar for PySpark: a source, a sink and the triage of dead letters.
 
 Needs `pip install "pulsar-encore[spark]"` and Java 17 or later. PySpark finds the source
-by itself::
+by itself, if its workers run an interpreter that has this package (`register`)::
 
     spark.read.format("pulsar").option("service.url", "pulsar://localhost:6650") \\
         .option("topic", "orders").load()
@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from . import compat as compat
 from .errors import DataLossError, MalformedValueError, StalledError
+from .interpreters import use_this_python
 from .source import PulsarDataSource
 
 if TYPE_CHECKING:
@@ -27,12 +29,25 @@ __all__ = [
 
 
 def register(spark: SparkSession, name: str = "pulsar") -> None:
-    """Make the source known to a session by another name, where a JVM connector owns "pulsar".
+    """Make the source known to a session, with the interpreter that runs this.
+
+    Spark finds the source by itself where its workers have this package. They run the interpreter
+    that PYSPARK_PYTHON names, or the `python3` of PATH. On a local master without PYSPARK_PYTHON
+    this makes the session's workers run this interpreter. An interpreter that is named and lacks
+    this package is an error here, and not the JVM's DATA_SOURCE_NOT_FOUND.
 
     Args:
         spark: The session.
-        name: For ``format(name)``.
+        name: For ``format(name)``; another one than "pulsar" where a JVM connector owns that.
+
+    Raises:
+        ConfigurationError: The workers' interpreter cannot import this package.
+
+    Example:
+        >>> register(spark)
+        >>> spark.read.format("pulsar").option("topic", "orders")
     """
+    use_this_python(spark)
     if name == "pulsar":
         spark.dataSource.register(PulsarDataSource)
         return

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any, Final, NamedTuple
 
+from ..deadletters.printing import printable
 from ..errors import ConfigurationError, TransportError
 from ..options import ClientOptions
 from ..transport.native.connection.pool import Pool
@@ -21,6 +22,7 @@ from .planning import Ledger
 from .positions import Position
 
 _MOST_LEDGERS: Final = 1_000_000
+_MOST_NAME: Final = 100
 
 
 class TopicLedgers(NamedTuple):
@@ -82,6 +84,28 @@ class Admin:
                 self._closed[each.id] = each.entries
         return found
 
+    async def holders(self, topic: str, subscription: str) -> list[str]:
+        """Who consumes from a subscription: name, address and since when, as the brokers say it.
+
+        Args:
+            topic: Full name, of the partition if any.
+            subscription: Its name.
+
+        Raises:
+            TransportError: The web service refused, or did not answer.
+        """
+        answer = await self._web.get(
+            f"/admin/v2/{path_of(topic)}/stats", {}, f"admin.url: consumers of {topic}"
+        )
+        found = answer.get("subscriptions") if isinstance(answer, Mapping) else None
+        of_one = found.get(subscription) if isinstance(found, Mapping) else None
+        consumers = of_one.get("consumers") if isinstance(of_one, Mapping) else None
+        return [
+            _holder(each)
+            for each in (consumers if isinstance(consumers, list) else ())
+            if isinstance(each, Mapping)
+        ]
+
     def close(self) -> None:
         """Ask no more."""
         self._pool.shutdown()
@@ -89,6 +113,14 @@ class Admin:
     def entries_of(self, ledger: int) -> int | None:
         """How many a closed ledger has, also if it is deleted by now; None where nobody knows."""
         return self._closed.get(ledger)
+
+
+def _holder(consumer: Mapping[str, Any]) -> str:
+    name = printable(str(consumer.get("consumerName", "")), _MOST_NAME)
+    address = printable(str(consumer.get("address", "")).lstrip("/"), _MOST_NAME)
+    since = printable(str(consumer.get("connectedSince", "")), _MOST_NAME)
+    text = f"the consumer {name!r}"
+    return text + (f" at {address}" if address else "") + (f" since {since}" if since else "")
 
 
 def _read(answer: Mapping[str, Any]) -> TopicLedgers:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from typing import Any, Final
 
-from pyspark.sql.datasource import (
+from .compat import (
     EqualNullSafe,
     EqualTo,
     Filter,
@@ -31,7 +31,6 @@ from pyspark.sql.datasource import (
     StringEndsWith,
     StringStartsWith,
 )
-
 from .planning import Ledger
 from .positions import LAST_ENTRY, Position, later
 

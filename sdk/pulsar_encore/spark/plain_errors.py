@@ -3,8 +3,8 @@
 Owns `plain_errors`, which surrounds all that PySpark calls. PySpark sends the text of an exception
 from a Python worker to the JVM: the traceback of each exception in its chain, and the error's own
 text behind the last one. An error of this package says what to change, so its tracebacks only hide
-that. PySpark leaves them out if the environment variable SPARK_HIDE_TRACEBACK is set when it reports
-the exception. A worker that has reported one ends.
+that. PySpark leaves them out if the environment variable SPARK_HIDE_TRACEBACK is set when the
+worker reports the exception, and the worker ends then.
 """
 
 from __future__ import annotations

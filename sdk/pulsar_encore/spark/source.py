@@ -10,14 +10,11 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-)
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter
 from pyspark.sql.types import StructType
 
 from .columns import chosen, projected, schema_of
+from .compat import DataSourceStreamArrowWriter
 from .driver.batch import NarrowedBatchReader, PulsarBatchReader
 from .driver.stream import PulsarStreamReader
 from .options import ReadOptions, read_options

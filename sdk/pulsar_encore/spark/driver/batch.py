@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from ...topic_names import base_name
 from ..columns import chosen
+from ..compat import Filter
 from ..errors import DataLossError
 from ..narrowing import Narrowing, narrowing_of
 from ..options import ReadOptions, edge_position

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from ...client import Client, transport_of
 from ...errors import ConfigurationError, NotSupportedError, TransportError
-from ...exceptions import TopicNotFound
+from ...exceptions import ConsumerBusy, TopicNotFound
 from ...ids import MessageId
 from ...options import ConsumerCryptoFailureAction, ConsumerType, Subscription
 from ...topic_names import base_name
@@ -264,6 +264,7 @@ class Cluster:
             try:
                 answer = await ask()
             except TransportError as error:
+                self._answered |= isinstance(error, ConsumerBusy)  # which a broker says
                 late = not self._answered and clock() + options.retry_ms / 1000 >= until
                 if not left or late or not error.retryable:
                     raise

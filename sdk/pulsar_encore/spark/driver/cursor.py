@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 from collections.abc import Container, Mapping
 from typing import Final
 
@@ -30,6 +32,8 @@ _BUSY_S: Final = 20.0  # a driver that was killed has its connection closed by t
 _AGAIN_S: Final = 0.5
 _ACK_S: Final = 10.0
 _LOOK_S: Final = 0.2
+# By this a person who looks at a subscription finds the driver that holds it.
+_OWN_NAME: Final = f"spark-{socket.gethostname()}-{os.getpid()}"
 
 
 class Cursors:
@@ -93,6 +97,7 @@ class Cursors:
             subscription_name=self._name,
             consumer_type=ConsumerType.Exclusive,
             receiver_queue_size=0,
+            consumer_name=_OWN_NAME,
             initial_position=InitialPosition.Latest if begin is None else InitialPosition.Earliest,
             force_topic_creation=False,
         )
@@ -111,8 +116,8 @@ class Cursors:
             except ConsumerBusy as error:
                 if asyncio.get_running_loop().time() >= until:
                     raise ConsumerBusy(
-                        f"the subscription {self._name!r} of {topic} is in use: another query "
-                        "reads with it; stop that one, or name another subscription"
+                        f"the subscription {self._name!r} of {topic} is in use: "
+                        f"{await self._holder(topic)}; stop it, or name another subscription"
                     ) from error
                 await asyncio.sleep(_AGAIN_S)
             except NotAllowedError:  # the one that asked whether it is there is not gone yet
@@ -122,6 +127,20 @@ class Cursors:
         self._piles[topic] = pile = Pile(asyncio.get_running_loop())
         link.start(pile)  # with a queue of 0 it asks for nothing
         return link
+
+    async def _holder(self, topic: str) -> str:
+        """Who holds the subscription, or how that is found out."""
+        otherwise = (
+            "another query or consumer holds it (`pulsar-admin topics stats` names it, and so does "
+            "this error if admin.url is set)"
+        )
+        if self._admin is None:
+            return otherwise
+        try:
+            held_by = await self._admin.holders(topic, self._name)
+        except TransportError as error:
+            return f"another query or consumer holds it (who, cannot be asked: {error})"
+        return f"{' and '.join(held_by)} holds it" if held_by else otherwise
 
     async def _is_there(self, topic: str) -> bool:
         """Whether a topic has the subscription; False also where nobody can tell.

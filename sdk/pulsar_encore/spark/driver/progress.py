@@ -142,6 +142,21 @@ class Progress:
             ends = self._take(spans) if limited else {t: each.end for t, each in spans.items()}
             return {**start, **ends}
 
+    async def ends(self) -> Positions:
+        """The last messages, where it is not known what was read of the topics."""
+        async with self._turn:
+            return dict(await self._ends())
+
+    async def check(self, begin: Positions, end: Positions) -> None:
+        """Check a batch whose end was taken without its beginning.
+
+        Raises:
+            DataLossError: A topic ends before it was read to, and ``failOnDataLoss`` is true.
+        """
+        async with self._turn:
+            self._check_ends(begin, end)
+            await self._hold_new(end)
+
     async def _ends(self) -> Positions:
         """The last messages, which may have been asked for a moment ago."""
         if self._frozen is not None:

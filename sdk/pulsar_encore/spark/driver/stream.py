@@ -9,6 +9,7 @@ what it holds then.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -16,16 +17,17 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
+from pyspark.sql.types import StructType
+
+from ...errors import ConfigurationError
+from ..compat import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
-
-from ...errors import ConfigurationError
 from ..options import ReadOptions
 from ..plain_errors import plain_errors
 from ..planning import Slicing
@@ -36,6 +38,8 @@ from ..reading.values.plan import ValuePlan
 from ..runtime import Runtime, runtime
 from .plans import slicing_of
 from .progress import Progress
+
+log: Final = logging.getLogger("pulsar_encore.spark")
 
 _END_S: Final = 10.0
 
@@ -54,6 +58,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._plan_of_values = plan
         self._made: Progress | None = None
+        # The end of the last batch, for PySpark before 4.2; None after a restart.
+        self._followed: dict[str, Any] | None = None
+        self._is_unchecked = False
 
     def __getstate__(self) -> dict[str, Any]:
         """What a task needs, in another process."""
@@ -99,7 +106,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ConfigurationError: An option does not fit what is there.
             TransportError: The brokers could not be asked.
         """
-        return offset_json(self._here.call(self._progress().initial(), "begin a query"))
+        begin = offset_json(self._here.call(self._progress().initial(), "begin a query"))
+        self._followed = begin
+        return begin
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """One that says that there are limits; which they are, the options say."""
@@ -111,17 +120,23 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return limits.any or limits.min_rows is not None
 
     @plain_errors()
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
         """The end of the next batch.
 
         Args:
-            start: That of the last one, which is in the checkpoint.
+            start: That of the last one, which is in the checkpoint. None before PySpark 4.2, which
+                does not say it: then it is the end of the last batch that was planned here.
             limit: `ReadAllAvailable` is for everything; any other for what the options say.
 
         Raises:
             DataLossError: Messages that were to be read are gone.
             TransportError: The brokers could not be asked.
         """
+        start = self._followed if start is None else start
+        if start is None:
+            return self._first_after_restart()
         limited = self._limited and not isinstance(limit, ReadAllAvailable)
         begin, progress = read_offset(start), self._progress()
         work = progress.latest(begin, limited=limited)
@@ -129,6 +144,19 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Offsets that differ are a batch to Spark, though there be nothing in it.
         slicing = slicing_text(start) if end == begin else self._slicing(progress)
         return offset_json(end, slicing)
+
+    def _first_after_restart(self) -> dict[str, Any]:
+        """The end of a batch of which nobody knows the beginning yet, so that no limit holds."""
+        if self._limited:
+            log.warning(
+                "PySpark %s does not say where a batch begins: limits do not hold for the first "
+                "one after a restart, nor with trigger(availableNow=True). PySpark 4.2 does",
+                pyspark.__version__,
+            )
+        self._is_unchecked = True
+        progress = self._progress()
+        ends = self._here.call(progress.ends(), "ask for the end of the topics")
+        return offset_json(ends, self._slicing(progress))
 
     def _slicing(self, progress: Progress) -> str:
         slicing = slicing_of(self._options, progress.cluster.per_entry.values())
@@ -150,6 +178,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the checkpoint says {slicing_text(end)!r} of how a batch is cut into tasks, "
                 "which this release cannot read: run the release that wrote it"
             ) from error
+        self._followed = end
+        if self._is_unchecked:
+            self._is_unchecked = False
+            self._here.call(self._progress().check(begin, stop), "plan a batch")
         work = self._progress().ranges(begin, stop, slicing)
         return list(self._here.call(work, "plan a batch"))
 

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from ...errors import UnreadableError
@@ -24,6 +23,7 @@ from ...letters.reading import Letter
 from ...message import RawMessage
 from ...transport.base import Delivery
 from ..columns import LAST_US, LETTER, Column
+from ..compat import arrow_type
 from .blocks import Block, blocks
 from .cutting import Cut
 from .gathered import Gathered
@@ -65,10 +65,7 @@ class Rows:
         self._partition = partition
         self._most_rows = most_rows
         self._arrow = pa.schema(
-            [
-                pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC"), field.nullable)
-                for field in schema
-            ]
+            [pa.field(field.name, arrow_type(field.dataType), field.nullable) for field in schema]
         )
         keys = {prefix + each.key: each.key for each in columns}
         self._names = {each.name: keys[each.name] for each in self._arrow if each.name in keys}

@@ -15,15 +15,12 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from ...client import transport_of
 from ...errors import ConfigurationError, EncoreError
+from ..compat import DataSourceStreamArrowWriter
 from ..plain_errors import plain_errors
 from ..runtime import runtime
 from .columns import Layout, check_keys, layout_of

@@ -18,7 +18,7 @@ from .job import (
 )
 from .report import TriageReport
 from .routing import GroupSelection
-from .summary import halted_text, report_json, report_text
+from .summary import empty_text, halted_text, report_json, report_text
 from .tally import HourGroup
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "TriageReport",
     "check_options",
     "dead_topics",
+    "empty_text",
     "halted_text",
     "plan_of",
     "read_letters",

@@ -8,6 +8,7 @@ driver gets counts and groups.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -19,10 +20,13 @@ from pyspark.sql import functions as f
 
 from ...deadletters.groups import MOST_GROUPS
 from ...deadletters.replay import checked_replay_id
-from ...errors import ConfigurationError
+from ...errors import ConfigurationError, EncoreError
 from ...options.checks import boolean, text, topic_name
-from ...topic_names import dead_topic_of_one, full_name
+from ...topic_names import base_name, dead_topic_of_one, full_name
+from ..driver.cluster import Cluster
 from ..options import read_options
+from ..positions import Position
+from ..runtime import runtime
 from ..sink.options import sink_options
 from ..source import PulsarDataSource
 from .grouping import KIND, PREFIX, HourOf, check_columns, column, grouped, largest
@@ -41,6 +45,8 @@ from .routing import (
 )
 from .storing import store
 from .tally import Tally
+
+log: Final = logging.getLogger("pulsar_encore.spark")
 
 FORMAT: Final = "pulsar-encore"
 """The name of the source here: of its own, as "pulsar" may be a JVM connector's."""
@@ -200,6 +206,43 @@ def read_letters(
     reader: Any = spark.readStream if streaming else spark.read
     letters: DataFrame = reader.format(FORMAT).options(**given).load()
     return letters
+
+
+def missing_topics(topics: Iterable[str], options: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return those of some topics that do not exist, asked in the driver.
+
+    A read waits for topics that are not there (`waitingForNonExistedTopic`), because a dead letter
+    topic comes with its first letter; so it does not tell a misspelt name from an empty topic.
+
+    Args:
+        topics: Full names.
+        options: As `read_letters` takes them.
+
+    Returns:
+        None where the brokers could not be asked.
+    """
+    wanted = tuple(topics)
+    if not wanted:
+        return ()
+    given = _read_settings(wanted, options, cursor=None, streaming=False)
+    given = {name: each for name, each in given.items() if name.lower() != _WAITS.lower()}
+    checked = read_options({**given, _WAITS: "true"}, streaming=False)
+    here = runtime()
+
+    async def ask() -> dict[str, Position]:
+        cluster = Cluster(here.client(checked.connection), checked)
+        try:
+            return await cluster.last(await cluster.topics())
+        finally:
+            await cluster.close()
+
+    try:
+        there = here.call(ask(), "look for topics", checked.connection.operation_timeout_s)
+    except EncoreError as error:
+        log.warning("whether the topics exist could not be asked: %s", error)
+        return None
+    bases = {base_name(each) for each in there} | set(there)
+    return tuple(each for each in wanted if each not in bases)
 
 
 def _read_settings(
@@ -362,7 +405,9 @@ def triage(
         hour_of=hour_of,
     )
     letters = read_letters(spark, plan.topics, options, cursor=cursor, streaming=plan.streaming)
-    return triage_letters(letters, plan, send_home(options, plan), halt)
+    report = triage_letters(letters, plan, send_home(options, plan), halt)
+    report.missing = missing_topics(plan.topics, options)
+    return report
 
 
 def plan_of(

@@ -13,6 +13,7 @@ class TriageReport:
 
     Attributes:
         topics: The dead-letter topics, by full name.
+        missing: Those of them that do not exist; None where nobody could be asked.
         run: Names the run's folders. With a checkpoint it is the query's id and stays the same,
             else each run has its own.
         letters: Deaths of messages, each counted once; in two subscriptions a message dies twice.
@@ -43,3 +44,4 @@ class TriageReport:
     kept: int = 0
     refused: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
+    missing: tuple[str, ...] | None = None

@@ -31,7 +31,7 @@ def report_json(report: TriageReport) -> str:
 
 def report_text(report: TriageReport) -> str:
     """The report for a terminal, or a build's log."""
-    lines = [_found(report)]
+    lines = [_found(report), *(f"there is no topic {printable(each)}" for each in _missing(report))]
     together = added_up(report.groups)
     if together:
         lines += ["", *_table(together[:_MOST_LINES])]
@@ -39,6 +39,23 @@ def report_text(report: TriageReport) -> str:
             lines.append(f"and {len(rest)} more, {sum(each.count for each in rest):,} letters")
     lines += ["", *_done(report)]
     return "\n".join(lines) + "\n"
+
+
+def empty_text(report: TriageReport) -> str:
+    """Say why a triage found no letters; one sentence."""
+    missing = _missing(report)
+    if missing:
+        return (
+            f"there are no letters: there is no topic {', '.join(map(printable, missing))}; check "
+            "the name (a dead letter topic comes with its first letter)"
+        )
+    if report.missing is None:
+        return "there are no letters: check the names of the topics"
+    return "there are no letters: the topics are there, and empty"
+
+
+def _missing(report: TriageReport) -> list[str]:
+    return [each.removeprefix(_HOME) for each in report.missing or ()]
 
 
 def halted_text(report: TriageReport | None, *, checkpoint: bool) -> str:

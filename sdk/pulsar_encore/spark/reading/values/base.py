@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType
 
 from ....ids import MessageId
 from ...columns import VALUE
+from ...compat import arrow_type
 from ..blocks import Block
 from ..payloads import Payloads
 
@@ -76,7 +76,7 @@ class RawValues:
 
 def arrow(kind: DataType) -> pa.DataType:
     """As Spark takes it."""
-    return to_arrow_type(kind, timezone="UTC")
+    return arrow_type(kind)
 
 
 def gathered(rows: list[object], kind: pa.DataType, malformed: Malformed) -> pa.Array:

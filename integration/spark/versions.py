@@ -1,0 +1,66 @@
+"""Run the tests of Spark on other releases of PySpark, by hand: CI runs the newest only.
+
+    python -m integration.spark.versions 4.0.1 4.1.1 [-- arguments of pytest]
+
+Each release is installed without its dependencies into a folder of its own, beside the environment
+that runs this, and goes before that environment's PySpark. The variables PULSAR_URL and
+PULSAR_ADMIN_URL name a broker, as for the other tests here.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+FOLDER: Final = Path(tempfile.gettempdir()) / "pulsar-encore-pyspark"
+TESTS: Final = tuple(
+    f"integration/spark/test_{name}.py"
+    for name in (
+        *("source", "source_workers", "filters_spark", "values_on_pulsar", "user_errors"),
+        *(
+            "releases",
+            "sink_spark",
+            "crypto_spark",
+            "triage_job",
+            "triage_replay",
+            "triage_metrics",
+        ),
+    )
+)
+
+_UNRAISABLE: Final = "ignore::pytest.PytestUnraisableExceptionWarning"
+
+
+def installed(release: str) -> Path:
+    """Return the folder of a release, which is installed if it is not there."""
+    folder = FOLDER / release
+    if not (folder / "pyspark").exists():
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+        subprocess.run([*pip, "--target", str(folder), f"pyspark=={release}"], check=True)
+    return folder
+
+
+def main(releases: list[str], given: list[str]) -> int:
+    """Run the tests with each release; the exit code is that of the last run that failed."""
+    code = 0
+    for release in releases:
+        paths = [str(installed(release)), str(ROOT / "sdk"), str(ROOT)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        environment.pop("SPARK_HOME", None)
+        print(f"PySpark {release}", flush=True)
+        # Older releases leave sockets open, which is an error of a test otherwise.
+        lenient = ["-W", "ignore::ResourceWarning", "-W", _UNRAISABLE]
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", *lenient, *(given or TESTS)]
+        code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode or code
+    return code
+
+
+if __name__ == "__main__":
+    arguments = sys.argv[1:]
+    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    sys.exit(main(arguments[:cut], arguments[cut + 1 :]))

@@ -1,0 +1,150 @@
+"""What the releases of PySpark have under other names, or not at all.
+
+Owns the names that PySpark 4.0 or 4.1 lacks, and the check that it is 4.0 at least. What stands in
+for a missing class is never asked for anything: the release that lacks it does not call the methods
+that need it.
+
+- 4.0 pushes no filters, and tells writers of Arrow data by `DataSourceArrowWriter` alone.
+- 4.0 and 4.1 do not say where a stream's next batch begins, and know neither limits of a batch nor
+  sources that take part in `Trigger.AvailableNow`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Final
+
+import pyspark
+
+_LEAST: Final = "4.0"
+
+if int(pyspark.__version__.partition(".")[0]) < 4:
+    raise ImportError(
+        f"pulsar_encore.spark needs PySpark {_LEAST} or later, this is {pyspark.__version__}: "
+        f'pip install "pyspark>={_LEAST}"'
+    )
+
+import pyarrow as pa  # noqa: E402
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter  # noqa: E402
+from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type  # noqa: E402
+from pyspark.sql.types import DataType, StructType  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceStreamArrowWriter,
+        EqualNullSafe,
+        EqualTo,
+        Filter,
+        GreaterThan,
+        GreaterThanOrEqual,
+        In,
+        IsNotNull,
+        IsNull,
+        LessThan,
+        LessThanOrEqual,
+        Not,
+        StringContains,
+        StringEndsWith,
+        StringStartsWith,
+    )
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+else:
+    try:
+        from pyspark.sql.datasource import (
+            DataSourceStreamArrowWriter,
+            EqualNullSafe,
+            EqualTo,
+            Filter,
+            GreaterThan,
+            GreaterThanOrEqual,
+            In,
+            IsNotNull,
+            IsNull,
+            LessThan,
+            LessThanOrEqual,
+            Not,
+            StringContains,
+            StringEndsWith,
+            StringStartsWith,
+        )
+    except ImportError:  # 4.0
+
+        class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
+            """4.0 hands Arrow data to a writer that is a `DataSourceArrowWriter`."""
+
+        class Filter:
+            """4.0 pushes none."""
+
+        def _kind(name: str) -> type:
+            return type(name, (Filter,), {})
+
+        EqualNullSafe, EqualTo = _kind("EqualNullSafe"), _kind("EqualTo")
+        GreaterThan, GreaterThanOrEqual = _kind("GreaterThan"), _kind("GreaterThanOrEqual")
+        LessThan, LessThanOrEqual = _kind("LessThan"), _kind("LessThanOrEqual")
+        In, Not = _kind("In"), _kind("Not")
+        IsNotNull, IsNull = _kind("IsNotNull"), _kind("IsNull")
+        StringContains = _kind("StringContains")
+        StringEndsWith, StringStartsWith = _kind("StringEndsWith"), _kind("StringStartsWith")
+
+    try:
+        from pyspark.sql.streaming.datasource import (
+            ReadAllAvailable,
+            ReadLimit,
+            ReadMaxRows,
+            SupportsTriggerAvailableNow,
+        )
+    except ImportError:  # 4.0 and 4.1
+
+        class ReadLimit:
+            """4.0 and 4.1 hand over none."""
+
+        ReadAllAvailable = type("ReadAllAvailable", (ReadLimit,), {})
+        ReadMaxRows = type("ReadMaxRows", (ReadLimit,), {})
+
+        class SupportsTriggerAvailableNow:
+            """4.0 and 4.1 freeze the end of a stream without its help."""
+
+
+__all__ = [
+    "DataSourceStreamArrowWriter",
+    "EqualNullSafe",
+    "EqualTo",
+    "Filter",
+    "GreaterThan",
+    "GreaterThanOrEqual",
+    "In",
+    "IsNotNull",
+    "IsNull",
+    "LessThan",
+    "LessThanOrEqual",
+    "Not",
+    "ReadAllAvailable",
+    "ReadLimit",
+    "ReadMaxRows",
+    "StringContains",
+    "StringEndsWith",
+    "StringStartsWith",
+    "SupportsTriggerAvailableNow",
+    "arrow_schema",
+    "arrow_type",
+]
+
+# From 4.2 on the time zone is an argument; before, UTC is what there is.
+_UTC: Final[dict[str, str]] = (
+    {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
+)
+
+
+def arrow_type(kind: DataType) -> pa.DataType:
+    """Return the Arrow type that Spark takes for a type of its own; times are in UTC."""
+    return to_arrow_type(kind, **_UTC)  # type: ignore[arg-type]
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema that Spark takes for a schema of its own; times are in UTC."""
+    return to_arrow_schema(schema, **_UTC)  # type: ignore[arg-type]

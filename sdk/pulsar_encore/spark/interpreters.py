@@ -1,0 +1,80 @@
+"""Which Python interpreter runs Spark's workers, and whether it has this package.
+
+Owns `use_this_python`. Spark takes PYSPARK_PYTHON from the environment of the process that starts
+it, or the `python3` of PATH. A program that is started as ``.venv/bin/python job.py`` has its own
+interpreter in neither.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+from ..errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_VARIABLE: Final = "PYSPARK_PYTHON"
+_SETTING: Final = "spark.pyspark.python"
+_IMPORT: Final = "import pulsar_encore.spark"
+_IMPORT_S: Final = 60.0
+_MOST_SAID: Final = 300
+
+
+def use_this_python(spark: SparkSession) -> None:
+    """Make the workers of a local session run this interpreter, unless another one is named.
+
+    Does nothing on a cluster, whose workers are elsewhere, and for a session of Spark Connect.
+
+    Args:
+        spark: The session.
+
+    Raises:
+        ConfigurationError: The interpreter that is named cannot import this package.
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None or not context.master.startswith("local"):
+        return
+    if not os.environ.get(_VARIABLE):
+        # PySpark reads the setting only when spark-submit starts the program.
+        context.pythonExec = context.getConf().get(_SETTING) or sys.executable
+    check_python(context.pythonExec)
+
+
+def check_python(program: str) -> None:
+    """Check that an interpreter of this machine has this package.
+
+    Args:
+        program: Its path, or its name on PATH.
+
+    Raises:
+        ConfigurationError: It is not there, or cannot import this package.
+    """
+    found = shutil.which(program)
+    if found == sys.executable:
+        return
+    advice = (
+        f"set the environment variable {_VARIABLE} to an interpreter that has pulsar-encore with "
+        f"its extra spark, such as {sys.executable}, before the session starts"
+    )
+    if found is None:
+        raise ConfigurationError(f"Spark's workers run {program!r}, which is not there: {advice}")
+    try:
+        subprocess.run(
+            [found, "-c", _IMPORT],
+            check=True,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=_IMPORT_S,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1:]
+        raise ConfigurationError(
+            f"Spark's workers run {found}, which cannot import pulsar_encore.spark "
+            f"({''.join(said)[:_MOST_SAID]}): {advice}"
+        ) from None
