@@ -12,7 +12,9 @@ import psutil
 import pytest
 
 import pulsar_encore as encore
+from pulsar_encore.exceptions import ConsumerBusy
 from pulsar_encore.spark import DataLossError, StalledError
+from pulsar_encore.spark.driver import cursor
 from pulsar_encore.spark.positions import Position
 from pulsar_encore.spark.reading.ranges import ReadRange
 from pulsar_encore.wire import pb
@@ -66,6 +68,22 @@ def test_markers_wherever_they_are(pulsar: Server, topic: str, kinds: str) -> No
     query = Query(pulsar, topic, startingOffsets="earliest", subscription="s", pollTimeoutMs=8000)
     assert query.run() == wanted
     query.stop()
+
+
+def test_a_query_on_a_subscription_in_use_names_the_consumer(
+    pulsar: Server, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cursor, "_BUSY_S", 0.1)
+    publish(pulsar, topic, range(1))
+
+    async def hold() -> None:
+        async with encore.Client(pulsar.service_url) as client:
+            await client.subscribe(topic, "s", consumer_name="worker-7")
+            once = {"subscription": "s", "fetchOffset__numRetries": 0}
+            with pytest.raises(ConsumerBusy, match=r"'worker-7' at 127\.0\.0\.1:\d+ since \d"):
+                await asyncio.to_thread(lambda: Query(pulsar, topic, **once).run())
+
+    asyncio.run(hold())
 
 
 def test_markers_at_the_end_of_a_ledger_that_was_closed(

@@ -8,7 +8,8 @@ from unittest.mock import patch
 
 import pytest
 
-from pulsar_encore.exceptions import NotAllowedError
+from pulsar_encore.errors import TransportError
+from pulsar_encore.exceptions import ConsumerBusy, NotAllowedError
 from pulsar_encore.ids import MessageId
 from pulsar_encore.options import Subscription
 from pulsar_encore.spark.driver import cursor
@@ -69,6 +70,47 @@ def test_it_is_asked_for_until_the_one_that_looked_is_gone() -> None:
     assert [each.durable for each in broker.asked] == [False, True, True, True, True]
     # Should a broker give its place to who comes next, that is the beginning, and not the end.
     assert broker.asked[0].start_message_id == MessageId.earliest
+
+
+class Admin:
+    """Knows who consumes, or does not answer."""
+
+    def __init__(self, holders: list[str] | None) -> None:
+        self._holders = holders
+
+    async def ledgers(self, topic: str) -> Any:
+        return SimpleNamespace(subscriptions=frozenset())
+
+    async def holders(self, topic: str, subscription: str) -> list[str]:
+        assert (topic, subscription) == (TOPIC, "query")
+        if self._holders is None:
+            raise TransportError("no answer")
+        return self._holders
+
+
+@pytest.mark.parametrize(
+    ("admin", "said"),
+    [
+        (Admin(["the consumer 'c' at 10.0.0.1:5 since noon"]), "the consumer 'c' at 10.0.0.1:5 si"),
+        (Admin([]), "another query or consumer holds it"),
+        (Admin(None), r"who, cannot be asked: no answer"),
+        (None, r"pulsar-admin topics stats.*admin\.url"),
+    ],
+)
+def test_who_holds_a_subscription_that_stays_busy(admin: Any, said: str) -> None:
+    class Busy(Broker):
+        async def subscribe(self, subscription: Subscription) -> Any:
+            raise ConsumerBusy("Exclusive consumer is already connected")
+
+    options = read_options(GIVEN, streaming=True)
+    with patch.object(cursor, "transport_of", lambda client: Busy(0)):
+        cursors = Cursors(None, options, admin)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        await cursors.position(TOPIC, EARLIEST)
+
+    with pytest.raises(ConsumerBusy, match=f"'query' of {TOPIC} is in use: .*{said}"):
+        run(main())
 
 
 def test_one_that_stays_is_said() -> None:

@@ -1,0 +1,162 @@
+"""The source as PySpark 4.0 and 4.1 drive it, which do not say where a batch begins."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from reading_kit import TOPIC, Stream, numbered, publish
+
+from pulsar_encore.devbroker import BrokerSettings, BrokerThread
+from pulsar_encore.errors import ConfigurationError
+from pulsar_encore.spark import DataLossError
+from pulsar_encore.spark.interpreters import check_python, use_this_python
+from pulsar_encore.spark.positions import offset_json, read_offset
+
+LIMITED: dict[str, Any] = {
+    "startingOffsets": "earliest",
+    "maxEntriesPerTrigger": 30,
+    "latestOffsetPollMs": 0,
+}
+
+
+@pytest.fixture
+def broker() -> Iterator[BrokerThread]:
+    with BrokerThread(BrokerSettings(keep_acked=True)) as started:
+        yield started
+
+
+class OldReader:
+    """Hides from a query what PySpark before 4.2 does not hand over."""
+
+    def __init__(self, reader: Any) -> None:
+        self.whole = reader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.whole, name)
+
+    def __reduce__(self) -> Any:
+        return OldReader, (self.whole,)
+
+    def latestOffset(self, start: Any, limit: Any) -> Any:
+        return self.whole.latestOffset()
+
+
+class OldStream(Stream):
+    """A query of PySpark before 4.2."""
+
+    def __init__(self, url: str, checkpoint: dict[str, Any] | None = None, **options: Any) -> None:
+        super().__init__(url, checkpoint, **options)
+        self.reader: Any = OldReader(self.reader)
+
+
+def test_limits_hold_but_for_the_first_batch_after_a_restart(
+    broker: BrokerThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(broker.url, *numbered(100))
+    query = OldStream(broker.url, subscription="s", **LIMITED).run()
+    assert query.sizes == [30, 30, 30, 10]
+    query.reader.stop()
+    publish(broker.url, *numbered(70, 100))
+    again = OldStream(broker.url, query.offset, subscription="s", **LIMITED)
+    with caplog.at_level(logging.WARNING, "pulsar_encore.spark"):
+        again.step()
+    publish(broker.url, *numbered(70, 170))
+    again.run()
+    again.reader.stop()
+    assert again.sizes == [70, 30, 30, 10]
+    assert query.values() + again.values() == numbered(240)
+    assert "limits do not hold for the first one after a restart" in caplog.text
+    assert "PySpark 4.2 does" in caplog.text
+
+
+def test_a_query_of_all_there_is_asks_for_the_end_before_the_beginning(
+    broker: BrokerThread,
+) -> None:
+    """The first answer must not make the subscription, which would be at the wrong place."""
+    sent = publish(broker.url, *numbered(10))
+    query = OldStream(broker.url, offset_json({}), startingOffsets="latest", subscription="s")
+    end = query.reader.whole.latestOffset()
+    assert query.reader.initialOffset() == end
+    assert read_offset(end)[TOPIC].place == (sent[-1].ledger_id(), sent[-1].entry_id())
+    query.reader.stop()
+
+
+def test_a_topic_that_was_made_again_while_no_query_ran_is_data_loss(broker: BrokerThread) -> None:
+    publish(broker.url, *numbered(10))
+    query = OldStream(broker.url, startingOffsets="earliest").run()
+    query.reader.stop()
+    [(topic, end)] = read_offset(query.offset).items()
+    beyond = offset_json({topic: end._replace(entry=end.entry + 1000)})
+    again = OldStream(broker.url, beyond, startingOffsets="earliest")
+    with pytest.raises(DataLossError, match="deleted and made again"):
+        again.step()
+    again.reader.stop()
+
+
+# Interpreters
+
+
+class Context:
+    """A `SparkContext`, as far as it is asked."""
+
+    pythonExec = "python3"
+
+    def __init__(self, master: str, setting: str | None = None) -> None:
+        self.master = master
+        self._setting = setting
+
+    def getConf(self) -> Any:
+        return SimpleNamespace(get=lambda name: self._setting)
+
+
+def used(context: Context) -> str:
+    use_this_python(SimpleNamespace(_sc=context))  # type: ignore[arg-type]
+    return context.pythonExec
+
+
+def test_workers_of_a_local_session_run_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert used(Context("local[2]")) == sys.executable
+    assert used(Context("local", sys.executable)) == sys.executable
+    assert used(Context("yarn")) == "python3", "workers on other machines are not ours to choose"
+    monkeypatch.setenv("PYSPARK_PYTHON", "/somewhere/python")
+    chosen = Context("local[2]")
+    chosen.pythonExec = "/somewhere/python"
+    with pytest.raises(ConfigurationError, match=r"'/somewhere/python', which is not there: set"):
+        used(chosen)
+    use_this_python(SimpleNamespace())  # type: ignore[arg-type]  # of Spark Connect
+
+
+def test_an_interpreter_without_this_package_is_named(tmp_path: Path) -> None:
+    program = tmp_path / "python3"
+    said = "ModuleNotFoundError: No module named 'pulsar_encore'"
+    program.write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
+    program.chmod(0o755)
+    with pytest.raises(ConfigurationError) as told:
+        check_python(str(program))
+    text = str(told.value)
+    assert text.startswith(f"Spark's workers run {program}, which cannot import pulsar_encore")
+    assert said in text
+    assert "PYSPARK_PYTHON to an interpreter" in text and sys.executable in text
+    check_python(sys.executable)
+
+
+def test_an_older_pyspark_is_named_by_its_version(tmp_path: Path) -> None:
+    package = tmp_path / "pyspark"
+    package.mkdir()
+    (package / "__init__.py").write_text('__version__ = "3.5.1"')
+    done = subprocess.run(
+        [sys.executable, "-c", "import pulsar_encore.spark"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "needs PySpark 4.0 or later, this is 3.5.1" in done.stderr
