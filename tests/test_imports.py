@@ -81,6 +81,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("asyncio.py",),
     ("__init__.py",),
     # Spark, bottom-up
+    ("spark/compat.py", "spark/interpreters.py", "spark/plain_errors.py"),
     ("spark/errors.py", "spark/parsing.py", "spark/positions.py", "spark/planning.py"),
     ("spark/connecting.py", "spark/columns.py", "spark/keys.py", "spark/narrowing.py"),
     ("spark/runtime.py", "spark/options.py", "spark/admin.py"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from pulsar_encore.spark import register
 from ..admin import Admin
 from ..pulsar_server import Server
 from .kit import body, more_than_once, publish, reading, values
+from .spark_kit import ROOT
 from .test_source import until
 
 MESSAGES = 60_000
@@ -82,6 +86,38 @@ def test_workers_killed_while_they_read_a_batch(
     found = values(spark.read.parquet(str(folder / "rows")))
     assert more_than_once(found) == {}
     assert sorted(found) == [body(each) for each in range(MESSAGES)]
+
+
+_JOB = """
+from pyspark.sql import SparkSession
+from pulsar_encore.spark import register
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+register(spark)
+frame = spark.read.format("pulsar").option("service.url", {url!r}).option("topic", {topic!r}).load()
+print("rows", frame.count())
+"""
+
+
+def test_a_program_whose_interpreter_is_not_on_path(
+    pulsar: Server, topic: str, folder: Path
+) -> None:
+    """As ``.venv/bin/python job.py``: the `python3` of PATH has no packages."""
+    publish(pulsar, topic, range(5))
+    python = folder / "python3"
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    environment = {name: each for name, each in os.environ.items() if "PYSPARK" not in name}
+    environment["PATH"] = os.pathsep.join((str(folder), os.environ["PATH"]))
+    paths = (str(ROOT / "sdk"), os.environ.get("PYTHONPATH", ""))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    done = subprocess.run(
+        [sys.executable, "-c", _JOB.format(url=pulsar.service_url, topic=topic)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "rows 5" in done.stdout, done.stderr[-2000:]
 
 
 def test_another_name_where_a_jvm_source_has_ours(

@@ -23,7 +23,7 @@ from .reading.values.choosing import check_columns, check_nullable, plan_of, val
 from .reading.values.plan import ValuePlan
 from .reading.values.registry import plan_of_registry
 from .runtime import runtime
-from .sink import batch_writer, stream_writer
+from .sink import batch_writer, check_reachable, stream_writer
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -95,7 +95,9 @@ class PulsarDataSource(DataSource):
 
     @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return batch_writer(dict(self.options), schema, overwrite)
+        writer = batch_writer(dict(self.options), schema, overwrite)
+        check_reachable(dict(self.options))
+        return writer
 
     @plain_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:

@@ -20,6 +20,8 @@ from pyspark.sql.types import StructType
 
 from ...client import transport_of
 from ...errors import ConfigurationError, EncoreError
+from ...exceptions import TopicNotFound
+from ...topic_names import full_name
 from ..compat import DataSourceStreamArrowWriter
 from ..plain_errors import plain_errors
 from ..runtime import runtime
@@ -95,6 +97,32 @@ def stream_writer(
             'cannot: use outputMode("append"), or "update" with the group\'s key in __key'
         )
     return _StreamWriter(*_checked(options, schema, streaming=True))
+
+
+def check_reachable(given: Mapping[str, str]) -> None:
+    """Ask the brokers for the topic of a batch that is about to be written, if one is named.
+
+    A URL or a login that is wrong is an error in the driver then, once. In a task it would be one
+    for each attempt, each after the whole operation timeout. A stream does not ask: its batches
+    wait for brokers that restart.
+
+    Args:
+        given: Options as Spark has them.
+
+    Raises:
+        TransportError: The brokers could not be asked, or refuse it.
+    """
+    options = sink_options(given, streaming=False)
+    if options.topic is None:
+        return
+    here = runtime()
+    transport = transport_of(here.client(options.connection))
+    try:
+        here.call(
+            transport.topic_partitions(full_name(options.topic), create=False), "look for the topic"
+        )
+    except TopicNotFound:
+        pass  # brokers may make it when it is written to
 
 
 def _checked(

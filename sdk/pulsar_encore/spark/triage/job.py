@@ -24,6 +24,7 @@ from ...errors import ConfigurationError, EncoreError
 from ...options.checks import boolean, text, topic_name
 from ...topic_names import base_name, dead_topic_of_one, full_name
 from ..driver.cluster import Cluster
+from ..interpreters import use_this_python
 from ..options import read_options
 from ..positions import Position
 from ..runtime import runtime
@@ -202,6 +203,7 @@ def read_letters(
     given = _read_settings(topics, options, cursor=cursor, streaming=streaming)
     # By itself Spark finds sources with the interpreter of the environment, which spark-submit's
     # configuration does not name.
+    use_this_python(spark)
     spark.dataSource.register(LetterSource)
     reader: Any = spark.readStream if streaming else spark.read
     letters: DataFrame = reader.format(FORMAT).options(**given).load()
