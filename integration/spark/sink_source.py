@@ -10,11 +10,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
 
+from pulsar_encore.spark.compat import DataSourceStreamArrowWriter
 from pulsar_encore.spark.sink import batch_writer, stream_writer
 
 
