@@ -148,7 +148,11 @@ class Progress:
             return dict(await self._ends())
 
     async def check(self, begin: Positions, end: Positions) -> None:
-        """Check a batch whose end was taken without its beginning.
+        """Check a batch whose end was taken without its beginning, and ack up to that.
+
+        Args:
+            begin: In the checkpoint.
+            end: Of the batch.
 
         Raises:
             DataLossError: A topic ends before it was read to, and ``failOnDataLoss`` is true.
@@ -156,6 +160,8 @@ class Progress:
         async with self._turn:
             self._check_ends(begin, end)
             await self._hold_new(end)
+        if self._options.cursor.commit == "eager":
+            await self.commit(begin)
 
     async def _ends(self) -> Positions:
         """The last messages, which may have been asked for a moment ago."""
