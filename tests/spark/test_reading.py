@@ -332,7 +332,7 @@ def test_two_queries_on_one_subscription_are_refused_by_name(
     monkeypatch.setattr("pulsar_encore.spark.driver.cursor._BUSY_S", 0.2)
     publish(url, b"a")
     query = Stream(url, subscription="s")
-    with pytest.raises(encore.PulsarException, match="another query reads with it"):
+    with pytest.raises(encore.PulsarException, match="another query or consumer holds it"):
         Stream(url, subscription="s", subscriptionPrefix="other")
     query.reader.stop()
 

@@ -1,8 +1,7 @@
-"""What the releases of PySpark have under other names, or not at all.
+"""Fallbacks for PySpark 4.0 and 4.1.
 
-Owns the names that PySpark 4.0 or 4.1 lacks, and the check that it is 4.0 at least. What stands in
-for a missing class is never asked for anything: the release that lacks it does not call the methods
-that need it.
+Owns the names that these releases lack, and the check of the release. Nothing calls the stand-in of
+a missing class, because a release that lacks the class lacks its callers too.
 
 - 4.0 pushes no filters, and tells writers of Arrow data by `DataSourceArrowWriter` alone.
 - 4.0 and 4.1 do not say where a stream's next batch begins, and know neither limits of a batch nor

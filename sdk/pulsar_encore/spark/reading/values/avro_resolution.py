@@ -12,8 +12,8 @@ brokers accept such evolutions (FORWARD compatibility), and one field must not h
 - Records are matched by their place and not by their names.
 - Times and decimals keep the unit and the scale that the writer's schema says.
 
-What has no sensible value fails the row, and only when a value meets it: a field that the writer
-lacks, that has no default and may not be null, or a type that does not become the reader's.
+A value without a sensible counterpart fails its own row. Examples are a field that the writer
+lacks, that has no default and may not be null, and a type that does not become the reader's.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _BINARY: Final = ("bytes", "fixed")
 
 
 def resolved(writer: Node, reader: Node) -> Convert:
-    """Return the function that makes of a decoded value what the reader's schema says.
+    """Return the function that converts decoded values from one schema to another.
 
     Args:
-        writer: The schema that the value was written and decoded with.
-        reader: The schema that it becomes. A record may lack fields that nobody asks for.
+        writer: The schema that the values were written and decoded with.
+        reader: The schema of the result. A record may lack fields that nobody asks for.
 
     Returns:
         A function of a value, which may be None. It raises ValueError for a value that the reader's
@@ -86,7 +86,7 @@ def _named(node: Node) -> str:
 
 
 def _rank(writer: Node, reader: Node) -> int | None:
-    """How well a type becomes another one, 0 is best; None where it does not.
+    """Return how well a type becomes another one: 0 is best, None means that it does not.
 
     A union's member of the lowest rank is chosen. Avro chooses the first one that is possible,
     which could be text for bytes, or a fraction for an integer.
@@ -211,7 +211,7 @@ def _integer(writer: Node, reader: Node) -> Convert | None:
 
 
 def _unit(writer: str, reader: str) -> int:
-    """What a number is multiplied by; times are in us."""
+    """Return the factor of a number; times are in us."""
     if "timestamp" not in reader:
         return 1
     if writer == "date":
@@ -234,7 +234,7 @@ def _symbol(writer: Node, reader: Node) -> Convert | None:
 
 
 def decimal_of(scale: int) -> Convert:
-    """Return what makes a decimal of its unscaled bytes, which are big-endian and signed."""
+    """Return a function from unscaled bytes, big-endian and signed, to a decimal."""
 
     def convert(value: Any) -> Any:
         unscaled = int.from_bytes(value, "big", signed=True)
@@ -247,7 +247,7 @@ def decimal_of(scale: int) -> Convert:
 
 
 def _absent(node: Node, rule: FieldRule) -> Any:
-    """What a field is whose writer did not know it, as Arrow takes it.
+    """Return the value of a field that the writer did not know, as Arrow takes it.
 
     Raises:
         ValueError: It has no default, or one that is not of its type, and may not be null.
@@ -263,7 +263,7 @@ def _absent(node: Node, rule: FieldRule) -> Any:
 
 
 def _default(node: Node, given: Any, *, nullable: bool) -> Any:
-    """A default in JSON, as Arrow takes it.
+    """Convert a default from JSON to an object that Arrow takes.
 
     Raises:
         ValueError, TypeError: It is not of the type.
