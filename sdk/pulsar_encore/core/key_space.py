@@ -17,6 +17,7 @@ from itertools import takewhile
 from operator import itemgetter
 
 from pulsar_encore.core.due import MAX_BATCH_INDEX, MAX_ID_BITS, MessageKey
+from pulsar_encore.core.key_order import Block, block_at
 from pulsar_encore.core.runs import POSITION_BITS, Runs
 from pulsar_encore.errors import ConfigurationError
 
@@ -243,6 +244,13 @@ class KeySpace:
     def owner_and_position(self, slot: int, number: int) -> tuple[Lane, int]:
         """The lane of a slot in use, and the position that a number in it stands for."""
         return self._owners[slot], (self._starts[slot] - slot << self.block_bits) + number
+
+    def block(self, slot: int) -> Block:
+        """Describe the block of a slot in use."""
+        lane = self._owners[slot]
+        return block_at(
+            lane.ledger, lane.page, self._starts[slot], slot, self.block_bits, self._page_bits
+        )
 
     def lanes(self) -> Iterator[Lane]:
         """All lanes that hold keys."""

@@ -15,13 +15,16 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
+from heapq import heapify, heappop, heapreplace
 from types import TracebackType
 from typing import Final
 
 from ...core.due import DueBatch, MessageKey, bucket_edge
+from ...core.time_bucket import TimeBucketIndex
 from ...errors import ClosedError, ConfigurationError, StoreError
 from ..blobs.base import BlobStore
 from . import records
+from .blob import Blob
 from .heads import MAX_DUE_MS, Heads
 from .journal import Fsync, Journal
 from .membership import Membership
@@ -305,6 +308,9 @@ class SpillingIndex:
     def pop_due(self, now_ms: int, limit: int | None = None) -> DueBatch:
         """Take what is due at `now_ms`, the earliest bucket first; on disk it is until `done`.
 
+        A limit that ends within a bucket takes its lowest keys: by ledger, entry and batch index,
+        wherever they are kept.
+
         A segment that cannot be read is tried again, at first after a second: what is in it comes
         later. One that is damaged is given up, and its ids, which are known from elsewhere, come
         due at the last time that one of them was.
@@ -335,16 +341,63 @@ class SpillingIndex:
         return batch
 
     def _take(self, edge: int, now_ms: int, limit: int, into: DueBatch) -> int:
-        parts = self._heads.take(edge, limit)
-        count = sum(map(len, parts))
-        while count < limit and self._membership and self._snapshots.next_due(now_ms) == edge:
-            numbers = self._snapshots.take(edge, limit - count)
-            count += len(numbers)
-            parts.append(self._membership.slots.batch(numbers))
+        """Take keys of the earliest edge; returns how many."""
+        snapshots, heads = self._snapshots, self._heads
+        parts: list[DueBatch] = []
+        left = limit
+        while left:
+            # First: of a damaged segment it puts the keys into the head.
+            blobs = snapshots.ready(edge, now_ms) if self._membership else []
+            keepers: list[TimeBucketIndex | Blob] = [*heads.ready(edge), *blobs]
+            if not keepers:
+                break
+            counts = [left] * len(keepers)
+            if len(keepers) > 1 and left < len(self):
+                counts = self._shares(edge, keepers, left)
+            for keeper, share in zip(keepers, counts, strict=True):
+                some = min(share, left)
+                if not some:
+                    continue
+                if isinstance(keeper, Blob):
+                    numbers = snapshots.take(keeper, some)
+                    parts.append(self._membership.slots.batch(numbers))
+                else:
+                    parts.append(heads.take(keeper, edge, some))
+                left -= len(parts[-1])
         bucket = united(parts)
         into.entries.extend(bucket.entries)
         into.indexes.extend(bucket.indexes)
-        return count
+        return limit - left
+
+    def _shares(self, edge: int, keepers: list[TimeBucketIndex | Blob], limit: int) -> list[int]:
+        """Return how many of the lowest `limit` keys of an edge are in each head and snapshot.
+
+        The count ends where a snapshot has no more keys in its segment in front: there may be more
+        keys of the same edge in the next one.
+        """
+        counts = [0] * len(keepers)
+        streams = []
+        for at, keeper in enumerate(keepers):
+            known = (
+                self._snapshots.in_order(keeper)
+                if isinstance(keeper, Blob)
+                else keeper.in_order(edge)
+            )
+            streams.append((known, at))
+        heap = [(key, at, known) for known, at in streams if (key := next(known, None)) is not None]
+        heapify(heap)
+        while heap and limit:
+            _, at, known = heap[0]
+            counts[at] += 1
+            limit -= 1
+            key = next(known, None)
+            if key is not None:
+                heapreplace(heap, (key, at, known))
+            elif isinstance(keepers[at], Blob):
+                break
+            else:
+                heappop(heap)
+        return counts
 
     def done(self, batch: DueBatch) -> None:
         """What was taken is seen to: it does not come again after a crash.

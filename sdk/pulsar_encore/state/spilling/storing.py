@@ -227,11 +227,13 @@ class Storing:
         rows: list[Row] = []
         ids = 0
         while (edge := old.next_due()) is not None:
-            batch = old.pop_due(edge, min(cutter.room(), _IDS))
+            # No more than fits into the segment. The batch has the lowest keys of its edge, and the
+            # rest of them goes into the next segment: so keys are in order across segments.
+            batch = old.pop_due(edge, min(cutter.room() - ids, _IDS))
             numbers = membership.slots.named(batch)
             rows.append((edge, numbers))
             ids += len(numbers)
-            if len(rows) >= _ROWS or ids >= _IDS:
+            if len(rows) >= _ROWS or ids >= min(cutter.room(), _IDS):
                 self._move(blob, rows)
                 rows, ids = [], 0
                 yield None
