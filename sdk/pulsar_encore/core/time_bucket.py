@@ -22,7 +22,7 @@ from pyroaring import BitMap64
 
 from pulsar_encore.core import runs as positions
 from pulsar_encore.core.due import DueBatch, MessageKey, bucket_edge
-from pulsar_encore.core.key_order import Block, block_at, groups
+from pulsar_encore.core.key_order import Block, groups
 from pulsar_encore.core.key_space import WHOLE, KeySpace, Lane
 from pulsar_encore.core.sealed import holds, seal, tag_of, unseal, without
 from pulsar_encore.errors import ConfigurationError
@@ -247,7 +247,7 @@ class TimeBucketIndex:
         return batch
 
     def in_order(self, edge: int) -> Iterator[MessageKey]:
-        """Iterate over the keys that are due at exactly `edge`, in order of ledger, entry and index.
+        """Iterate over the keys that are due at exactly `edge`, lowest keys first.
 
         The index must not change during the iteration.
         """

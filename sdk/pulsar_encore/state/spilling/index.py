@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from heapq import heapify, heappop, heapreplace
@@ -28,7 +28,7 @@ from .blob import Blob
 from .heads import MAX_DUE_MS, Heads
 from .journal import Fsync, Journal
 from .membership import Membership
-from .metrics import Metrics, SpillingStatistics
+from .metrics import Metrics, MetricSample, SpillingStatistics, samples
 from .numbers import Numbers, united
 from .opening import open_store
 from .snapshots import Snapshots
@@ -69,6 +69,10 @@ class SpillingIndex:
         executor: What may take long runs there, such as a thread of its own; None: in small steps
             within the calls, as with one that was shut down. It stays the caller's.
         clock: Seconds, of any origin; for intervals.
+        transient: The store is empty and ends with this index. No journal and no manifest are
+            written, nothing is synced, and `close` writes nothing.
+        on_work: Called when work in steps begins: call `maintain` again and again until it returns
+            False. Without that, other calls do the work.
 
     Raises:
         ConfigurationError: An argument is out of range.
@@ -93,6 +97,8 @@ class SpillingIndex:
         retry_s: float = 60.0,
         executor: Executor | None = None,
         clock: Callable[[], float] = time.monotonic,
+        transient: bool = False,
+        on_work: Callable[[], object] | None = None,
     ) -> None:
         step_s = max_time_step_per_bucket_snapshot_segment_seconds
         most = max_indexes_per_bucket_snapshot_segment
@@ -126,7 +132,10 @@ class SpillingIndex:
         self._worth_sealing = min_index_count_per_bucket // 8
         self._prefetches = executor is not None
         self._metrics = metrics = Metrics(clock)
-        self._tasks = Tasks(executor)
+        self._tasks = Tasks(executor, on_work)
+        self._transient = transient
+        if transient:
+            journal, fsync = False, "none"
         self._heads = Heads()
         self._membership = Membership()
         self._snapshots = Snapshots(blobs, self._membership, metrics, self._rescued)
@@ -138,6 +147,7 @@ class SpillingIndex:
             journal_bytes=max_journal_bytes,
             retry_s=retry_s,
             sync=fsync != "none",
+            transient=transient,
         )
         blobs.open()
         try:
@@ -481,6 +491,8 @@ class SpillingIndex:
         if self._closed:
             return
         try:
+            if self._transient:
+                return
             if self._journal is None:
                 self._heads.reclaim()  # what was taken of snapshots is due again by itself
             self.flush()
@@ -503,8 +515,8 @@ class SpillingIndex:
         self._tasks.step()
         self._storing.plan()
         if self._prefetches and "fetch" not in self._tasks:
-            blob = self._snapshots.front()
-            if blob is not None and blob.wants_next():
+            blob = self._snapshots.to_fetch()
+            if blob is not None:
                 self._tasks.start("fetch", self._snapshots.fetch(blob))
         return bool(self._tasks)
 
@@ -520,7 +532,16 @@ class SpillingIndex:
             journal_failed=metrics.journal_failed,
             journal_torn_bytes=metrics.journal_torn_bytes,
             segments_rescued=metrics.segments_rescued,
+            error=next((str(error) for error in self._storing.failed.values()), None),
         )
+
+    def metrics(self, labels: Mapping[str, str] | None = None) -> list[MetricSample]:
+        """Return the metrics of PIP-195, named and labelled as Pulsar's broker does.
+
+        Args:
+            labels: Labels of every sample, such as `topic` and `subscription`.
+        """
+        return samples(self.statistics(), labels or {})
 
     def _rescued(self, due_ms: int, numbers: Numbers) -> None:
         due_ms = min(due_ms, MAX_DUE_MS)

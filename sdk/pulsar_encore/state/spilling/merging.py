@@ -104,7 +104,9 @@ class Merging:
     def _in_order(self) -> Iterator[Row]:
         """Iterate over rows in order of due times, those of one due time in order of keys."""
         streams = [self._rows(*source) for source in self._sources]
-        for edge, rows in groupby(merge(*starmap(_numbered, enumerate(streams)), key=_EDGE), key=_EDGE):
+        for edge, rows in groupby(
+            merge(*starmap(_numbered, enumerate(streams)), key=_EDGE), key=_EDGE
+        ):
             yield from ((edge, each) for each in self._merged(rows))
 
     def _merged(self, rows: Iterator[tuple[int, int, Numbers]]) -> Iterator[Numbers]:

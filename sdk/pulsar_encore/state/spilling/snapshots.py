@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import suppress
 from heapq import heappop, heappush, heapreplace
 from typing import Final
 
@@ -264,17 +263,33 @@ class Snapshots:
         blob.next += 1
         self._rescue_ids(latest, ids.to_array())
 
-    def front(self) -> Blob | None:
-        """The one that is next, as far as anybody looked."""
-        return self._blobs.get(self._fronts[0][1]) if self._fronts else None
+    def to_fetch(self) -> Blob | None:
+        """Return a snapshot whose next segment should be read in advance, or None.
+
+        Looks at the snapshots whose keys are due first, as far as is known. There are several where
+        one due time has more keys than a head.
+        """
+        fronts = self._fronts
+        at, first = [0], fronts[0][0] if fronts else 0
+        while at:
+            here = at.pop()
+            if here < len(fronts) and fronts[here][0] == first:
+                blob = self._blobs.get(fronts[here][1])
+                if blob is not None and blob.wants_next():
+                    return blob
+                at += (2 * here + 1, 2 * here + 2)
+        return None
 
     def fetch(self, blob: Blob) -> Steps:
         """Read the segment after the resident one."""
         number = blob.next
-        with suppress(StoreError):  # whoever needs it reads it again, and judges
+        try:
             segment = yield Away(self._fetched(blob, number))
-            if blob.next == number:
-                blob.fetched = segment
+        except StoreError:  # whoever needs it reads it again, and judges
+            blob.not_fetched = number
+            return
+        if blob.next == number:
+            blob.fetched = segment
 
     def _fetched(self, blob: Blob, number: int) -> Generator[None, None, Segment]:
         segment = self._read(blob, number)
