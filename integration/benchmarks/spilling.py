@@ -12,7 +12,8 @@ or not at all, ends the program.
 With `--nacks` it is the pattern of a consumer with the option `nack_index` instead: 10,000 nacks a
 second, each for one hour, so that all ids wait together and each bucket has 327,680 of them. Ids
 come in random order within each thousand. They are taken 500 at a time, as a consumer does, and
-must come in order of ids within a bucket. The same is done with the index in memory.
+must come in order of ids within a bucket. The same is done with the index in memory, and with
+delays at random up to a week.
 
     python -m integration.benchmarks.spilling [--ids 10000000] [--directory DIR] [--inline]
         [--nacks]
@@ -52,7 +53,10 @@ START_MS = 1_700_000_000_000
 PER_LEDGER = 50_000
 BURST = 1000
 STEPS = 10_000
-STAGES = ("fill", "drain", "beside", "wait-memory", "wait-spilling")
+STAGES = (
+    *("fill", "drain", "beside"),
+    *("wait-memory", "wait-spilling", "wait-week-memory", "wait-week-spilling"),
+)
 BESIDE = 1_000_000  # ids for the engine in memory
 
 
@@ -215,12 +219,18 @@ def nacks(ids: int) -> Iterator[tuple[MessageKey, int, int]]:
             yield key, START_MS + at // NACKS_PER_MS + HOUR_MS, bits
 
 
-def wait(directory: str, ids: int, executor: ThreadPoolExecutor | None) -> list[Measured]:
+def wait(
+    directory: str,
+    ids: int,
+    pattern: Iterator[tuple[MessageKey, int, int]],
+    executor: ThreadPoolExecutor | None,
+) -> list[Measured]:
     """Add nacks, then take them all, in one process; the figures of both halves.
 
     Args:
         directory: Where to spill; nowhere if empty.
         ids: How many.
+        pattern: Keys, due times and precisions.
         executor: Of the index.
     """
     index: DueIndex = TimeBucketIndex()
@@ -234,7 +244,7 @@ def wait(directory: str, ids: int, executor: ThreadPoolExecutor | None) -> list[
     calls = Calls()
     start = perf_counter()
     with largest_growth(growth):
-        for key, due_ms, width in nacks(ids):
+        for key, due_ms, width in pattern:
             before, cpu = perf_counter(), thread_time()
             index.add(key, due_ms, width)
             index.next_due()  # a consumer asks after each nack
@@ -289,8 +299,9 @@ def stage(name: str, directory: str, ids: int, bits: int | None, inline: bool, m
     if name.startswith("wait"):
         with ThreadPoolExecutor(1) as executor:
             executor.submit(int).result()
-            spills = name == "wait-spilling"
-            both = wait(directory if spills else "", ids, None if inline else executor)
+            pattern = arrivals(ids, None) if "week" in name else nacks(ids)
+            where = directory if name.endswith("spilling") else ""
+            both = wait(where, ids, pattern, None if inline else executor)
         print(json.dumps([asdict(each) for each in both]))
         return 0
     do: Callable[..., Measured] = {"fill": fill, "drain": drain}[name]
@@ -353,7 +364,7 @@ def run(ids: int, directory: str, inline: bool, widths: list[str], most: int) ->
 def run_nacks(ids: int, directory: str, inline: bool) -> list[Row]:
     """Measure the pattern of nacks, in memory and spilling."""
     rows: list[Row] = []
-    for name in ("wait-memory", "wait-spilling"):
+    for name in STAGES[3:]:
         path = os.path.join(directory, name)
         command = [sys.executable, "-m", __spec__.name, "--stage", name, "--ids", str(ids)]
         command += ["--directory", path, *(["--inline"] if inline else [])]
