@@ -264,7 +264,7 @@ async def _work_cpp(url: str, topic: str, attempts: Attempts, count: int, delay_
             break
         number = int.from_bytes(message.data(), "big")
         if attempts.came(number, message.redelivery_count()):
-            consumer.negative_acknowledge(message)
+            await consumer.negative_acknowledge(message)
         else:
             await consumer.acknowledge(message)
         turns += 1

@@ -9,50 +9,29 @@ that only a group of several blocks has to be merged key by key.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TypeAlias
+
+Block: TypeAlias = tuple[int, int, int, int]
+"""Ledger, first entry id that the block can hold, page of batch indexes (-1 for whole entries), and
+the block's slot. Sorting blocks puts them in the order of the first keys that they can hold. A
+tuple, because a bucket can have thousands of blocks that are made in one step."""
 
 
-class Block(NamedTuple):
-    """A block of keys. Sorting blocks puts them in the order of their first keys.
-
-    Attributes:
-        ledger: Ledger id.
-        first: First entry id that the block can hold.
-        page: Page of batch indexes, or -1 for whole entries.
-        slot: The number of the block in its index.
-        stop: The entry id after the last one that the block can hold.
-    """
-
-    ledger: int
-    first: int
-    page: int
-    slot: int
-    stop: int
-
-
-def block_at(ledger: int, page: int, number: int, slot: int, bits: int, page_bits: int) -> Block:
-    """Describe a block.
+def groups(blocks: Sequence[Block], bits: int, page_bits: int) -> Iterator[Sequence[Block]]:
+    """Cut sorted blocks into the smallest groups whose keys do not interleave.
 
     Args:
-        ledger: Ledger id.
-        page: Page of batch indexes, or -1 for whole entries.
-        number: Which block of the page's positions it is, from 0.
-        slot: The number of the block in its index.
+        blocks: Blocks, sorted.
         bits: A block has ``2**bits`` positions.
         page_bits: A page has ``2**page_bits`` positions for each entry.
     """
-    shift = 0 if page < 0 else page_bits
-    first = number << bits >> shift
-    return Block(ledger, first, page, slot, max(((number + 1) << bits) >> shift, first + 1))
-
-
-def groups(blocks: Sequence[Block]) -> Iterator[Sequence[Block]]:
-    """Cut sorted blocks into the smallest groups whose keys do not interleave."""
     at, size = 0, len(blocks)
+    whole, paged = 1 << bits, max(1, (1 << bits) >> page_bits)  # entries in a block
     while at < size:
-        ledger, stop, end = blocks[at].ledger, blocks[at].stop, at + 1
-        while end < size and blocks[end].ledger == ledger and blocks[end].first < stop:
-            stop = max(stop, blocks[end].stop)
+        ledger, first, page, _ = blocks[at]
+        stop, end = first + (whole if page < 0 else paged), at + 1
+        while end < size and blocks[end][0] == ledger and blocks[end][1] < stop:
+            stop = max(stop, blocks[end][1] + (whole if blocks[end][2] < 0 else paged))
             end += 1
         yield blocks[at:end]
         at = end

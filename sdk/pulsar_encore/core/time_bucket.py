@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush, merge
 from itertools import chain, groupby, islice
-from operator import attrgetter
+from operator import itemgetter
 
 from pyroaring import BitMap64
 
@@ -27,7 +27,8 @@ from pulsar_encore.core.key_space import WHOLE, KeySpace, Lane
 from pulsar_encore.core.sealed import holds, seal, tag_of, unseal, without
 from pulsar_encore.errors import ConfigurationError
 
-_FIRST = attrgetter("first")
+_FIRST = itemgetter(1)
+_NUMBER = itemgetter(2)
 
 
 class TimeBucketIndex:
@@ -466,10 +467,12 @@ class TimeBucketIndex:
                 else:
                     groups.append((ledger, entries))
             else:
+                bits = self._keys.page_bits
+                low, first = (1 << bits) - 1, page << bits
                 for number in members:
-                    entry, index = self._keys.entry_and_index(page, number + shift)
-                    name = (ledger, entry)
-                    masks[name] = masks.get(name, 0) | 1 << index
+                    position = number + shift
+                    name = (ledger, position >> bits)
+                    masks[name] = masks.get(name, 0) | 1 << (first | position & low)
             self._forget(slot, len(members))
         for (ledger, entry), mask in sorted(masks.items()):
             batch.indexes.append((ledger, entry, mask))
@@ -482,33 +485,30 @@ class TimeBucketIndex:
             self._parted, self._blocks = edge, self._blocks_of(ids)
         blocks = self._blocks
         while blocks:  # parts that were taken, and discarded keys, leave empty blocks behind
-            start = blocks[-1].slot << bits
+            start = blocks[-1][3] << bits
             if ids.range_cardinality(start, start + (1 << bits)):
                 break
             blocks.pop()
-        for group in groups(blocks[::-1]):
-            if len(group) == 1:
-                yield from self._of_slot(ids, group[0].slot)
-                continue
-            whole = [self._with_keys(ids, each) for each in group if each.page == WHOLE]
-            pages = groupby((each for each in group if each.page != WHOLE), key=_FIRST)
-            batches = chain.from_iterable(
-                merge(*[self._with_keys(ids, each) for each in some]) for _, some in pages
-            )
-            for _, _, number in merge(*whole, batches):
-                yield number
+        apart = groups(blocks[::-1], bits, self._keys.page_bits)
+        return chain.from_iterable(self._merged(ids, each) for each in apart)
+
+    def _merged(self, ids: BitMap64, group: Sequence[Block]) -> Iterator[int]:
+        """Iterate over the numbers of overlapping blocks in order of their keys."""
+        if len(group) == 1:
+            return self._of_slot(ids, group[0][3])
+        whole = [self._with_keys(ids, each) for each in group if each[2] == WHOLE]
+        pages = groupby((each for each in group if each[2] != WHOLE), key=_FIRST)
+        batches = chain.from_iterable(
+            merge(*[self._with_keys(ids, each) for each in some]) for _, some in pages
+        )
+        return map(_NUMBER, merge(*whole, batches) if whole else batches)
 
     def _blocks_of(self, ids: BitMap64) -> list[Block]:
-        bits, found, at = self._keys.block_bits, [], ids.min()
-        last = ids.max()
-        while True:
-            slot = at >> bits
-            found.append(self._keys.block(slot))
-            if (slot + 1) << bits > last:
-                break
-            at = ids.next_set_bit((slot + 1) << bits)
-        found.sort(reverse=True)
-        return found
+        bits, at, last = self._keys.block_bits, ids.min(), ids.max()
+        slots, following = [at >> bits], ids.next_set_bit
+        while (at := (slots[-1] + 1) << bits) <= last:
+            slots.append(following(at) >> bits)
+        return sorted(self._keys.blocks_of(slots), reverse=True)
 
     def _of_slot(self, ids: BitMap64, slot: int) -> Iterator[int]:
         start = slot << self._keys.block_bits
@@ -518,12 +518,7 @@ class TimeBucketIndex:
 
     def _with_keys(self, ids: BitMap64, block: Block) -> Iterator[tuple[int, int, int]]:
         """(entry, batch index, number) of the keys in a block."""
-        for number in self._of_slot(ids, block.slot):
-            _, position = self._keys.owner_and_position(block.slot, number)
-            if block.page == WHOLE:
-                yield position, WHOLE, number
-            else:
-                yield *self._keys.entry_and_index(block.page, position), number
+        return self._keys.named(block, self._of_slot(ids, block[3]))
 
     def _check(self) -> None:
         """Walk every invariant and raise AssertionError on the first broken one; for tests."""

@@ -18,7 +18,7 @@ from operator import itemgetter
 from typing import Final, TypeAlias
 
 from ...core.due import DueBatch, MessageKey
-from ...core.key_order import block_at, groups
+from ...core.key_order import groups
 from ...errors import StateDamagedError
 
 WHOLE: Final = -1  # the page of messages that are their whole entry
@@ -257,14 +257,15 @@ def in_key_order(numbers: Numbers, blocks: Mapping[int, Block]) -> Numbers:
     found = []
     for slot in members:
         ledger, page, block = blocks[slot]
-        found.append(block_at(ledger, page, block, slot, BLOCK_BITS, PAGE_BITS))
+        first = block << BLOCK_BITS
+        found.append((ledger, first if page == WHOLE else first >> PAGE_BITS, page, slot))
     found.sort()
     ordered = array("Q")
-    for group in groups(found):
+    for group in groups(found, BLOCK_BITS, PAGE_BITS):
         if len(group) == 1:
-            ordered += members[group[0].slot]
+            ordered += members[group[0][3]]
         else:
-            mixed = chain.from_iterable(members[each.slot] for each in group)
+            mixed = chain.from_iterable(members[slot] for _, _, _, slot in group)
             ordered.extend(sorted(mixed, key=lambda number: key_of(number, blocks)))
     return ordered
 
