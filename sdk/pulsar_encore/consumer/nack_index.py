@@ -12,7 +12,6 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -66,9 +65,10 @@ class NackSpilling:
         self._subscription = subscription
         self._loop = loop
         self._executor = ThreadPoolExecutor(1, "pulsar-encore-nacks")
-        self._numbers = count()
-        self._indexes: dict[str, SpillingIndex] = {}
-        self._working: set[str] = set()
+        self._indexes: list[SpillingIndex] = []
+        # The place of each topic's index. A topic that comes back after its deletion gets another.
+        self._topics: dict[str, int] = {}
+        self._working: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -96,8 +96,9 @@ class NackSpilling:
         """Make the index of a topic or partition; it makes no file before it spills."""
         options = self._options
         step_s = options.max_time_step_per_bucket_snapshot_segment_seconds
-        self._indexes[topic] = index = SpillingIndex(
-            TransientBlobs(self._directory.path / str(next(self._numbers))),
+        at = self._topics[topic] = len(self._indexes)
+        index = SpillingIndex(
+            TransientBlobs(self._directory.path / str(at)),
             min_index_count_per_bucket=options.min_index_count_per_bucket,
             max_time_step_per_bucket_snapshot_segment_seconds=step_s,
             max_indexes_per_bucket_snapshot_segment=options.max_indexes_per_bucket_snapshot_segment,
@@ -105,27 +106,28 @@ class NackSpilling:
             executor=self._executor,
             clock=self._loop.time,
             transient=True,
-            on_work=partial(self._watch, topic),
+            on_work=partial(self._watch, at),
         )
+        self._indexes.append(index)
         return index
 
-    def _watch(self, topic: str) -> None:
-        """The index of a topic has work that takes several steps."""
-        self._working.add(topic)
+    def _watch(self, at: int) -> None:
+        """Go on with the work of an index until it has none."""
+        self._working.add(at)
         if self._timer is None and not self._closed:
             self._timer = self._loop.call_later(_PAUSE_S, self._work)
 
     def _work(self) -> None:
         self._timer = None
-        for topic in list(self._working):
-            if not self._indexes[topic].maintain():
-                self._working.discard(topic)
+        for at in list(self._working):
+            if not self._indexes[at].maintain():
+                self._working.discard(at)
         if self._working and self._timer is None:
             self._timer = self._loop.call_later(_PAUSE_S, self._work)
 
     def statistics(self) -> NackIndexStatistics:
         """Return the sums over all topics."""
-        found = [index.statistics() for index in self._indexes.values()]
+        found = [index.statistics() for index in self._indexes]
         return NackIndexStatistics(
             in_memory=sum(each.loaded for each in found),
             snapshots=sum(each.bucket_total - 1 for each in found),
@@ -137,8 +139,10 @@ class NackSpilling:
         """Return the metrics of PIP-195 of each topic, with the labels topic and subscription."""
         return [
             sample
-            for topic, index in self._indexes.items()
-            for sample in index.metrics({"topic": topic, "subscription": self._subscription})
+            for topic, at in self._topics.items()
+            for sample in self._indexes[at].metrics(
+                {"topic": topic, "subscription": self._subscription}
+            )
         ]
 
     async def close(self) -> None:
@@ -156,7 +160,7 @@ class NackSpilling:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for index in self._indexes.values():
+        for index in self._indexes:
             index.close()
         return not closed
 
