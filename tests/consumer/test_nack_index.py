@@ -28,7 +28,7 @@ from pulsar_encore import (
     StoreError,
 )
 from pulsar_encore.state import DirectoryBlobs, SpillingIndex
-from pulsar_encore.testing import MemoryTransport
+from pulsar_encore.testing import MemoryTransport, VirtualClockLoop
 
 HOUR = 3600.0
 SMALL: dict[str, Any] = {
@@ -42,6 +42,14 @@ BATCHES = pytest.mark.parametrize("batch", [1, 10])
 async def client(transport: MemoryTransport) -> AsyncIterator[Client]:
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
         yield client
+
+
+@pytest.fixture(autouse=True)
+async def patience() -> None:
+    """Let threads open and remove directories for longer than half a second, on a busy machine."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualClockLoop)
+    loop._jumping._patience_s = 20.0
 
 
 async def subscribe(

@@ -22,7 +22,11 @@ from pulsar_encore.state import MemoryBlobs, SpillingIndex
 
 
 def spilling(**options: int) -> Callable[[], DueIndex]:
-    return lambda: SpillingIndex(MemoryBlobs(), journal=False, **options)  # type: ignore[arg-type]
+    return lambda: SpillingIndex(
+        MemoryBlobs(),
+        journal=False,
+        **options,  # type: ignore[arg-type]
+    )
 
 
 ENGINES: dict[str, Callable[[], DueIndex]] = {
@@ -35,6 +39,12 @@ ENGINES: dict[str, Callable[[], DueIndex]] = {
     "spilling, sealed at once": spilling(min_index_count_per_bucket=1),
     "spilling, short segments": spilling(
         min_index_count_per_bucket=9, max_indexes_per_bucket_snapshot_segment=2
+    ),
+    "spilling, transient": spilling(
+        min_index_count_per_bucket=6,
+        max_indexes_per_bucket_snapshot_segment=4,
+        max_num_buckets=2,
+        transient=True,
     ),
     "spilling, merged at once": spilling(
         min_index_count_per_bucket=5, max_indexes_per_bucket_snapshot_segment=3, max_num_buckets=1

@@ -80,9 +80,14 @@ class Taken:
 
 
 class Heads:
-    """Head and old head."""
+    """Head and old head.
 
-    def __init__(self) -> None:
+    Args:
+        remembers_taken: Keep keys in `taken` until they are done, for a crash.
+    """
+
+    def __init__(self, *, remembers_taken: bool = True) -> None:
+        self._remembers_taken = remembers_taken
         self.head: TimeBucketIndex = TimeBucketIndex()
         self.old: TimeBucketIndex | None = None
         self.taken: Taken = Taken()
@@ -143,8 +148,9 @@ class Heads:
     def take(self, head: TimeBucketIndex, edge: int, limit: int) -> DueBatch:
         """Take the lowest keys of the earliest edge from a head, at most `limit`."""
         batch = head.pop_due(edge, limit)
-        for key in batch:
-            self.taken.put(key, edge)
+        if self._remembers_taken:
+            for key in batch:
+                self.taken.put(key, edge)
         return batch
 
     def settle(self, batch: DueBatch) -> list[MessageKey]:

@@ -136,7 +136,7 @@ class SpillingIndex:
         self._transient = transient
         if transient:
             journal, fsync = False, "none"
-        self._heads = Heads()
+        self._heads = Heads(remembers_taken=not transient)
         self._membership = Membership()
         self._snapshots = Snapshots(blobs, self._membership, metrics, self._rescued)
         self._journal: Journal | None = None
