@@ -40,12 +40,12 @@ BATCHES = pytest.mark.parametrize("batch", [1, 10])
 
 @pytest.fixture
 async def client(transport: MemoryTransport) -> AsyncIterator[Client]:
+    be_patient()
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
         yield client
 
 
-@pytest.fixture(autouse=True)
-async def patience() -> None:
+def be_patient() -> None:
     """Let threads open and remove directories for longer than half a second, on a busy machine."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualClockLoop)
@@ -220,6 +220,7 @@ async def test_close_while_a_snapshot_is_being_written(
 
 
 async def test_shutdown_removes_the_directory(transport: MemoryTransport, tmp_path: Path) -> None:
+    be_patient()
     put_numbers(transport, 500)
     client = Client("pulsar://nowhere:6650", transport=transport)
     consumer = await subscribe(client, tmp_path)
@@ -276,6 +277,7 @@ async def test_something_else_as_the_option_is_refused(client: Client) -> None:
 async def test_with_a_state_due_times_outlive_the_process_and_ids_spill(
     transport: MemoryTransport, tmp_path: Path
 ) -> None:
+    be_patient()
     host = Host(transport, tmp_path / "disk")
     nacks = SpillingNackIndex(tmp_path / "nacks", **SMALL)
     numbers = put_numbers(transport, 1_000)
