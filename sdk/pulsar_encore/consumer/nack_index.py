@@ -1,9 +1,9 @@
 """The indexes of waiting nacks of one consumer that overflow to disk: `NackSpilling`.
 
 All calls of an index are made on the event loop. A thread of the consumer writes and reads
-snapshots. What is left for the loop is done in steps: those that the calls of the index make, and,
-while there is work, those of a timer here. Without the timer the work of the last nacks would wait
-for the next ones, with their ids in memory.
+snapshots. The rest of the work is done on the loop in short steps: by the calls of the index, and,
+while there is work, by a timer of this module. Without the timer, ids of the last nacks would stay
+in memory until the next nack.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class NackSpilling:
     """Makes the index of waiting nacks of each topic of a consumer. Made by `open`.
 
     Args:
-        options: What was asked for.
+        options: The option `nack_index`.
         directory: Where snapshots go.
         subscription: Name of the subscription, for the labels of metrics.
         loop: The consumer's event loop.
@@ -74,7 +74,7 @@ class NackSpilling:
 
     @classmethod
     async def open(cls, options: ConsumerOptions) -> NackSpilling | None:
-        """Make the directory that a subscription asks for; None if it asks for none.
+        """Make the directory of the option `nack_index`; return None without the option.
 
         Raises:
             StoreError: The system does not let the directory be made.
@@ -146,7 +146,7 @@ class NackSpilling:
         ]
 
     async def close(self) -> None:
-        """End all indexes and remove what they wrote. Again is nothing."""
+        """End all indexes and remove their files. A second call does nothing."""
         if self._end():
             await self._loop.run_in_executor(None, self._removed)
 
@@ -170,6 +170,6 @@ class NackSpilling:
 
 
 def _remove(making: asyncio.Future[TransientDirectory]) -> None:
-    """Remove a directory that nobody waits for any more. A few system calls: it is empty."""
+    """Remove the empty directory of a subscribe call that was cancelled."""
     if not making.cancelled() and making.exception() is None:
         making.result().remove()

@@ -1,9 +1,9 @@
-"""Blobs on disk that end with their process: what a due index overflows to.
+"""Blobs on disk that end with their process, for a due index that overflows to disk.
 
 A `TransientDirectory` is one sub-directory of a directory that several consumers and processes may
 share. An `flock` on a file in it says that its owner lives. The kernel releases the lock when the
-process dies, so the next process that makes a sub-directory removes what dead ones left. A lock on
-the shared directory keeps a sub-directory that is being made from being taken for a dead one.
+process dies, so the next process that makes a sub-directory removes those of dead processes. A
+lock on the shared directory keeps a sub-directory that is being made from being taken for a dead one.
 """
 
 from __future__ import annotations
@@ -70,17 +70,17 @@ class TransientDirectory:
                     raise
         except OSError as error:
             raise StoreError(f"could not make a directory in {shared}: {advised(error)}") from error
-        with suppress(OSError):  # for people who look; a full disk need not stop a consumer
+        with suppress(OSError):  # only for people who look: a full disk must not stop a consumer
             os.write(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         return cls(path, lock)
 
     def remove(self) -> None:
-        """Remove the sub-directory with all that is in it. Again is nothing. Blocks.
+        """Remove the sub-directory and its files. Blocks. A second call does nothing.
 
-        What cannot be removed stays for the next process.
+        Files that cannot be removed stay for the next process.
         """
         lock, self._lock = self._lock, -1
-        if lock < 0 or os.getpid() != self._pid:  # a forked child has a copy, and not the right
+        if lock < 0 or os.getpid() != self._pid:  # a forked child does not own it
             return
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(lock)
@@ -147,7 +147,7 @@ class TransientBlobs:
         return self._opened().create(generation)
 
     def meta(self, generation: int) -> bytes:
-        """Return what a blob was committed with; raises as `BlobStore.meta` does."""
+        """Return the meta of a blob; raises as `BlobStore.meta` does."""
         return self._opened().meta(generation)
 
     def segment(self, generation: int, number: int) -> bytes:
