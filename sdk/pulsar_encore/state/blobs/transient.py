@@ -2,8 +2,9 @@
 
 A `TransientDirectory` is one sub-directory of a directory that several consumers and processes may
 share. An `flock` on a file in it says that its owner lives. The kernel releases the lock when the
-process dies, so the next process that makes a sub-directory removes those of dead processes. A
-lock on the shared directory keeps a sub-directory that is being made from being taken for a dead one.
+process dies, so the next process that makes a sub-directory removes those of dead processes. While
+a sub-directory is being made and is not locked yet, a lock on the shared directory keeps other
+processes from removing it.
 """
 
 from __future__ import annotations
