@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from pulsar_encore.errors import StoreError
-from pulsar_encore.state import SpillingIndex
+from pulsar_encore.state import MemoryBlobs, SpillingIndex
 from pulsar_encore.state.blobs.transient import TransientBlobs, TransientDirectory
 
 MAKES = """
@@ -87,3 +89,36 @@ def test_a_transient_index_writes_snapshots_only_and_nothing_at_its_close(tmp_pa
     index.close()
     assert sorted(each.name for each in path.iterdir()) == before
     assert len(index) == 200
+
+
+def test_a_segment_that_cannot_be_read_in_advance_is_not_read_again_and_again() -> None:
+    """Else `maintain` would never say that there is nothing to do."""
+
+    class Unreadable(MemoryBlobs):
+        reads = 0
+        broken = True
+
+        def segment(self, generation: int, number: int) -> bytes:
+            self.reads += 1
+            if self.broken:
+                raise StoreError("could not read: Input/output error")
+            return super().segment(generation, number)
+
+    blobs = Unreadable()
+    with ThreadPoolExecutor(1) as executor:
+        index = SpillingIndex(
+            blobs, min_index_count_per_bucket=100, transient=True, executor=executor
+        )
+        for entry in range(250):
+            index.add((1, entry, -1), 1000, 0)
+        for _ in range(10_000):
+            if not index.maintain():
+                break
+            time.sleep(0.001)
+        else:
+            raise AssertionError(f"never idle, after {blobs.reads} reads")
+        assert blobs.reads <= 4, "once for each snapshot that is due first"
+        assert index.statistics().operations["load"].failed == blobs.reads
+        blobs.broken = False
+        assert len(index.pop_due(1000)) == 250
+        index.close()
