@@ -57,6 +57,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("transport/choosing.py",),
     # The consumer, bottom-up
     ("consumer/sources.py", "consumer/life.py", "consumer/window.py", "consumer/durability.py"),
+    ("consumer/nack_index.py",),
     ("consumer/events.py", "consumer/announcer.py"),
     ("consumer/receiving/",),
     ("consumer/settling/",),

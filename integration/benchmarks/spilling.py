@@ -9,7 +9,14 @@ the machine does, so what it worked itself (CPU of its thread) is told beside it
 chooses them (2**bits ms is at most 1/64 of the delay), and 256 ms for all. An id that comes twice,
 or not at all, ends the program.
 
+With `--nacks` it is the pattern of a consumer with the option `nack_index` instead: 10,000 nacks a
+second, each for one hour, so that all ids wait together and each bucket has 327,680 of them. Ids
+come in random order within each thousand. They are taken 500 at a time, as a consumer does, and
+must come in order of ids within a bucket. The same is done with the index in memory, and with
+delays at random up to a week.
+
     python -m integration.benchmarks.spilling [--ids 10000000] [--directory DIR] [--inline]
+        [--nacks]
 """
 
 from __future__ import annotations
@@ -29,14 +36,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from time import perf_counter, thread_time
+from pathlib import Path
+from time import perf_counter, sleep, thread_time
 
 import psutil
 from pyroaring import BitMap64
 
 from integration.benchmarks.figures import Row, percentile, report
-from pulsar_encore.core.due_index import MessageKey, TimeBucketIndex, precision_bits
+from pulsar_encore.core.due_index import DueIndex, MessageKey, TimeBucketIndex, precision_bits
 from pulsar_encore.state import DirectoryBlobs, SpillingIndex
+from pulsar_encore.state.blobs.transient import TransientBlobs
 
 IDS = 10_000_000
 WEEK_MS = 7 * 24 * 3600 * 1000
@@ -44,6 +53,10 @@ START_MS = 1_700_000_000_000
 PER_LEDGER = 50_000
 BURST = 1000
 STEPS = 10_000
+STAGES = (
+    *("fill", "drain", "beside"),
+    *("wait-memory", "wait-spilling", "wait-week-memory", "wait-week-spilling"),
+)
 BESIDE = 1_000_000  # ids for the engine in memory
 
 
@@ -188,6 +201,85 @@ def measured(
     )
 
 
+HOUR_MS = 3600 * 1000
+NACKS_PER_MS = 10
+NACKS_AT_ONCE = 1000
+TAKEN_AT_ONCE = 500  # as `Redelivery` does
+
+
+def nacks(ids: int) -> Iterator[tuple[MessageKey, int, int]]:
+    """Keys in random order within each thousand, due an hour after each was nacked."""
+    rng = random.Random(7)
+    bits = precision_bits(HOUR_MS)
+    for start in range(0, ids, NACKS_AT_ONCE):
+        numbers = list(range(start, min(start + NACKS_AT_ONCE, ids)))
+        rng.shuffle(numbers)
+        for at, number in enumerate(numbers, start):
+            key = (number // PER_LEDGER, number % PER_LEDGER, -1)
+            yield key, START_MS + at // NACKS_PER_MS + HOUR_MS, bits
+
+
+def wait(
+    directory: str,
+    ids: int,
+    pattern: Iterator[tuple[MessageKey, int, int]],
+    executor: ThreadPoolExecutor | None,
+) -> list[Measured]:
+    """Add nacks, then take them all, in one process; the figures of both halves.
+
+    Args:
+        directory: Where to spill; nowhere if empty.
+        ids: How many.
+        pattern: Keys, due times and precisions.
+        executor: Of the index.
+    """
+    index: DueIndex = TimeBucketIndex()
+    maintain: Callable[[], object] = bool
+    if directory:
+        blobs = TransientBlobs(Path(directory))
+        index = spilling = SpillingIndex(blobs, executor=executor, transient=True)
+        maintain = spilling.maintain
+    found = []
+    growth: list[float] = []
+    calls = Calls()
+    start = perf_counter()
+    with largest_growth(growth):
+        for key, due_ms, width in pattern:
+            before, cpu = perf_counter(), thread_time()
+            index.add(key, due_ms, width)
+            index.next_due()  # a consumer asks after each nack
+            calls.took(perf_counter() - before, thread_time() - cpu)
+        while maintain():
+            sleep(0.005)
+        assert len(index) == ids
+    where = directory or "."
+    found.append(measured(calls, perf_counter() - start, 0.0, growth[0], where, ids))
+    calls, growth = Calls(), []
+    seen = BitMap64()
+    highest: dict[int, int] = {}
+    start = perf_counter()
+    with largest_growth(growth):
+        while (head := index.next_due()) is not None:
+            before, cpu = perf_counter(), thread_time()
+            batch = index.pop_due(head, TAKEN_AT_ONCE)
+            calls.took(perf_counter() - before, thread_time() - cpu)
+            before, cpu = perf_counter(), thread_time()
+            index.done(batch)
+            calls.took(perf_counter() - before, thread_time() - cpu)
+            for ledger, entries in batch.entries:
+                numbers = BitMap64(entries).shift(ledger * PER_LEDGER)
+                if not seen.isdisjoint(numbers):
+                    raise SystemExit("an id came twice")
+                if numbers.min() < highest.get(head, 0):
+                    raise SystemExit("ids of a bucket are out of order")
+                highest[head] = numbers.max()
+                seen |= numbers
+        if len(seen) != ids:
+            raise SystemExit(f"{ids - len(seen)} ids did not come")
+    found.append(measured(calls, perf_counter() - start, 0.0, growth[0], where, ids))
+    return found
+
+
 def beside(bits: int | None) -> float:
     """Microseconds of an add to the engine in memory."""
     index = TimeBucketIndex()
@@ -203,6 +295,14 @@ def stage(name: str, directory: str, ids: int, bits: int | None, inline: bool, m
     """One stage, in this process; prints JSON."""
     if name == "beside":
         print(json.dumps(beside(bits)))
+        return 0
+    if name.startswith("wait"):
+        with ThreadPoolExecutor(1) as executor:
+            executor.submit(int).result()
+            pattern = arrivals(ids, None) if "week" in name else nacks(ids)
+            where = directory if name.endswith("spilling") else ""
+            both = wait(where, ids, pattern, None if inline else executor)
+        print(json.dumps([asdict(each) for each in both]))
         return 0
     do: Callable[..., Measured] = {"fill": fill, "drain": drain}[name]
     with ThreadPoolExecutor(1) as executor:
@@ -261,6 +361,28 @@ def run(ids: int, directory: str, inline: bool, widths: list[str], most: int) ->
     return rows
 
 
+def run_nacks(ids: int, directory: str, inline: bool) -> list[Row]:
+    """Measure the pattern of nacks, in memory and spilling."""
+    rows: list[Row] = []
+    for name in STAGES[3:]:
+        path = os.path.join(directory, name)
+        command = [sys.executable, "-m", __spec__.name, "--stage", name, "--ids", str(ids)]
+        command += ["--directory", path, *(["--inline"] if inline else [])]
+        out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        shutil.rmtree(path, ignore_errors=True)
+        halves = [Measured(**each) for each in json.loads(out)]
+        for what, half in zip(("nack", "take and done"), halves, strict=True):
+            title = f"{ids / 1e6:g} M, {name.removeprefix('wait-')}: {what}"
+            rows += [
+                Row(what=f"{title}, an id", unit="us", figure=half.call_us),
+                Row(what=f"{title}, 99.9 % within", unit="us", figure=half.slow_us),
+                Row(what=f"{title}, longest", unit="ms", figure=half.longest_ms),
+                Row(what=f"{title}, longest, CPU", unit="ms", figure=half.longest_cpu_ms),
+                Row(what=f"{title}, resident", unit="MiB", figure=half.rss_mib),
+            ]
+    return rows
+
+
 def main() -> int:
     """Print the table; the exit code says whether every bar was met."""
     parser = argparse.ArgumentParser(description="Memory and speed of a spilling index.")
@@ -269,14 +391,17 @@ def main() -> int:
     parser.add_argument("--inline", action="store_true", help="no thread beside the calls")
     parser.add_argument("--widths", nargs="+", default=["sdk", "8"], help="sdk, or bits")
     parser.add_argument("--most", type=int, default=-1, help="max_num_buckets")
-    parser.add_argument("--stage", choices=["fill", "drain", "beside"], help="one stage, as JSON")
+    parser.add_argument("--stage", choices=STAGES, help="one stage, as JSON")
+    parser.add_argument("--nacks", action="store_true", help="10,000 nacks a second for an hour")
     options = parser.parse_args()
     if options.stage:
-        bits = None if options.widths == ["sdk"] else int(options.widths[0])
+        bits = None if options.widths[0] == "sdk" else int(options.widths[0])
         return stage(
             options.stage, options.directory, options.ids, bits, options.inline, options.most
         )
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+        if options.nacks:
+            return report(run_nacks(options.ids, directory, options.inline))
         return report(run(options.ids, directory, options.inline, options.widths, options.most))
 
 

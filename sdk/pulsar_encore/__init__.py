@@ -14,7 +14,7 @@ from .authentication import (
 )
 from .backoff import Backoff
 from .client import Client
-from .consumer import Consumer, Statistics
+from .consumer import Consumer, NackIndexStatistics, Statistics
 from .consumer.events import (
     BecameActive,
     BecameInactive,
@@ -121,12 +121,14 @@ from .options import (
     ProducerAccessMode,
     RegexSubscriptionMode,
     RocksState,
+    SpillingNackIndex,
 )
 from .options import BatchReceivePolicy as ConsumerBatchReceivePolicy
 from .producer import ContentError, Producer
 from .reader import Reader
 from .result import Result
 from .service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
+from .state import MetricSample
 from .version import VERSION
 
 __version__ = VERSION
@@ -224,6 +226,8 @@ __all__ = [
     "MessageId",
     "MessageNotHeldError",
     "MessageTooBig",
+    "MetricSample",
+    "NackIndexStatistics",
     "NotAllowedError",
     "NotConnected",
     "NotSupportedError",
@@ -252,6 +256,7 @@ __all__ = [
     "ServiceInfo",
     "ServiceInfoProvider",
     "ServiceUnitNotReady",
+    "SpillingNackIndex",
     "StateDamagedError",
     "StateFormatError",
     "StateInUseError",

@@ -22,6 +22,7 @@ from .consumer import Consumer
 from .consumer.announcer import EventDispatcher, ProducerAnnouncer
 from .consumer.durability import Durability
 from .consumer.events import ConsumerEvent, ProducerEvent, ReaderEvent
+from .consumer.nack_index import NackSpilling
 from .consumer.opening import make_consumer, open_link
 from .errors import ClosedError, ConfigurationError, NotSupportedError, TransportTimeout
 from .ids import MessageId
@@ -42,6 +43,7 @@ from .options import (
     ReaderOptions,
     RegexSubscriptionMode,
     RocksState,
+    SpillingNackIndex,
     parse_topics,
 )
 from .options.checks import boolean, topic_name
@@ -336,6 +338,7 @@ class Client:
         state: RocksState | None = None,
         max_leases: int = 10_000,
         ordered_leases: bool = False,
+        nack_index: SpillingNackIndex | None = None,
     ) -> Consumer:
         """Subscribe to a topic, a list of topics or a pattern: `await` it, or `async with` it.
 
@@ -371,12 +374,16 @@ class Client:
                 so many, pops wait. With `ordered_leases` those held back behind them count too.
             ordered_leases: One lease of a key is out at a time, and what failed is popped again
                 before what follows it. Key_Shared only; messages are popped then, not received.
+            nack_index: Where the ids of waiting nacks overflow to; in memory when None. For very
+                many of them on a broker without limits of unacked messages.
 
         Raises:
             ConfigurationError: A keyword is wrong; nothing was connected.
             StoreError: The `state` cannot be opened: a StateInUseError, StateFormatError or
-                StateDamagedError where it is known why; nothing was connected.
-            NotSupportedError: `ack_receipt_enabled` on the stock transport.
+                StateDamagedError where it is known why; or the directory of `nack_index` cannot be
+                made. Nothing was connected.
+            NotSupportedError: `ack_receipt_enabled` on the stock transport, or `nack_index` on a
+                system without `fcntl.flock`.
             ClosedError: The client is or was closed.
             TransportError: The broker refused, or could not be reached.
         """
@@ -429,15 +436,24 @@ class Client:
             state=state,
             max_leases=max_leases,
             ordered_leases=ordered_leases,
+            nack_index=nack_index,
         )
-        durability = await Durability.open(options)
+        spilling = await NackSpilling.open(options)
+        durability = None
         try:
+            durability = await Durability.open(options)
             link = await open_link(self._transport, options)
             await self._still_open(link)
-            consumer = make_consumer(self._transport, link, options, self._forget, durability)
+            consumer = make_consumer(
+                self._transport, link, options, self._forget, durability, spilling
+            )
         except BaseException:
-            if durability is not None:
-                await durability.close()
+            try:
+                if durability is not None:
+                    await durability.close()
+            finally:
+                if spilling is not None:
+                    await spilling.close()
             raise
         name = f"the consumer of {options.pattern or ', '.join(options.topics)}"
         self._open[consumer] = warn_unless_closed(

@@ -128,7 +128,10 @@ def test_a_burst_costs_what_it_hands_over(steps: Steps) -> None:
     while index:
         bursts.append(steps(lambda: index.pop_due(2000, 1000)))
     assert len(bursts) == 40
-    assert max(bursts) <= 6 * 1000
+    # The keys of 16 pages are merged, so that the lowest come first. The first burst also sorts the
+    # 5,000 blocks of the bucket: 2 steps each.
+    assert max(bursts[1:]) <= 8 * 1000
+    assert bursts[0] <= 8 * 1000 + 2 * 5_100
 
 
 def test_nothing_is_sealed_that_takes_long_to_open() -> None:

@@ -31,6 +31,7 @@ from ..loops import Place, end_all, get_ident
 from ..message import Message
 from ..options import ConsumerOptions
 from ..options.checks import integer
+from ..state import MetricSample
 from ..transport.base import ConsumerLink
 from ..turn import Turn
 from .announcer import Announcer
@@ -47,6 +48,7 @@ from .leasing.lease import Lease
 from .leasing.leases import Leases
 from .leasing.popping import Popping
 from .life import Life
+from .nack_index import NackSpilling
 from .receiving.batches import BatchReceiver
 from .receiving.listener import Listener
 from .receiving.queue import ReceiveQueue
@@ -91,6 +93,7 @@ class Parts:
     inheritance: Inheritance | None
     popping: Popping
     durability: Durability | None = None
+    spilling: NackSpilling | None = None
 
 
 class Consumer:
@@ -564,7 +567,19 @@ class Consumer:
             parts.link.capabilities.name,
             len(parts.leases),
             None if parts.durability is None else parts.durability.trouble,
+            nack_index=None if parts.spilling is None else parts.spilling.statistics(),
         )
+
+    def metrics(self) -> list[MetricSample]:
+        """Return the metrics of this consumer, for a monitoring system.
+
+        With `nack_index`: the five metrics of PIP-195 (`pulsar_delayed_message_index_bucket_total`
+        and others) of each topic or partition, named and labelled as Pulsar's broker does, with
+        the labels `topic` and `subscription`. Without it there are none. No library of a monitoring
+        system is needed.
+        """
+        spilling = self._parts.spilling
+        return [] if spilling is None else spilling.metrics()
 
     def has_reached_end_of_topic(self) -> bool:
         """Whether every topic read here was terminated and is acked to its end: nothing more comes.
@@ -619,7 +634,11 @@ class Consumer:
                         if self._parts.durability is not None:
                             await self._parts.durability.close()
                     finally:
-                        self._forget()
+                        try:
+                            if self._parts.spilling is not None:
+                                await self._parts.spilling.close()
+                        finally:
+                            self._forget()
 
     def _end_receiving(self, why: ClosedError) -> None:
         self._life.refusal = why
@@ -672,6 +691,8 @@ class Consumer:
         ]
         if self._parts.durability is not None:
             ending.append(self._parts.durability.abandon)
+        if self._parts.spilling is not None:
+            ending.append(self._parts.spilling.abandon)
         end_all(self.place.loop, *ending, self._forget)
 
     def _forget(self) -> None:

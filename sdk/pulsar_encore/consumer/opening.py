@@ -41,6 +41,7 @@ from .leasing.leases import Leases
 from .leasing.popping import Popping
 from .leasing.writing import LeaseWriter
 from .life import Life
+from .nack_index import NackSpilling
 from .receiving.batches import BatchReceiver
 from .receiving.queue import ReceiveQueue
 from .settling.ack_sender import AckSender
@@ -148,12 +149,14 @@ def make_consumer(
     options: ConsumerOptions,
     on_closed: Callable[[Consumer], None],
     durability: Durability | None = None,
+    spilling: NackSpilling | None = None,
 ) -> Consumer:
-    """The consumer over an open link, with its letter topics and its state."""
+    """The consumer over an open link, with its letter topics, its state and its nacks on disk."""
     topics = None
     if options.dead_letter_policy is not None:
         topics = LetterTopics(options, options.dead_letter_policy, link.consumer_name, transport)
-    return Consumer(assemble(link, options, topics, durability=durability), on_closed=on_closed)
+    parts = assemble(link, options, topics, durability=durability, spilling=spilling)
+    return Consumer(parts, on_closed=on_closed)
 
 
 def assemble(
@@ -162,6 +165,7 @@ def assemble(
     topics: LetterTopics | None = None,
     new_index: Callable[[], DueIndex] = TimeBucketIndex,
     durability: Durability | None = None,
+    spilling: NackSpilling | None = None,
 ) -> Parts:
     """The parts of a consumer, each built of those below it, on the running event loop.
 
@@ -171,6 +175,7 @@ def assemble(
         topics: Its letter topics, if it has any.
         new_index: Makes what keeps due times.
         durability: What of it outlives the process; None when nothing does.
+        spilling: Makes the indexes of waiting nacks; None for those of `new_index`.
     """
     loop = asyncio.get_running_loop()
     rng = Random()
@@ -195,7 +200,8 @@ def assemble(
         disposal.add,
     )
     durable_of = None if durability is None else durability.of
-    sources = Sources(link, options, loop, new_index, durable_of, disposal.add)
+    new_nacks = None if spilling is None else spilling.new
+    sources = Sources(link, options, loop, new_index, durable_of, disposal.add, new_nacks)
     if durability is not None:
         durability.start(sources)
         for topic in durability.topics():
@@ -265,6 +271,7 @@ def assemble(
         inheritance=inheritance,
         popping=Popping(queue, leases, turn, loop, lanes),
         durability=durability,
+        spilling=spilling,
     )
 
 

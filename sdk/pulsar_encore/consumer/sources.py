@@ -49,9 +49,12 @@ class Sources:
         link: Names them.
         options: The subscription.
         loop: The consumer's event loop.
-        new_index: Makes what keeps due times; called twice for each source.
+        new_index: Makes what keeps due times; called twice for each source, once with `new_nacks`.
         durable_of: What of a topic outlives the process, by its full name.
         dispose: Frees the records of what is out of use; None frees them at once.
+        new_nacks: Makes the index of waiting nacks of a topic, by its full name; None for one of
+            `new_index`. Ack timeouts always have one of `new_index`: each belongs to a message that
+            is held here, whose record takes a hundred times the memory.
     """
 
     def __init__(
@@ -62,8 +65,10 @@ class Sources:
         new_index: Callable[[], DueIndex] = TimeBucketIndex,
         durable_of: Callable[[str], Durable | None] | None = None,
         dispose: Callable[[dict[Any, Any] | list[Any]], None] | None = None,
+        new_nacks: Callable[[str], DueIndex] | None = None,
     ) -> None:
         self._link = link
+        self._new_nacks = new_nacks
         self._options = options
         self._loop = loop
         self._new_index = new_index
@@ -90,7 +95,7 @@ class Sources:
             topic,
             partition,
             shared=shared,
-            nacks=self._new_index(),
+            nacks=self._new_index() if self._new_nacks is None else self._new_nacks(topic),
             timeouts=self._new_index(),
             contiguous=not options.is_read_compacted,
             lead_ms=able.redeliver_lead_ms if shared else able.rewind_lead_ms,

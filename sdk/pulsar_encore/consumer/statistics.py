@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..core.entry import QUEUED
 from .announcer import Announcer
 from .events import Failed, Retrying
+from .nack_index import NackIndexStatistics
 from .sources import Sources
 from .window import Window
 
@@ -35,6 +36,7 @@ class Statistics:
             the last `Retrying` event of each, those of letter producers included. Empty if the
             first attempt after a loss has not ended yet, and on the stock transport.
         failure: Why the consumer has ended for good; None while it has not.
+        nack_index: The indexes of waiting nacks, with the option `nack_index`; None without it.
     """
 
     queued: int
@@ -51,6 +53,7 @@ class Statistics:
     state_trouble: str | None = None
     retrying: tuple[Retrying, ...] = ()
     failure: Failed | None = None
+    nack_index: NackIndexStatistics | None = None
 
     @property
     def window_share(self) -> float:
@@ -66,6 +69,7 @@ def snapshot(
     transport: str,
     leased: int = 0,
     state_trouble: str | None = None,
+    nack_index: NackIndexStatistics | None = None,
 ) -> Statistics:
     """The counts of all sources of a consumer, now."""
     queued = sources.count(QUEUED)
@@ -85,4 +89,5 @@ def snapshot(
         state_trouble=state_trouble,
         retrying=announcer.retries,
         failure=announcer.failure,
+        nack_index=nack_index,
     )

@@ -57,6 +57,9 @@ class DueIndex(Protocol):
     def pop_due(self, now_ms: int, /, limit: int | None = None) -> DueBatch:
         """Take what is due at `now_ms`; it is not tracked any more.
 
+        The earliest buckets are taken first. If the limit ends within a bucket, its lowest keys are
+        taken: in order of ledger, entry and batch index, as Pulsar's own tracker takes them.
+
         The first of two steps: what becomes of it is told by `done`, or by adding all of it again,
         which takes the place of `done`.
 

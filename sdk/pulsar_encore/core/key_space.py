@@ -17,6 +17,7 @@ from itertools import takewhile
 from operator import itemgetter
 
 from pulsar_encore.core.due import MAX_BATCH_INDEX, MAX_ID_BITS, MessageKey
+from pulsar_encore.core.key_order import Block
 from pulsar_encore.core.runs import POSITION_BITS, Runs
 from pulsar_encore.errors import ConfigurationError
 
@@ -74,6 +75,8 @@ class KeySpace:
 
     Attributes:
         counts: By slot: how many keys it holds.
+        block_bits: As given.
+        page_bits: As given.
         runs: By slot: which bucket its positions are in, but for the current run of its lane.
     """
 
@@ -81,7 +84,7 @@ class KeySpace:
         assert block_bits <= POSITION_BITS
         self.block_bits = block_bits
         self.block_mask: int = (1 << block_bits) - 1
-        self._page_bits = page_bits
+        self.page_bits: int = page_bits
         self._page_mask = (1 << page_bits) - 1
         self._lanes: dict[int, dict[int, Lane]] = {}
         self._owners: list[Lane] = []
@@ -106,8 +109,8 @@ class KeySpace:
         if index < 0:
             page = WHOLE
         else:
-            page = index >> self._page_bits
-            entry = entry << self._page_bits | index & self._page_mask
+            page = index >> self.page_bits
+            entry = entry << self.page_bits | index & self._page_mask
         lanes = self._lanes.get(ledger)
         return (lanes.get(page) if lanes is not None else None), page, entry
 
@@ -196,7 +199,7 @@ class KeySpace:
         self.resolve((ledger, entry, WHOLE))
         found = []
         for lane in self._lanes.get(ledger, _NONE).values():
-            shift = 0 if lane.page == WHOLE else self._page_bits
+            shift = 0 if lane.page == WHOLE else self.page_bits
             if entry << shift <= lane.high:
                 found.append((lane, entry << shift, (entry + 1) << shift))
         return found
@@ -213,7 +216,7 @@ class KeySpace:
             if other > ledger:
                 continue
             for lane in lanes.values():
-                shift = 0 if lane.page == WHOLE else self._page_bits
+                shift = 0 if lane.page == WHOLE else self.page_bits
                 found.append((lane, lane.high + 1 if other < ledger else (entry + 1) << shift))
         return found
 
@@ -236,13 +239,35 @@ class KeySpace:
     def entry_and_index(self, page: int, position: int) -> tuple[int, int]:
         """What a position on a page of batch indexes stands for."""
         return (
-            position >> self._page_bits,
-            page << self._page_bits | position & self._page_mask,
+            position >> self.page_bits,
+            page << self.page_bits | position & self._page_mask,
         )
 
     def owner_and_position(self, slot: int, number: int) -> tuple[Lane, int]:
         """The lane of a slot in use, and the position that a number in it stands for."""
         return self._owners[slot], (self._starts[slot] - slot << self.block_bits) + number
+
+    def blocks_of(self, slots: Iterable[int]) -> list[Block]:
+        """Describe the blocks of slots in use."""
+        owners, starts, bits, found = self._owners, self._starts, self.block_bits, []
+        page_bits = self.page_bits
+        for slot in slots:
+            lane, first = owners[slot], starts[slot] << bits
+            page = lane.page
+            found.append((lane.ledger, first if page < 0 else first >> page_bits, page, slot))
+        return found
+
+    def named(self, block: Block, numbers: Iterable[int]) -> Iterator[tuple[int, int, int]]:
+        """Yield (entry, batch index, number) of numbers of one block, which rise."""
+        _, _, page, slot = block
+        shift = self._starts[slot] - slot << self.block_bits
+        if page == WHOLE:
+            yield from ((number + shift, WHOLE, number) for number in numbers)
+            return
+        bits, mask = self.page_bits, self._page_mask
+        first = page << bits
+        for number in numbers:
+            yield number + shift >> bits, first | (number + shift) & mask, number
 
     def lanes(self) -> Iterator[Lane]:
         """All lanes that hold keys."""

@@ -14,16 +14,21 @@ from __future__ import annotations
 from array import array
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from heapq import heappop, heappush
-from itertools import islice
+from heapq import heappop, heappush, merge
+from itertools import chain, groupby, islice
+from operator import itemgetter
 
 from pyroaring import BitMap64
 
 from pulsar_encore.core import runs as positions
 from pulsar_encore.core.due import DueBatch, MessageKey, bucket_edge
+from pulsar_encore.core.key_order import Block, groups
 from pulsar_encore.core.key_space import WHOLE, KeySpace, Lane
 from pulsar_encore.core.sealed import holds, seal, tag_of, unseal, without
 from pulsar_encore.errors import ConfigurationError
+
+_FIRST = itemgetter(1)
+_NUMBER = itemgetter(2)
 
 
 class TimeBucketIndex:
@@ -50,6 +55,10 @@ class TimeBucketIndex:
         self._numbers: dict[int, int] = {}
         self._edges = array("Q")  # by number
         self._spare: list[int] = []  # numbers to use again
+        # The blocks of the bucket that is being taken in parts, in descending order: each part is
+        # then found without a look at the whole bucket. Made anew when a block joins the bucket.
+        self._parted: int = -1  # the edge of that bucket
+        self._blocks: list[Block] = []
         self._len = 0
 
     def __len__(self) -> int:
@@ -221,11 +230,11 @@ class TimeBucketIndex:
         return heap[0] if heap else None
 
     def pop_due(self, now_ms: int, limit: int | None = None) -> DueBatch:
-        """Take what is due at `now_ms`, the earliest bucket first.
+        """Take keys that are due at `now_ms`: the earliest bucket first, lowest keys first.
 
         Args:
             now_ms: The time in milliseconds, on the clock of the due times.
-            limit: At most so many keys; what is left stays due.
+            limit: The most keys to take. Keys that are left stay due.
 
         Raises:
             ConfigurationError: `limit` is negative.
@@ -237,6 +246,23 @@ class TimeBucketIndex:
         while left and (edge := self.next_due()) is not None and edge <= now_ms:
             left -= self._drain(edge, left, batch)
         return batch
+
+    def in_order(self, edge: int) -> Iterator[MessageKey]:
+        """Iterate over the keys that are due at exactly `edge`, lowest keys first.
+
+        The index must not change during the iteration.
+        """
+        held = self._buckets.get(edge)
+        if not held:
+            return
+        ids = self._open(edge, held) if isinstance(held, bytes) else held
+        for number in self._numbers_in_order(edge, ids):
+            slot = number >> self._keys.block_bits
+            lane, position = self._keys.owner_and_position(slot, number)
+            if lane.page == WHOLE:
+                yield lane.ledger, position, WHOLE
+            else:
+                yield lane.ledger, *self._keys.entry_and_index(lane.page, position)
 
     def done(self, batch: DueBatch) -> None:
         """Nothing: what is in memory only was forgotten when it was taken."""
@@ -320,6 +346,8 @@ class TimeBucketIndex:
     # Buckets
 
     def _put(self, number: int, edge: int) -> None:
+        if edge == self._parted:
+            self._parted = -1
         ids = self._buckets.get(edge)
         if isinstance(ids, BitMap64):
             ids.add(number)
@@ -425,9 +453,9 @@ class TimeBucketIndex:
             numbers = ids.to_array()
             self._end(heappop(self._heap))
         else:
-            numbers = array("Q", islice(ids, limit))
             rest = self._open(edge, held) if isinstance(held, bytes) else held
-            rest.remove_range(0, numbers[-1] + 1)
+            numbers = array("Q", sorted(islice(self._numbers_in_order(edge, rest), limit)))
+            rest -= BitMap64(numbers)
         groups = batch.entries
         before = len(groups)
         masks: dict[tuple[int, int], int] = {}
@@ -439,14 +467,58 @@ class TimeBucketIndex:
                 else:
                     groups.append((ledger, entries))
             else:
+                bits = self._keys.page_bits
+                low, first = (1 << bits) - 1, page << bits
                 for number in members:
-                    entry, index = self._keys.entry_and_index(page, number + shift)
-                    name = (ledger, entry)
-                    masks[name] = masks.get(name, 0) | 1 << index
+                    position = number + shift
+                    name = (ledger, position >> bits)
+                    masks[name] = masks.get(name, 0) | 1 << (first | position & low)
             self._forget(slot, len(members))
         for (ledger, entry), mask in sorted(masks.items()):
             batch.indexes.append((ledger, entry, mask))
         return len(numbers)
+
+    def _numbers_in_order(self, edge: int, ids: BitMap64) -> Iterator[int]:
+        """Iterate over the numbers of a bucket in order of their keys."""
+        bits = self._keys.block_bits
+        if edge != self._parted:
+            self._parted, self._blocks = edge, self._blocks_of(ids)
+        blocks = self._blocks
+        while blocks:  # parts that were taken, and discarded keys, leave empty blocks behind
+            start = blocks[-1][3] << bits
+            if ids.range_cardinality(start, start + (1 << bits)):
+                break
+            blocks.pop()
+        apart = groups(blocks[::-1], bits, self._keys.page_bits)
+        return chain.from_iterable(self._merged(ids, each) for each in apart)
+
+    def _merged(self, ids: BitMap64, group: Sequence[Block]) -> Iterator[int]:
+        """Iterate over the numbers of overlapping blocks in order of their keys."""
+        if len(group) == 1:
+            return self._of_slot(ids, group[0][3])
+        whole = [self._with_keys(ids, each) for each in group if each[2] == WHOLE]
+        pages = groupby((each for each in group if each[2] != WHOLE), key=_FIRST)
+        batches = chain.from_iterable(
+            merge(*[self._with_keys(ids, each) for each in some]) for _, some in pages
+        )
+        return map(_NUMBER, merge(*whole, batches) if whole else batches)
+
+    def _blocks_of(self, ids: BitMap64) -> list[Block]:
+        bits, at, last = self._keys.block_bits, ids.min(), ids.max()
+        slots, following = [at >> bits], ids.next_set_bit
+        while (at := (slots[-1] + 1) << bits) <= last:
+            slots.append(following(at) >> bits)
+        return sorted(self._keys.blocks_of(slots), reverse=True)
+
+    def _of_slot(self, ids: BitMap64, slot: int) -> Iterator[int]:
+        start = slot << self._keys.block_bits
+        stop = (slot + 1) << self._keys.block_bits
+        count = ids.range_cardinality(start, stop)
+        return islice(ids.iter_equal_or_larger(start), count)
+
+    def _with_keys(self, ids: BitMap64, block: Block) -> Iterator[tuple[int, int, int]]:
+        """(entry, batch index, number) of the keys in a block."""
+        return self._keys.named(block, self._of_slot(ids, block[3]))
 
     def _check(self) -> None:
         """Walk every invariant and raise AssertionError on the first broken one; for tests."""

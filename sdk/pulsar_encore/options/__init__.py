@@ -21,6 +21,7 @@ from .enums import (
 from .key_shared import ConsumerKeySharedPolicy, KeySharedMode, KeySharedPolicy
 from .letters import ConsumerDeadLetterPolicy, DeadLetterPolicy, DeadLetterPolicyBuilder
 from .loggers import ConsoleLogger, FileLogger, LoggerLevel
+from .nack_index import SpillingNackIndex
 from .producer import ProducerOptions
 from .reader import ReaderOptions
 from .subscription import Subscription
@@ -50,6 +51,7 @@ __all__ = [
     "ReaderOptions",
     "RegexSubscriptionMode",
     "RocksState",
+    "SpillingNackIndex",
     "Subscription",
     "parse_topics",
 ]

@@ -37,6 +37,7 @@ from .enums import (
 )
 from .key_shared import ConsumerKeySharedPolicy, key_shared_of
 from .letters import DEFAULT_MAX_RECONSUME, DeadLetterPolicy, policy_of
+from .nack_index import SpillingNackIndex
 
 #: The broker's `maxUnackedMessagesPerConsumer` when nobody changed it.
 DEFAULT_UNACKED_WINDOW: Final = 50_000
@@ -117,6 +118,7 @@ class ConsumerOptions:
     state: RocksState | None = None
     max_leases: int = 10_000  # a fifth of what a broker lets one consumer leave unacked
     ordered_leases: bool = False
+    nack_index: SpillingNackIndex | None = None
 
     def __post_init__(self) -> None:
         self._check_topics()
@@ -173,6 +175,11 @@ class ConsumerOptions:
         if not isinstance(self.state, (RocksState, type(None))):
             raise ConfigurationError(
                 f"state must be a RocksState(path) or None, got {type(self.state).__name__}"
+            )
+        if not isinstance(self.nack_index, (SpillingNackIndex, type(None))):
+            raise ConfigurationError(
+                "nack_index must be a SpillingNackIndex(path) or None, got "
+                f"{type(self.nack_index).__name__}"
             )
         self._check_combinations()
         self._check_letters()

@@ -10,7 +10,7 @@ from ..core.due import DueBatch, MessageKey
 from ..core.due_index import DueIndex
 from .blobs import BlobStore, DirectoryBlobs, MemoryBlobs
 from .spilling.index import SpillingIndex
-from .spilling.metrics import SpillingStatistics
+from .spilling.metrics import MetricSample, SpillingStatistics
 
 __all__ = [
     "BlobStore",
@@ -19,6 +19,7 @@ __all__ = [
     "DueIndex",
     "MemoryBlobs",
     "MessageKey",
+    "MetricSample",
     "SpillingIndex",
     "SpillingStatistics",
 ]

@@ -35,6 +35,7 @@ class Blob:
         next: The segment after the resident one.
         resident: The segment that rows are taken from.
         fetched: The segment after it, when it was read before it is needed.
+        not_fetched: The number of the segment that could not be read in advance; -1 for none.
         blocked_until: The segment after it could not be read: not before that time, ms.
         pause_ms: How long that was last time.
         handed: How many ids were handed over.
@@ -52,6 +53,7 @@ class Blob:
         "generation",
         "handed",
         "next",
+        "not_fetched",
         "pause_ms",
         "pending",
         "resident",
@@ -73,6 +75,7 @@ class Blob:
         self.next: int = 0
         self.resident: Segment | None = None
         self.fetched: Segment | None = None
+        self.not_fetched: int = -1
         self.blocked_until: int = 0
         self.pause_ms: int = 0
         self.handed: int = 0
@@ -139,11 +142,15 @@ class Blob:
             self.resident.keep(array("Q", [number for number in row if number not in dead]))
 
     def wants_next(self) -> bool:
-        """Whether the segment after the resident one should be read now."""
+        """Whether the segment after the resident one should be read now.
+
+        For the snapshots whose keys are due next. Without a resident segment, that is the segment
+        that is needed next.
+        """
         return (
             self.fetched is None
             and self.pending is None
-            and self.resident is not None
             and self.next < len(self.firsts)
-            and self.resident.left < _PREFETCH * self.resident.count
+            and self.next != self.not_fetched
+            and (self.resident is None or self.resident.left < _PREFETCH * self.resident.count)
         )

@@ -80,9 +80,14 @@ class Taken:
 
 
 class Heads:
-    """Head and old head."""
+    """Head and old head.
 
-    def __init__(self) -> None:
+    Args:
+        remembers_taken: Keep keys in `taken` until they are done, for a crash.
+    """
+
+    def __init__(self, *, remembers_taken: bool = True) -> None:
+        self._remembers_taken = remembers_taken
         self.head: TimeBucketIndex = TimeBucketIndex()
         self.old: TimeBucketIndex | None = None
         self.taken: Taken = Taken()
@@ -135,17 +140,18 @@ class Heads:
             return other if edge is None else min(edge, other)
         return edge
 
-    def take(self, edge: int, limit: int) -> list[DueBatch]:
-        """What is due at the earliest edge, from one head or both."""
-        batches = []
-        for each in (self.head, self.old):
-            if each is not None and limit and each.next_due() == edge:
-                batch = each.pop_due(edge, limit)
-                limit -= len(batch)
-                batches.append(batch)
-                for key in batch:
-                    self.taken.put(key, edge)
-        return batches
+    def ready(self, edge: int) -> list[TimeBucketIndex]:
+        """Return the heads that hold keys of the earliest edge."""
+        both = (self.head, self.old)
+        return [each for each in both if each is not None and each.next_due() == edge]
+
+    def take(self, head: TimeBucketIndex, edge: int, limit: int) -> DueBatch:
+        """Take the lowest keys of the earliest edge from a head, at most `limit`."""
+        batch = head.pop_due(edge, limit)
+        if self._remembers_taken:
+            for key in batch:
+                self.taken.put(key, edge)
+        return batch
 
     def settle(self, batch: DueBatch) -> list[MessageKey]:
         """What was taken is done; returns which keys that were."""

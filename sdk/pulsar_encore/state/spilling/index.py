@@ -12,20 +12,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
+from heapq import heapify, heappop, heapreplace
 from types import TracebackType
 from typing import Final
 
 from ...core.due import DueBatch, MessageKey, bucket_edge
+from ...core.time_bucket import TimeBucketIndex
 from ...errors import ClosedError, ConfigurationError, StoreError
 from ..blobs.base import BlobStore
 from . import records
+from .blob import Blob
 from .heads import MAX_DUE_MS, Heads
 from .journal import Fsync, Journal
 from .membership import Membership
-from .metrics import Metrics, SpillingStatistics
+from .metrics import Metrics, MetricSample, SpillingStatistics, samples
 from .numbers import Numbers, united
 from .opening import open_store
 from .snapshots import Snapshots
@@ -66,6 +69,10 @@ class SpillingIndex:
         executor: What may take long runs there, such as a thread of its own; None: in small steps
             within the calls, as with one that was shut down. It stays the caller's.
         clock: Seconds, of any origin; for intervals.
+        transient: The store is empty and ends with this index. No journal and no manifest are
+            written, nothing is synced, and `close` writes nothing.
+        on_work: Called when work in steps begins: call `maintain` again and again until it returns
+            False. Without that, other calls do the work.
 
     Raises:
         ConfigurationError: An argument is out of range.
@@ -90,6 +97,8 @@ class SpillingIndex:
         retry_s: float = 60.0,
         executor: Executor | None = None,
         clock: Callable[[], float] = time.monotonic,
+        transient: bool = False,
+        on_work: Callable[[], object] | None = None,
     ) -> None:
         step_s = max_time_step_per_bucket_snapshot_segment_seconds
         most = max_indexes_per_bucket_snapshot_segment
@@ -123,8 +132,11 @@ class SpillingIndex:
         self._worth_sealing = min_index_count_per_bucket // 8
         self._prefetches = executor is not None
         self._metrics = metrics = Metrics(clock)
-        self._tasks = Tasks(executor)
-        self._heads = Heads()
+        self._tasks = Tasks(executor, on_work)
+        self._transient = transient
+        if transient:
+            journal, fsync = False, "none"
+        self._heads = Heads(remembers_taken=not transient)
         self._membership = Membership()
         self._snapshots = Snapshots(blobs, self._membership, metrics, self._rescued)
         self._journal: Journal | None = None
@@ -135,6 +147,7 @@ class SpillingIndex:
             journal_bytes=max_journal_bytes,
             retry_s=retry_s,
             sync=fsync != "none",
+            transient=transient,
         )
         blobs.open()
         try:
@@ -305,6 +318,9 @@ class SpillingIndex:
     def pop_due(self, now_ms: int, limit: int | None = None) -> DueBatch:
         """Take what is due at `now_ms`, the earliest bucket first; on disk it is until `done`.
 
+        A limit that ends within a bucket takes its lowest keys: by ledger, entry and batch index,
+        wherever they are kept.
+
         A segment that cannot be read is tried again, at first after a second: what is in it comes
         later. One that is damaged is given up, and its ids, which are known from elsewhere, come
         due at the last time that one of them was.
@@ -335,16 +351,63 @@ class SpillingIndex:
         return batch
 
     def _take(self, edge: int, now_ms: int, limit: int, into: DueBatch) -> int:
-        parts = self._heads.take(edge, limit)
-        count = sum(map(len, parts))
-        while count < limit and self._membership and self._snapshots.next_due(now_ms) == edge:
-            numbers = self._snapshots.take(edge, limit - count)
-            count += len(numbers)
-            parts.append(self._membership.slots.batch(numbers))
+        """Take keys of the earliest edge; returns how many."""
+        snapshots, heads = self._snapshots, self._heads
+        parts: list[DueBatch] = []
+        left = limit
+        while left:
+            # First: of a damaged segment it puts the keys into the head.
+            blobs = snapshots.ready(edge, now_ms) if self._membership else []
+            keepers: list[TimeBucketIndex | Blob] = [*heads.ready(edge), *blobs]
+            if not keepers:
+                break
+            counts = [left] * len(keepers)
+            if len(keepers) > 1 and left < len(self):
+                counts = self._shares(edge, keepers, left)
+            for keeper, share in zip(keepers, counts, strict=True):
+                some = min(share, left)
+                if not some:
+                    continue
+                if isinstance(keeper, Blob):
+                    numbers = snapshots.take(keeper, some)
+                    parts.append(self._membership.slots.batch(numbers))
+                else:
+                    parts.append(heads.take(keeper, edge, some))
+                left -= len(parts[-1])
         bucket = united(parts)
         into.entries.extend(bucket.entries)
         into.indexes.extend(bucket.indexes)
-        return count
+        return limit - left
+
+    def _shares(self, edge: int, keepers: list[TimeBucketIndex | Blob], limit: int) -> list[int]:
+        """Return how many of the lowest `limit` keys of an edge are in each head and snapshot.
+
+        The count ends where a snapshot has no more keys in its segment in front: there may be more
+        keys of the same edge in the next one.
+        """
+        counts = [0] * len(keepers)
+        streams = []
+        for at, keeper in enumerate(keepers):
+            known = (
+                self._snapshots.in_order(keeper)
+                if isinstance(keeper, Blob)
+                else keeper.in_order(edge)
+            )
+            streams.append((known, at))
+        heap = [(key, at, known) for known, at in streams if (key := next(known, None)) is not None]
+        heapify(heap)
+        while heap and limit:
+            _, at, known = heap[0]
+            counts[at] += 1
+            limit -= 1
+            key = next(known, None)
+            if key is not None:
+                heapreplace(heap, (key, at, known))
+            elif isinstance(keepers[at], Blob):
+                break
+            else:
+                heappop(heap)
+        return counts
 
     def done(self, batch: DueBatch) -> None:
         """What was taken is seen to: it does not come again after a crash.
@@ -428,6 +491,8 @@ class SpillingIndex:
         if self._closed:
             return
         try:
+            if self._transient:
+                return
             if self._journal is None:
                 self._heads.reclaim()  # what was taken of snapshots is due again by itself
             self.flush()
@@ -450,8 +515,8 @@ class SpillingIndex:
         self._tasks.step()
         self._storing.plan()
         if self._prefetches and "fetch" not in self._tasks:
-            blob = self._snapshots.front()
-            if blob is not None and blob.wants_next():
+            blob = self._snapshots.to_fetch()
+            if blob is not None:
                 self._tasks.start("fetch", self._snapshots.fetch(blob))
         return bool(self._tasks)
 
@@ -467,7 +532,16 @@ class SpillingIndex:
             journal_failed=metrics.journal_failed,
             journal_torn_bytes=metrics.journal_torn_bytes,
             segments_rescued=metrics.segments_rescued,
+            error=next((str(error) for error in self._storing.failed.values()), None),
         )
+
+    def metrics(self, labels: Mapping[str, str] | None = None) -> list[MetricSample]:
+        """Return the metrics of PIP-195, named and labelled as Pulsar's broker does.
+
+        Args:
+            labels: Labels of every sample, such as `topic` and `subscription`.
+        """
+        return samples(self.statistics(), labels or {})
 
     def _rescued(self, due_ms: int, numbers: Numbers) -> None:
         due_ms = min(due_ms, MAX_DUE_MS)

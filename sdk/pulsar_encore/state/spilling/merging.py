@@ -9,17 +9,19 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Generator, Iterator, Sequence
 from heapq import merge
+from itertools import chain, groupby, islice, starmap
 from operator import itemgetter
 from typing import Final
 
 from pyroaring import BitMap64
 
-from .numbers import Block, by_slot
+from .numbers import BLOCK_BITS, Block, Numbers, in_key_order, key_of
 from .segments import Cutter, Row, Segment
 from .snapshot import Meta
 
 MOST_AT_ONCE: Final = 4  # as Pulsar merges
 _EDGE: Final = itemgetter(0)
+_AT_ONCE: Final = 1024  # numbers
 _ROWS: Final = 64  # between two looks at whether somebody else wants the interpreter
 
 
@@ -85,13 +87,12 @@ class Merging:
 
     def steps(self) -> Generator[None, None, None]:
         """Do it."""
-        streams = [self._rows(*source) for source in self._sources]
         ids, slots = self.meta.ids, self.meta.slots
         since = 0
-        for edge, numbers in merge(*streams, key=_EDGE):
+        for edge, numbers in self._in_order():
             self._cutter.add(edge, numbers)
             ids.update(numbers)
-            for slot, _ in by_slot(numbers):
+            for slot in {number >> BLOCK_BITS for number in numbers}:
                 if slot not in slots:
                     slots[slot] = self._slots[slot]
             since += 1
@@ -99,6 +100,35 @@ class Merging:
                 since = 0
                 yield
         self._cutter.cut()
+
+    def _in_order(self) -> Iterator[Row]:
+        """Iterate over rows in order of due times, those of one due time in order of keys."""
+        streams = [self._rows(*source) for source in self._sources]
+        for edge, rows in groupby(
+            merge(*starmap(_numbered, enumerate(streams)), key=_EDGE), key=_EDGE
+        ):
+            yield from ((edge, each) for each in self._merged(rows))
+
+    def _merged(self, rows: Iterator[tuple[int, int, Numbers]]) -> Iterator[Numbers]:
+        """Merge the rows of one due time.
+
+        `merge` is stable, so the rows of a source follow each other, and their keys rise.
+        """
+        by_source: dict[int, list[Numbers]] = {}
+        for _, source, numbers in rows:
+            by_source.setdefault(source, []).append(in_key_order(numbers, self._slots))
+        parts = list(by_source.values())
+        if len(parts) == 1:
+            yield from parts[0]
+            return
+        # All numbers of one due time are in memory here, 8 bytes each: sources interleave.
+        streams = [
+            ((key_of(number, self._slots), number) for number in chain.from_iterable(part))
+            for part in parts
+        ]
+        mixed = merge(*streams)
+        while some := array("Q", [number for _, number in islice(mixed, _AT_ONCE)]):
+            yield some
 
     def _rows(self, meta: Meta, dead: BitMap64, read: Callable[[int], Segment]) -> Iterator[Row]:
         for number in range(len(meta.counts)):
@@ -112,3 +142,8 @@ class Merging:
                     some = array("Q", [each for each in numbers if each in keep])
                     if some:
                         yield edge, some
+
+
+def _numbered(source: int, rows: Iterator[Row]) -> Iterator[tuple[int, int, Numbers]]:
+    for edge, numbers in rows:
+        yield edge, source, numbers

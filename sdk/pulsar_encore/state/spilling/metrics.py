@@ -1,7 +1,7 @@
 """What a spilling index tells of itself, under the names of Pulsar's own metrics where it has them.
 
-Owns the counting. Refuses to know labels: which topic and subscription an index is of, its owner
-knows.
+Owns the counting, and `samples`, which gives the figures the names and labels of PIP-195. The topic
+and subscription of an index are labels that its owner hands in.
 """
 
 from __future__ import annotations
@@ -10,9 +10,19 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 LATENCY_BOUNDS_MS: Final = (50, 100, 500, 1000, 5000, 30_000, 60_000)
+_PREFIX: Final = "pulsar_delayed_message_index_"
+_BUCKETS: Final = "Buckets of the index: immutable snapshots, and the mutable bucket in memory."
+_LOADED: Final = "Message ids of the index that are in memory."
+_SIZE: Final = "Bytes of bucket snapshots in the store."
+_OPERATIONS: Final = "Operations on bucket snapshots."
+_LATENCY: Final = (
+    "Operations by latency: over the threshold before `quantile`, up to `quantile` ms."
+)
+_TIMED: Final = "Operations whose latency was measured."
+_SUM: Final = "Milliseconds that the measured operations took."
 OPERATIONS: Final = ("create", "load", "delete", "merge")
 
 
@@ -35,6 +45,25 @@ class Operation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MetricSample:
+    """One value of one metric, as a monitoring system takes it.
+
+    Attributes:
+        name: Name of the metric.
+        labels: Label names and values.
+        value: The value at the moment of the call.
+        kind: "gauge" for a value that rises and falls, "counter" for one that only rises.
+        help: What the metric means, in a sentence.
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+    kind: Literal["gauge", "counter"]
+    help: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SpillingStatistics:
     """A spilling index at one moment.
 
@@ -52,6 +81,8 @@ class SpillingStatistics:
             written again.
         journal_torn_bytes: What a crash had left of unfinished records, at the last start.
         segments_rescued: Segments that could not be read, of which every id was kept.
+        error: Why ids are in memory that should be in the store, such as a full disk; None if the
+            last write of each kind succeeded.
     """
 
     bucket_total: int
@@ -62,6 +93,53 @@ class SpillingStatistics:
     journal_failed: int
     journal_torn_bytes: int
     segments_rescued: int
+    error: str | None = None
+
+
+def samples(statistics: SpillingStatistics, labels: Mapping[str, str]) -> list[MetricSample]:
+    """Return the five metrics of PIP-195 with the names and labels of Pulsar's broker.
+
+    The broker's `BucketDelayedMessageIndexStats` counts the latencies of each threshold alone, not
+    up to it, and names thresholds in the label `quantile`: "50" is (0 ms, 50 ms], "100" is
+    (50 ms, 100 ms], and so on; "overflow" is over 60,000 ms. So they are counters here, because
+    Prometheus' own histograms are cumulative. A threshold that has no count is a 0 here, where the
+    broker leaves it out.
+
+    Args:
+        statistics: Of a spilling index.
+        labels: Labels of every sample, such as `topic` and `subscription`.
+    """
+
+    def sample(
+        name: str, kind: Literal["gauge", "counter"], about: str, value: float, **more: str
+    ) -> MetricSample:
+        return MetricSample(
+            name=_PREFIX + name, labels={**labels, **more}, value=value, kind=kind, help=about
+        )
+
+    found = [
+        sample("bucket_total", "gauge", _BUCKETS, statistics.bucket_total),
+        sample("loaded", "gauge", _LOADED, statistics.loaded),
+        sample("bucket_snapshot_size_bytes", "gauge", _SIZE, statistics.bucket_snapshot_size_bytes),
+    ]
+    for each, done in statistics.operations.items():
+        states = {
+            "succeed": done.succeed,
+            "failed": done.failed,
+            "all": done.succeed + done.failed,
+        }
+        found += [
+            sample("bucket_op_count", "counter", _OPERATIONS, count, state=state, type=each)
+            for state, count in states.items()
+        ]
+    name = "bucket_op_latency_ms"
+    for each, done in statistics.operations.items():
+        bounds = [*map(str, LATENCY_BOUNDS_MS), "overflow"]
+        for bound, count in zip(bounds, done.latency_ms, strict=True):
+            found.append(sample(name, "counter", _LATENCY, count, type=each, quantile=bound))
+        found.append(sample(f"{name}_count", "counter", _TIMED, done.succeed, type=each))
+        found.append(sample(f"{name}_sum", "counter", _SUM, done.latency_sum_ms, type=each))
+    return found
 
 
 class Metrics:

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Final, TypeAlias
 
 from ...core.due import DueBatch, MessageKey
+from ...core.key_order import groups
 from ...errors import StateDamagedError
 
 WHOLE: Final = -1  # the page of messages that are their whole entry
@@ -115,6 +117,14 @@ class Slots:
         """What a slot in use stands for."""
         return self._blocks[slot]
 
+    def key_of(self, number: int) -> MessageKey:
+        """Return the key of a number whose slot is in use."""
+        return key_of(number, self._blocks)
+
+    def in_key_order(self, numbers: Numbers) -> Numbers:
+        """Return rising numbers, whose slots are in use, in order of their keys."""
+        return in_key_order(numbers, self._blocks)
+
     def of_entry(self, ledger: int, entry: int) -> Iterator[tuple[int, int]]:
         """Ranges of numbers (from, up to) that stand for keys of an entry."""
         for page, blocks in self._slots.get(ledger, {}).items():
@@ -190,18 +200,18 @@ class Slots:
             parts.append((ledger, page, block, (block - slot) << BLOCK_BITS, members))
         if len(parts) > 1:
             parts.sort(key=_ORDER)
-        groups: list[tuple[int, list[int]]] = []
+        whole: list[tuple[int, list[int]]] = []
         masks: dict[tuple[int, int], int] = {}
         for ledger, page, _, shift, members in parts:
             if page == WHOLE:
-                groups.append((ledger, [number + shift for number in members]))
+                whole.append((ledger, [number + shift for number in members]))
                 continue
             for number in members:
                 position = number + shift
                 name = ledger, position >> PAGE_BITS
                 index = page << PAGE_BITS | position & _INDEX
                 masks[name] = masks.get(name, 0) | 1 << index
-        return DueBatch(joined(groups), [(*name, masks[name]) for name in sorted(masks)])
+        return DueBatch(joined(whole), [(*name, masks[name]) for name in sorted(masks)])
 
 
 def by_slot(numbers: Numbers) -> Iterator[tuple[int, Numbers]]:
@@ -216,10 +226,54 @@ def by_slot(numbers: Numbers) -> Iterator[tuple[int, Numbers]]:
         start = stop
 
 
-def joined(groups: list[tuple[int, list[int]]]) -> list[tuple[int, Sequence[int]]]:
+def key_of(number: int, blocks: Mapping[int, Block]) -> MessageKey:
+    """Return the key of a number.
+
+    Args:
+        number: A number.
+        blocks: The block of each slot.
+    """
+    slot = number >> BLOCK_BITS
+    ledger, page, block = blocks[slot]
+    position = ((block - slot) << BLOCK_BITS) + number
+    if page == WHOLE:
+        return ledger, position, WHOLE
+    return ledger, position >> PAGE_BITS, page << PAGE_BITS | position & _INDEX
+
+
+def in_key_order(numbers: Numbers, blocks: Mapping[int, Block]) -> Numbers:
+    """Return rising numbers in order of their keys: ledger, entry, batch index.
+
+    The order differs where slots were given out in another order than that of their blocks, and
+    where batches have several pages.
+
+    Args:
+        numbers: Rising numbers.
+        blocks: The block of each slot.
+    """
+    members = dict(by_slot(numbers))
+    if len(members) < 2:
+        return numbers
+    found = []
+    for slot in members:
+        ledger, page, block = blocks[slot]
+        first = block << BLOCK_BITS
+        found.append((ledger, first if page == WHOLE else first >> PAGE_BITS, page, slot))
+    found.sort()
+    ordered = array("Q")
+    for group in groups(found, BLOCK_BITS, PAGE_BITS):
+        if len(group) == 1:
+            ordered += members[group[0][3]]
+        else:
+            mixed = chain.from_iterable(members[slot] for _, _, _, slot in group)
+            ordered.extend(sorted(mixed, key=lambda number: key_of(number, blocks)))
+    return ordered
+
+
+def joined(parts: list[tuple[int, list[int]]]) -> list[tuple[int, Sequence[int]]]:
     """Groups in order of ledger and entry, one for each ledger; consecutive entries as a range."""
     one: list[tuple[int, list[int]]] = []
-    for ledger, entries in groups:
+    for ledger, entries in parts:
         if one and one[-1][0] == ledger:
             one[-1][1].extend(entries)
         else:

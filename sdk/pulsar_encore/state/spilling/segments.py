@@ -53,7 +53,15 @@ class Cutter:
         return self._most - self._count if self._most > 0 else 1 << 16
 
     def add(self, edge: int, numbers: Numbers) -> None:
-        """The next row; the same edge again is one row with the one before."""
+        """Add numbers that are due at `edge`, which is not before the last one.
+
+        A call with the edge of the one before adds to its row.
+
+        Args:
+            edge: When they are due, ms.
+            numbers: In order of their keys, and after those of the same edge that were added
+                before: if they do not fit into the segment, the lowest keys are in it.
+        """
         if self.rows and edge >= self.rows[0][0] + self._step_ms:
             self.cut()
         start = 0
@@ -62,8 +70,8 @@ class Cutter:
             start += len(some)
             self._count += len(some)
             if self.rows and self.rows[-1][0] == edge:
-                some = array("Q", sorted((*self.rows.pop()[1], *some)))
-            self.rows.append((edge, some))
+                some += self.rows.pop()[1]
+            self.rows.append((edge, array("Q", sorted(some))))
             if not self.room():
                 self.cut()
 
@@ -129,6 +137,7 @@ class Segment:
         self._at = start + 12 * rows  # where the row begins
         self.left: int = count  # ids of rows that were not passed
         self._rest: Numbers | None = None  # of the row, when some of it was taken
+        self.in_key_order: bool = False  # whether `_rest` is in order of keys instead of rising
 
     @property
     def edge(self) -> int:
@@ -155,6 +164,7 @@ class Segment:
             self.left -= self.count // len(self._sizes)  # about: rows say bytes
         self._row += 1
         self._rest = None
+        self.in_key_order = False
 
     def _numbers(self, row: int, at: int) -> Numbers:
         size = self._sizes[row]

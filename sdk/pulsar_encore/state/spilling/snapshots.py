@@ -8,13 +8,14 @@ exact and only segments that are near it are read. Invariant: what is handed ove
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import suppress
 from heapq import heappop, heappush, heapreplace
 from typing import Final
 
 from pyroaring import BitMap64
 
+from ...core.due import MessageKey
 from ...errors import StateDamagedError, StoreError
 from ..blobs.base import BlobStore
 from . import snapshot
@@ -143,16 +144,61 @@ class Snapshots:
                 self._load(blob, now_ms if now_ms is not None else edge)
         return None
 
-    def take(self, edge: int, limit: int) -> Numbers:
-        """Some of what is live at the earliest edge, which `next_due` made ready."""
-        blob = self._blobs[self._fronts[0][1]]
-        numbers = self._membership.those_live(blob.front())
-        if len(numbers) > limit:
-            assert blob.resident is not None
-            blob.resident.keep(numbers[limit:])
-            numbers = numbers[:limit]
-        else:
+    def ready(self, edge: int, now_ms: int) -> list[Blob]:
+        """Return the snapshots with something live at the earliest edge, made ready for `take`."""
+        found = []
+        while self.next_due(now_ms) == edge:
+            found.append(heappop(self._fronts))
+        for each in found:
+            heappush(self._fronts, each)
+        return [self._blobs[generation] for _, generation in found]
+
+    def in_order(self, blob: Blob) -> Iterator[MessageKey]:
+        """Iterate over the live keys of the row in front, in order of ledger, entry and index.
+
+        Keys of the same edge that are in the next segment of the snapshot are not among them. They
+        are higher.
+        """
+        key_of, live = self._membership.slots.key_of, self._membership.live
+        return (key_of(number) for number in self._row(blob) if number in live)
+
+    def _row(self, blob: Blob) -> Numbers:
+        """The row in front in order of keys; some of it may not be live."""
+        segment = blob.resident
+        assert segment is not None
+        if not segment.in_key_order:
+            live = self._membership.those_live(segment.front())
+            segment.keep(self._membership.slots.in_key_order(live))
+            segment.in_key_order = True
+        return segment.front()
+
+    def take(self, blob: Blob, limit: int) -> Numbers:
+        """Take the lowest live keys of the row in front of a snapshot that is ready.
+
+        Args:
+            blob: The snapshot.
+            limit: The most keys to take.
+
+        Returns:
+            Their numbers, rising.
+        """
+        row = blob.front()
+        if limit >= len(row):
+            numbers = array("Q", sorted(self._membership.those_live(row)))
             blob.drop()
+        else:
+            row, live = self._row(blob), self._membership.live
+            numbers, at = array("Q"), 0
+            while len(numbers) < limit and at < len(row):
+                if row[at] in live:
+                    numbers.append(row[at])
+                at += 1
+            if at < len(row):
+                assert blob.resident is not None
+                blob.resident.keep(row[at:])
+            else:
+                blob.drop()
+            numbers = array("Q", sorted(numbers))
         blob.handed += len(numbers)
         self._membership.take(numbers)
         return numbers
@@ -217,17 +263,33 @@ class Snapshots:
         blob.next += 1
         self._rescue_ids(latest, ids.to_array())
 
-    def front(self) -> Blob | None:
-        """The one that is next, as far as anybody looked."""
-        return self._blobs.get(self._fronts[0][1]) if self._fronts else None
+    def to_fetch(self) -> Blob | None:
+        """Return a snapshot whose next segment should be read in advance, or None.
+
+        Looks at the snapshots whose keys are due first, as far as is known. There are several where
+        one due time has more keys than a head.
+        """
+        fronts = self._fronts
+        at, first = [0], fronts[0][0] if fronts else 0
+        while at:
+            here = at.pop()
+            if here < len(fronts) and fronts[here][0] == first:
+                blob = self._blobs.get(fronts[here][1])
+                if blob is not None and blob.wants_next():
+                    return blob
+                at += (2 * here + 1, 2 * here + 2)
+        return None
 
     def fetch(self, blob: Blob) -> Steps:
         """Read the segment after the resident one."""
         number = blob.next
-        with suppress(StoreError):  # whoever needs it reads it again, and judges
+        try:
             segment = yield Away(self._fetched(blob, number))
-            if blob.next == number:
-                blob.fetched = segment
+        except StoreError:  # whoever needs it reads it again, and judges
+            blob.not_fetched = number
+            return
+        if blob.next == number:
+            blob.fetched = segment
 
     def _fetched(self, blob: Blob, number: int) -> Generator[None, None, Segment]:
         segment = self._read(blob, number)

@@ -53,6 +53,7 @@ class Limits:
         journal_bytes: A journal that has more is made unnecessary.
         retry_s: How long to wait after something failed before it is tried again.
         sync: Whether what is committed is to survive a loss of power.
+        transient: The store ends with the process, so no manifest is written.
     """
 
     head: int
@@ -61,6 +62,7 @@ class Limits:
     journal_bytes: int
     retry_s: float
     sync: bool
+    transient: bool = False
 
 
 class Storing:
@@ -119,6 +121,7 @@ class Storing:
         self._making: Blob | None = None  # what a merge makes
         self._garbage: list[Callable[[], None]] = []
         self.error: StoreError | None = None  # why the last task failed; None when it did not
+        self.failed: dict[str, StoreError] = {}  # by task that failed and has not succeeded since
         self._retry_at: dict[str, float] = {}  # by task that failed
         self._committed_at = 0  # how many ids had departed when the last manifest was made
         self._trimmed_at = 0
@@ -158,6 +161,7 @@ class Storing:
             (full and not self.sealing)
             or (
                 journal is None
+                and not limits.transient
                 and departed - self._committed_at >= max(limits.head, len(membership) // 8)
             )
         ) and self._may("checkpoint"):
@@ -227,11 +231,13 @@ class Storing:
         rows: list[Row] = []
         ids = 0
         while (edge := old.next_due()) is not None:
-            batch = old.pop_due(edge, min(cutter.room(), _IDS))
+            # No more than fits into the segment. The batch has the lowest keys of its edge, and the
+            # rest of them goes into the next segment: so keys are in order across segments.
+            batch = old.pop_due(edge, min(cutter.room() - ids, _IDS))
             numbers = membership.slots.named(batch)
             rows.append((edge, numbers))
             ids += len(numbers)
-            if len(rows) >= _ROWS or ids >= _IDS:
+            if len(rows) >= _ROWS or ids >= min(cutter.room(), _IDS):
                 self._move(blob, rows)
                 rows, ids = [], 0
                 yield None
@@ -471,8 +477,9 @@ class Storing:
                 self._journal.flush()
                 yield from self._journal.syncing(first)
             self._committed_at = self._membership.departed
-            now = self._manifest(add, drop or [], first, sealed=sealed)
-            yield Away(self._manifest_written(now))
+            if not self._limits.transient:
+                now = self._manifest(add, drop or [], first, sealed=sealed)
+                yield Away(self._manifest_written(now))
             over = range(self._first_journal, first)
             self._first_journal = first
             if self._journal is not None:
@@ -543,7 +550,7 @@ class Storing:
         try:
             yield from steps
         except StoreError as error:
-            self.error = error
+            self.error = self.failed[name] = error
             self._retry_at[name] = self._clock() + self._limits.retry_s
             logger.warning(
                 "to %s snapshots failed; every id is still in memory, and it is tried again: %s",
@@ -552,4 +559,5 @@ class Storing:
             )
         else:
             self.error = None
+            self.failed.pop(name, None)
             self._retry_at.pop(name, None)

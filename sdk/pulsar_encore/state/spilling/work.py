@@ -8,7 +8,7 @@ runs it to its end, or, without one, it is done step by step as well.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError, Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,10 +29,14 @@ class Tasks:
 
     Args:
         executor: Runs what is `Away`; None, or one that was shut down: done here.
+        on_work: Called when a task starts and none is under way.
     """
 
-    def __init__(self, executor: Executor | None) -> None:
+    def __init__(
+        self, executor: Executor | None, on_work: Callable[[], object] | None = None
+    ) -> None:
         self._executor = executor
+        self._on_work = on_work
         self._tasks: dict[str, _Task] = {}
 
     def __bool__(self) -> bool:
@@ -44,7 +48,10 @@ class Tasks:
     def start(self, name: str, steps: Steps) -> None:
         """Begin a task; nothing of it is done yet. Errors are its own to catch."""
         assert name not in self._tasks
+        idle = not self._tasks
         self._tasks[name] = _Task(steps)
+        if idle and self._on_work is not None:
+            self._on_work()
 
     def step(self) -> None:
         """A bit of every task."""
@@ -119,7 +126,9 @@ class _Task:
 
     def close(self) -> None:
         self._stopped = True
-        self.wait()
+        # Cancelled if the executor has not begun: it may have work of other indexes to do first.
+        if self._future is not None and not self._future.cancel():
+            self.wait()
         if self._away is not None:
             self._away.close()
         self._steps.close()

@@ -1,0 +1,175 @@
+"""The indexes of waiting nacks of one consumer that overflow to disk: `NackSpilling`.
+
+All calls of an index are made on the event loop. A thread of the consumer writes and reads
+snapshots. The rest of the work is done on the loop in short steps: by the calls of the index, and,
+while there is work, by a timer of this module. Without the timer, ids of the last nacks would stay
+in memory until the next nack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from ..options import ConsumerOptions
+from ..options.nack_index import SpillingNackIndex
+from ..state.blobs.transient import TransientBlobs, TransientDirectory
+from ..state.spilling.index import SpillingIndex
+from ..state.spilling.metrics import MetricSample
+
+# A step takes about a millisecond at most; between two of them the loop does other things.
+_PAUSE_S: Final = 0.005
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NackIndexStatistics:
+    """The indexes of waiting nacks of a consumer, with the option `nack_index`.
+
+    Attributes:
+        in_memory: Ids of waiting nacks that are in memory. Of the others there is about a bit each.
+        snapshots: Snapshots on disk.
+        stored_bytes: Bytes of these snapshots.
+        error: Why ids are in memory that should be on disk, such as a full one; None if the last
+            writes succeeded. They are tried again after a minute.
+    """
+
+    in_memory: int
+    snapshots: int
+    stored_bytes: int
+    error: str | None
+
+
+class NackSpilling:
+    """Makes the index of waiting nacks of each topic of a consumer. Made by `open`.
+
+    Args:
+        options: The option `nack_index`.
+        directory: Where snapshots go.
+        subscription: Name of the subscription, for the labels of metrics.
+        loop: The consumer's event loop.
+    """
+
+    def __init__(
+        self,
+        options: SpillingNackIndex,
+        directory: TransientDirectory,
+        subscription: str,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._options = options
+        self._directory = directory
+        self._subscription = subscription
+        self._loop = loop
+        self._executor = ThreadPoolExecutor(1, "pulsar-encore-nacks")
+        self._indexes: list[SpillingIndex] = []
+        # The place of each topic's index. A topic that comes back after its deletion gets another.
+        self._topics: dict[str, int] = {}
+        self._working: set[int] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @classmethod
+    async def open(cls, options: ConsumerOptions) -> NackSpilling | None:
+        """Make the directory of the option `nack_index`; return None without the option.
+
+        Raises:
+            StoreError: The system does not let the directory be made.
+            NotSupportedError: This system has no `fcntl.flock`.
+        """
+        wanted: SpillingNackIndex | None = options.nack_index
+        if wanted is None:
+            return None
+        loop = asyncio.get_running_loop()
+        making = loop.run_in_executor(None, TransientDirectory.make, Path(wanted.path))
+        try:
+            directory = await asyncio.shield(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(_remove)
+            raise
+        return cls(wanted, directory, options.subscription_name, loop)
+
+    def new(self, topic: str) -> SpillingIndex:
+        """Make the index of a topic or partition; it makes no file before it spills."""
+        options = self._options
+        step_s = options.max_time_step_per_bucket_snapshot_segment_seconds
+        at = self._topics[topic] = len(self._indexes)
+        index = SpillingIndex(
+            TransientBlobs(self._directory.path / str(at)),
+            min_index_count_per_bucket=options.min_index_count_per_bucket,
+            max_time_step_per_bucket_snapshot_segment_seconds=step_s,
+            max_indexes_per_bucket_snapshot_segment=options.max_indexes_per_bucket_snapshot_segment,
+            max_num_buckets=options.max_num_buckets,
+            executor=self._executor,
+            clock=self._loop.time,
+            transient=True,
+            on_work=partial(self._watch, at),
+        )
+        self._indexes.append(index)
+        return index
+
+    def _watch(self, at: int) -> None:
+        """Go on with the work of an index until it has none."""
+        self._working.add(at)
+        if self._timer is None and not self._closed:
+            self._timer = self._loop.call_later(_PAUSE_S, self._work)
+
+    def _work(self) -> None:
+        self._timer = None
+        for at in list(self._working):
+            if not self._indexes[at].maintain():
+                self._working.discard(at)
+        if self._working and self._timer is None:
+            self._timer = self._loop.call_later(_PAUSE_S, self._work)
+
+    def statistics(self) -> NackIndexStatistics:
+        """Return the sums over all topics."""
+        found = [index.statistics() for index in self._indexes]
+        return NackIndexStatistics(
+            in_memory=sum(each.loaded for each in found),
+            snapshots=sum(each.bucket_total - 1 for each in found),
+            stored_bytes=sum(each.bucket_snapshot_size_bytes for each in found),
+            error=next((each.error for each in found if each.error is not None), None),
+        )
+
+    def metrics(self) -> list[MetricSample]:
+        """Return the metrics of PIP-195 of each topic, with the labels topic and subscription."""
+        return [
+            sample
+            for topic, at in self._topics.items()
+            for sample in self._indexes[at].metrics(
+                {"topic": topic, "subscription": self._subscription}
+            )
+        ]
+
+    async def close(self) -> None:
+        """End all indexes and remove their files. A second call does nothing."""
+        if self._end():
+            await self._loop.run_in_executor(None, self._removed)
+
+    def abandon(self) -> None:
+        """Do the same without an event loop, blocking."""
+        if self._end():
+            self._removed()
+
+    def _end(self) -> bool:
+        closed, self._closed = self._closed, True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for index in self._indexes:
+            index.close()
+        return not closed
+
+    def _removed(self) -> None:
+        self._executor.shutdown()
+        self._directory.remove()
+
+
+def _remove(making: asyncio.Future[TransientDirectory]) -> None:
+    """Remove the empty directory of a subscribe call that was cancelled."""
+    if not making.cancelled() and making.exception() is None:
+        making.result().remove()

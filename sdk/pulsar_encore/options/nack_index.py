@@ -1,0 +1,81 @@
+"""The option `nack_index` of a subscription: `SpillingNackIndex`."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigurationError
+from .checks import integer
+
+
+@dataclass(frozen=True, slots=True)
+class SpillingNackIndex:
+    """Keep the ids of waiting nacks in memory and overflow to a directory (after PIP-195).
+
+    For subscriptions that let very many nacked messages wait, on brokers whose limits of unacked
+    messages are off. Without this option all ids are in memory, about one to ten bytes each.
+
+    The directory is no durable state. A nacked message stays unacked at the broker, which delivers
+    it at once to the next process, whatever its due time was. `state=RocksState(...)` keeps due
+    times over a restart; both options can be used together.
+
+    Each consumer makes a sub-directory, and removes it when it is closed. It also removes those of
+    processes that have died. So consumers and processes may share one directory. If a write fails,
+    such as on a full disk, the ids stay in memory and the write is tried again after a minute;
+    `statistics().nack_index` has the error. Nothing is synced to the disk.
+
+    Ids are counted for each topic or partition. Ack timeouts, and the records of messages that the
+    application holds, stay in memory. So do the records of batches of which some messages wait: a
+    dozen bytes for each batch. Needs `fcntl.flock`, which Windows does not have.
+
+    Args:
+        path: A directory on a local disk; made if it is not there.
+        min_index_count_per_bucket: Ids of a topic in memory that are written together as a
+            snapshot (delayedDeliveryMinIndexCountPerBucket).
+        max_indexes_per_bucket_snapshot_segment: Ids of a snapshot that are read together; -1 for
+            no limit (delayedDeliveryMaxIndexesPerBucketSnapshotSegment).
+        max_time_step_per_bucket_snapshot_segment_seconds: Due times of ids that are read together
+            differ by less (delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds).
+        max_num_buckets: More snapshots of a topic are merged; -1 for never
+            (delayedDeliveryMaxNumBuckets).
+
+    Raises:
+        ConfigurationError: An argument is out of range.
+
+    Example:
+        ```python
+        consumer = await client.subscribe(
+            "orders", "billing", pulsar_encore.ConsumerType.Shared,
+            max_unacked_messages=10_000_000,
+            nack_index=pulsar_encore.SpillingNackIndex("/var/lib/billing/nacks"),
+        )
+        ```
+    """
+
+    path: str | os.PathLike[str]
+    min_index_count_per_bucket: int = 50_000
+    max_indexes_per_bucket_snapshot_segment: int = 5000
+    max_time_step_per_bucket_snapshot_segment_seconds: float = 300
+    max_num_buckets: int = -1
+
+    def __post_init__(self) -> None:
+        path: Any = self.path
+        if not isinstance(path, (str, os.PathLike)) or not str(path) or "\0" in str(path):
+            raise ConfigurationError(
+                f"SpillingNackIndex needs the path of a directory, without NUL, got {path!r}"
+            )
+        object.__setattr__(self, "path", Path(path))
+        integer(self.min_index_count_per_bucket, "min_index_count_per_bucket", low=1)
+        for name in ("max_indexes_per_bucket_snapshot_segment", "max_num_buckets"):
+            if integer(getattr(self, name), name, low=-1) == 0:
+                raise ConfigurationError(f"{name} must be -1, for no limit, or at least 1, got 0")
+        name = "max_time_step_per_bucket_snapshot_segment_seconds"
+        step: Any = self.max_time_step_per_bucket_snapshot_segment_seconds
+        if isinstance(step, bool) or not isinstance(step, (int, float)):
+            raise ConfigurationError(f"{name} must be a number of seconds, got {step!r}")
+        if not 0.001 <= step < math.inf:
+            raise ConfigurationError(f"{name} must be at least 0.001 and finite, got {step!r}")

@@ -1,0 +1,200 @@
+"""Blobs on disk that end with their process, for a due index that overflows to disk.
+
+A `TransientDirectory` is one sub-directory of a directory that several consumers and processes may
+share. An `flock` on a file in it says that its owner lives. The kernel releases the lock when the
+process dies, so the next process that makes a sub-directory removes those of dead processes. While
+a sub-directory is being made and is not locked yet, a lock on the shared directory keeps other
+processes from removing it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from ...errors import NotSupportedError, StoreError
+from ..advice import advised
+from .base import BlobWriter
+from .directory import DirectoryBlobs
+
+_PREFIX: Final = "spilled-"
+_OWNER: Final = "owner"
+
+
+class TransientDirectory:
+    """A sub-directory for this owner alone. Made by `make`; `remove` ends it.
+
+    Attributes:
+        path: The sub-directory.
+    """
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path: Path = path
+        self._lock = lock
+        self._pid = os.getpid()
+
+    @classmethod
+    def make(cls, shared: Path) -> TransientDirectory:
+        """Make a sub-directory, and remove those of processes that have died. Blocks.
+
+        Args:
+            shared: The directory to make it in; made if it is not there.
+
+        Raises:
+            StoreError: The system does not let it be made.
+            NotSupportedError: This system has no `fcntl.flock`.
+        """
+        try:
+            import fcntl
+        except ImportError as error:
+            raise NotSupportedError(
+                "spilling to disk needs fcntl.flock, which this system does not have"
+            ) from error
+        try:
+            shared.mkdir(parents=True, exist_ok=True)
+            with _locked(shared / "lock"):
+                for each in shared.glob(_PREFIX + "*"):
+                    _remove_dead(each)
+                path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=shared))
+                lock = os.open(path / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BaseException:
+                    os.close(lock)
+                    raise
+        except OSError as error:
+            raise StoreError(f"could not make a directory in {shared}: {advised(error)}") from error
+        with suppress(OSError):  # only for people who look: a full disk must not stop a consumer
+            os.write(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        return cls(path, lock)
+
+    def remove(self) -> None:
+        """Remove the sub-directory and its files. Blocks. A second call does nothing.
+
+        Files that cannot be removed stay for the next process.
+        """
+        lock, self._lock = self._lock, -1
+        if lock < 0 or os.getpid() != self._pid:  # a forked child does not own it
+            return
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(lock)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    import fcntl
+
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
+
+
+def _remove_dead(path: Path) -> None:
+    """Remove a sub-directory whose owner has died; leave one whose owner lives."""
+    import fcntl
+
+    try:
+        file = os.open(path / _OWNER, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:  # its maker died before it had a lock
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    except OSError:  # another user's
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(file)
+
+
+class TransientBlobs:
+    """A `BlobStore` without journals and manifest, in a directory that is made with its first blob.
+
+    Args:
+        path: The directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._opening = Lock()
+        self._store: DirectoryBlobs | None = None
+
+    def open(self) -> None:
+        """Do nothing: most indexes never spill."""
+
+    def _opened(self) -> DirectoryBlobs:
+        with self._opening:
+            if self._store is None:
+                store = DirectoryBlobs(self._path)
+                store.open()
+                self._store = store
+            return self._store
+
+    def create(self, generation: int) -> BlobWriter:
+        """Begin a blob; raises StoreError if the system refuses."""
+        return self._opened().create(generation)
+
+    def meta(self, generation: int) -> bytes:
+        """Return the meta of a blob; raises as `BlobStore.meta` does."""
+        return self._opened().meta(generation)
+
+    def segment(self, generation: int, number: int) -> bytes:
+        """Return one segment of a blob; raises as `BlobStore.segment` does."""
+        return self._opened().segment(generation, number)
+
+    def size(self, generation: int) -> int:
+        """Return the bytes that a blob takes; raises as `BlobStore.size` does."""
+        return self._opened().size(generation)
+
+    def delete(self, generation: int) -> None:
+        """Remove a blob; one that is not there is nothing.
+
+        Raises:
+            StoreError: It could not be removed.
+        """
+        if self._store is not None:
+            self._store.delete(generation)
+
+    def generations(self) -> list[int]:
+        """Return no generations: the store is new."""
+        return []
+
+    def journals(self) -> list[int]:
+        """Return no journals."""
+        return []
+
+    def read_manifest(self) -> bytes | None:
+        """Return None: there is no manifest."""
+        return None
+
+    def write_manifest(self, data: bytes, *, sync: bool) -> None:
+        """Do nothing: nobody opens the store again."""
+
+    def append(self, journal: int, data: bytes, *, sync: bool) -> None:
+        """Raise StoreError: there are no journals."""
+        raise StoreError("a transient store has no journals")
+
+    def read_journal(self, journal: int) -> bytes:
+        """Raise StoreError: there are no journals."""
+        raise StoreError("a transient store has no journals")
+
+    def delete_journal(self, journal: int) -> None:
+        """Do nothing: there are no journals."""
+
+    def close(self) -> None:
+        """Close the files. The owner of the directory removes them."""
+        if self._store is not None:
+            self._store.close()
