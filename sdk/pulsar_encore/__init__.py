@@ -12,7 +12,7 @@ from .authentication import (
     AuthenticationTLS,
     AuthenticationToken,
 )
-from .backoff import Backoff
+from .backoff import Backoff, BackoffTable
 from .client import Client
 from .consumer import Consumer, Statistics
 from .consumer.events import (
@@ -127,6 +127,7 @@ from .producer import ContentError, Producer
 from .reader import Reader
 from .result import Result
 from .service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
+from .state.rocks import StoreStatistics
 from .version import VERSION
 
 __version__ = VERSION
@@ -163,6 +164,7 @@ __all__ = [
     "AuthorizationError",
     "AutoClusterFailover",
     "Backoff",
+    "BackoffTable",
     "BatchReceivePolicy",
     "BatchingType",
     "BecameActive",
@@ -256,6 +258,7 @@ __all__ = [
     "StateFormatError",
     "StateInUseError",
     "Statistics",
+    "StoreStatistics",
     "StoreError",
     "SubscriptionNotFound",
     "Timeout",

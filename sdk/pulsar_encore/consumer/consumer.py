@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from ..awaiting import settles
-from ..backoff import to_ms
+from ..backoff import BackoffLike, to_ms
 from ..closing import seen
 from ..core.source_state import SourceState
 from ..errors import ClosedError, ConfigurationError
@@ -394,7 +394,7 @@ class Consumer:
     async def reconsume_later(
         self,
         message: Message | Sequence[Message],
-        delay: float | timedelta = 0,
+        delay: float | timedelta | BackoffLike = 0,
         properties: Mapping[str, str] | None = None,
         *,
         error: BaseException | str | None = None,
@@ -408,7 +408,8 @@ class Consumer:
 
         Args:
             message: Held by this consumer; or a list, all sent side by side.
-            delay: Seconds or timedelta.
+            delay: Seconds or timedelta; or a `Backoff`, or a list of delays by attempt such as
+                `[10, 60, 600]`, of which the last one repeats.
             properties: Added to the letter's; not the names that letters use (`letters.RESERVED`).
             error: Why; kept as evidence on the letter.
 
@@ -433,7 +434,7 @@ class Consumer:
     async def reconsume_later_cumulative(
         self,
         message: Message,
-        delay: float | timedelta = 0,
+        delay: float | timedelta | BackoffLike = 0,
         properties: Mapping[str, str] | None = None,
         *,
         error: BaseException | str | None = None,
@@ -555,7 +556,7 @@ class Consumer:
 
     def statistics(self) -> Statistics:
         """Counts of what is here and waits, and how full the broker's unacked window is."""
-        parts = self._parts
+        parts, durability = self._parts, self._parts.durability
         return snapshot(
             self._sources,
             parts.window,
@@ -563,7 +564,8 @@ class Consumer:
             self.is_connected(),
             parts.link.capabilities.name,
             len(parts.leases),
-            None if parts.durability is None else parts.durability.trouble,
+            None if durability is None else durability.trouble,
+            None if durability is None else durability.statistics(),
         )
 
     def has_reached_end_of_topic(self) -> bool:

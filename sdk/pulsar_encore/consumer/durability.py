@@ -25,7 +25,7 @@ from ..errors import EncoreError, MessageNotHeldError, StoreError
 from ..ids import MessageId
 from ..options import ConsumerOptions
 from ..options.durable_state import RocksState
-from ..state.rocks import HandedOver, RocksStore, Sharer, Source
+from ..state.rocks import HandedOver, RocksStore, Sharer, Source, StoreStatistics
 from ..timer import now_ms, wall_now_ms
 from ..topic_names import base_name, full_name
 
@@ -79,6 +79,8 @@ class Durability:
         self.rearm: Callable[[SourceState], None] = _nobody
         #: Acks a message of this consumer, or one that is on its way here, by its id.
         self.ack: Callable[[MessageId], object] = _nobody
+        #: Delay in ms of an expired lease, by the attempts that failed before.
+        self.revive_delay_of: Callable[[int], int] = _at_once
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -171,6 +173,10 @@ class Durability:
         """Why something is in memory only that should be on disk; None when nothing is."""
         trouble = None if self._store is None else self._store.trouble
         return None if trouble is None else str(trouble)
+
+    def statistics(self) -> StoreStatistics | None:
+        """Counts of the store; None once the consumer was closed."""
+        return None if self._store is None else self._store.statistics()
 
     def _look(self) -> None:
         self._timer = None
@@ -346,6 +352,8 @@ class DurableSource:
         if len(self._waiting):
             wall, now = wall_now_ms(self._loop), now_ms(self._loop)
             for index, due_ms in self._waiting.dues_of_entry(*key).items():
+                # The index keeps the end of a lease, because its handle is good until then.
+                due_ms += self._revive_ms((*key, index))
                 if due_ms > wall:
                     dues[max(index, 0)] = due_ms - wall + now + 1
         return Recall(attempts, dues)
@@ -398,9 +406,10 @@ class DurableSource:
     def waits_anywhere(
         self, key: MessageKey, due_ms: int, bits: int, size: int, *, leased: bool
     ) -> None:
-        self.moved(key, due_ms, bits)
+        comes_ms = due_ms + (self._revive_ms(key) if leased else 0)
+        self.moved(key, comes_ms, bits)
         for each in self._sharers():
-            each.moved(key, due_ms, bits)
+            each.moved(key, comes_ms, bits)
         wall, until = wall_now_ms(self._loop), self._on_the_wall(due_ms)
         if leased:
             self._waiting.move(key, until, bits)
@@ -513,7 +522,26 @@ class DurableSource:
             self.forget_buried(now_ms(self._loop), _BURST)
         late = self.late_at()
         if late is not None and late < wall:
-            self._waiting.done(self._waiting.pop_due(wall - _LATE_MS, _BURST))
+            self._forget_late(wall)
+
+    def _forget_late(self, wall: int) -> None:
+        """Forget due times that passed long ago, except of leases whose backoff is not over."""
+        due = self._waiting.pop_due(wall - _LATE_MS, _BURST)
+        keys = list(due)
+        self._waiting.done(due)
+        for key in keys:
+            revive_ms = self._revive_ms(key) - _LATE_MS
+            if revive_ms > 0:
+                self._records.waits(key, wall + revive_ms, 0, wall)
+                self._changed()
+
+    def _revive_ms(self, key: MessageKey) -> int:
+        """Backoff that follows the end of a lease on disk; 0 for a message that is not leased."""
+        record = self._records.recall_entry(*key[:2])
+        attempts = 0 if record is None else record.attempts_of(key[2])
+        if record is None or not (attempts and record.held >> max(key[2], 0) & 1):
+            return 0
+        return self._home.revive_delay_of(attempts - 1)
 
     def forget_buried(self, now: float, most: int | None = None) -> None:
         """Of what letters were written and whose acks have arrived by now (ms), nothing is kept."""
@@ -571,6 +599,10 @@ async def _closed(store: RocksStore) -> None:
         await store.aclose()
     except StoreError as error:
         logger.error("%s", error)
+
+
+def _at_once(failed: int) -> int:
+    return 0
 
 
 def _nobody(concerned: object) -> None:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from random import Random
 from typing import Any, Final, TypeAlias
 
-from ..backoff import to_ms
+from ..backoff import backoff_of, to_ms
 from ..core.due_index import DueIndex, TimeBucketIndex
 from ..core.entry import Entry
 from ..core.verdicts import Overflow, Verdicts
@@ -218,6 +218,7 @@ def assemble(
     writer = inheritance = None
     if durability is not None:
         durability.rearm = redelivery.waits
+        durability.revive_delay_of = verdicts.revive_delay_of
         durability.ack = settlement.ack
         writer = LeaseWriter(durability, loop)
         inheritance = Inheritance(
@@ -280,7 +281,8 @@ def _all_of(begins: list[_HandedOver]) -> _HandedOver | None:
 
 
 def _verdicts(options: ConsumerOptions, rng: Random) -> Verdicts:
-    backoff, delay_ms = options.negative_ack_redelivery_backoff, 0
+    name, delay_ms = "negative_ack_redelivery_backoff", 0
+    backoff = backoff_of(options.negative_ack_redelivery_backoff, name)
     if backoff is None:
         delay_ms = options.negative_ack_redelivery_delay_ms
 
@@ -295,4 +297,4 @@ def _verdicts(options: ConsumerOptions, rng: Random) -> Verdicts:
             most_nacked=options.nack_overflow_share * options.max_unacked_messages,
         )
     most = None if policy is None else policy.max_redeliver_count
-    return Verdicts(delay_of, most, overflow)
+    return Verdicts(delay_of, most, overflow, None if backoff is None else delay_of)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..core.entry import QUEUED
+from ..state.rocks import StoreStatistics
 from .announcer import Announcer
 from .events import Failed, Retrying
 from .sources import Sources
@@ -35,6 +36,9 @@ class Statistics:
             the last `Retrying` event of each, those of letter producers included. Empty if the
             first attempt after a loss has not ended yet, and on the stock transport.
         failure: Why the consumer has ended for good; None while it has not.
+        store: Counts of the directory of `state` since this process opened it, for all consumers
+            that share it: writes, operations, failures, unwritten, lost, syncs and others. None
+            without a `state`, and after the consumer was closed.
     """
 
     queued: int
@@ -51,6 +55,7 @@ class Statistics:
     state_trouble: str | None = None
     retrying: tuple[Retrying, ...] = ()
     failure: Failed | None = None
+    store: StoreStatistics | None = None
 
     @property
     def window_share(self) -> float:
@@ -66,6 +71,7 @@ def snapshot(
     transport: str,
     leased: int = 0,
     state_trouble: str | None = None,
+    store: StoreStatistics | None = None,
 ) -> Statistics:
     """The counts of all sources of a consumer, now."""
     queued = sources.count(QUEUED)
@@ -85,4 +91,5 @@ def snapshot(
         state_trouble=state_trouble,
         retrying=announcer.retries,
         failure=announcer.failure,
+        store=store,
     )

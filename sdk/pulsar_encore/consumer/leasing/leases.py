@@ -378,7 +378,8 @@ class Leases:
             expired.setdefault(grant.held.entry.source, []).append(grant)
 
     def _expire(self, state: SourceState, grants: list[Grant]) -> None:
-        """Their messages come again at once: the leases were the time to wait."""
+        """The messages of these leases failed: they wait for the backoff of their attempt, if the
+        consumer has one."""
         if not self._router.expire(state, [grant.held for grant in grants]):
             for grant in grants:
                 self._expire_one(grant)
@@ -388,7 +389,7 @@ class Leases:
 
     def _expire_one(self, grant: Grant) -> None:
         try:
-            self._router.nack(grant.message, 0, "the lease expired")
+            self._router.expired(grant.message)
         except Exception:  # of this one only; it is leased still, and tried again
             logger.exception("an expired lease could not be nacked, again in a second")
             grant.due_ms = now_ms(self._loop) + _AGAIN_MS
