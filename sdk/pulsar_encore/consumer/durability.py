@@ -161,6 +161,13 @@ class Durability:
             state.special = True
             durable.started(entry, state, indexes)
 
+    def begin_unwritten(self, entry: Entry, indexes: Sequence[int]) -> None:
+        """The same with "lazy": only other consumers of this process are told."""
+        state: SourceState = entry.source
+        durable = state.durable
+        if isinstance(durable, DurableSource):
+            durable.tell_attempts(entry, state, indexes)
+
     def one_write(self) -> AbstractContextManager[object]:
         """What begins inside is one write."""
         assert self._store is not None
@@ -274,6 +281,8 @@ class Durability:
 
     async def close(self) -> None:
         """Write everything. What cannot be is told, and comes again with lower counts."""
+        for _ in self._write_all_held():
+            await asyncio.sleep(0)
         store = self._ended(acked=True)
         if store is not None:
             try:
@@ -284,12 +293,33 @@ class Durability:
 
     def abandon(self) -> None:
         """The same without an event loop, so that acks may not have been sent."""
+        for _ in self._write_all_held():
+            pass
         store = self._ended(acked=False)
         if store is not None:
             try:
                 store.close()
             except StoreError as error:
                 logger.error("%s", error)
+
+    def _write_all_held(self) -> Iterator[None]:
+        """Count the attempts under way, which "lazy" has not written yet, a burst in each step.
+
+        The application has these messages and did not settle them. A process that is killed with
+        `count_attempts="before"` counts these attempts too.
+        """
+        if self._store is None or self.before:
+            return
+        every = ((state, entry) for state in self._states for entry in state.held())
+        while burst := list(islice(every, _BURST)):
+            with self._store.one_batch():
+                for state, entry in burst:
+                    held = [at for at, what in enumerate(entry.state) if what == HELD]
+                    if held and isinstance(state.durable, DurableSource):
+                        state.durable.started(entry, state, held)
+            yield
+            if self._store is None:
+                return
 
     def _ended(self, *, acked: bool) -> RocksStore | None:
         if self._timer is not None:
@@ -340,7 +370,9 @@ class DurableSource:
         return bool(self._records)
 
     def knows(self, key: EntryKey) -> bool:
-        return self._records.knows(key)
+        if self._records.knows(key):
+            return True
+        return any(each.attempts_in_hands(key) for each in self._sharers())
 
     def recall(self, key: EntryKey) -> Recall:
         record = self._records.recall_entry(*key)
@@ -348,6 +380,9 @@ class DurableSource:
         if record is not None:
             for count, mask in record.groups:
                 attempts.update(dict.fromkeys(set_bits(mask), count))
+        for each in self._sharers():
+            for index, count in each.attempts_in_hands(key).items():
+                attempts[index] = max(attempts.get(index, 0), count)
         dues: dict[int, int] = {}
         if len(self._waiting):
             wall, now = wall_now_ms(self._loop), now_ms(self._loop)
@@ -364,6 +399,30 @@ class DurableSource:
 
     def started(self, entry: Entry, state: SourceState, indexes: Sequence[int]) -> None:
         """Messages of an entry are handed over, or were."""
+        ledger, number = entry.key
+        wall = wall_now_ms(self._loop)
+        for attempt, mask in self._masks(entry, state, indexes).items():
+            handed = HandedOver(ledger, number, entry.size, mask, attempt)
+            try:
+                self._records.started((handed,), wall)
+            except StoreError:
+                pass  # it is counted in memory, written when that goes, and said in the statistics
+        self.tell_attempts(entry, state, indexes)
+
+    def tell_attempts(self, entry: Entry, state: SourceState, indexes: Sequence[int]) -> None:
+        """Tell the other consumers of the process: copies that they have queued are later attempts.
+
+        A copy is queued there when the broker redelivered a sibling of its batch, or when a
+        connection was lost. It was counted when it arrived, before this attempt began.
+        """
+        others = self._sharers()
+        if others:
+            for attempt, mask in self._masks(entry, state, indexes).items():
+                for each in others:
+                    each.attempted(entry.key, mask, attempt)
+
+    def _masks(self, entry: Entry, state: SourceState, indexes: Sequence[int]) -> dict[int, int]:
+        """Masks of messages by the number of the attempt that begins."""
         masks: dict[int, int] = {}
         if entry.failed is None and not state.attempts.failures:  # nearly always: all alike
             if len(indexes) > 1 and type(indexes) is range:
@@ -375,14 +434,7 @@ class DurableSource:
             for index in indexes:
                 attempt = state.attempts.count(entry, index) + 1
                 masks[attempt] = masks.get(attempt, 0) | 1 << index
-        ledger, number = entry.key
-        wall = wall_now_ms(self._loop)
-        for attempt, mask in masks.items():
-            handed = HandedOver(ledger, number, entry.size, mask, attempt)
-            try:
-                self._records.started((handed,), wall)
-            except StoreError:
-                pass  # it is counted in memory, written when that goes, and said in the statistics
+        return masks
 
     def waits(self, key: MessageKey, due_ms: int, bits: int, attempts: int, size: int) -> None:
         wall = wall_now_ms(self._loop)
@@ -433,6 +485,17 @@ class DurableSource:
         """Whether the application has a message, from this consumer."""
         state = self._whose()
         return state is not None and state.in_hands(key)
+
+    def attempted(self, key: EntryKey, mask: int, attempt: int) -> None:
+        """Another consumer has handed over messages of which copies may be queued here."""
+        state = self._whose()
+        if state is not None:
+            state.attempted_elsewhere(key, mask, attempt)
+
+    def attempts_in_hands(self, key: EntryKey) -> dict[int, int]:
+        """Attempts, by index, at messages that the application has from this consumer."""
+        state = self._whose()
+        return {} if state is None else state.attempts_in_hands(key)
 
     def _whose(self) -> SourceState | None:
         if self._state is None:

@@ -180,6 +180,8 @@ def assemble(
     if durability is not None and durability.before:
         begins.append(durability.begin)
         one_write = durability.one_write
+    elif durability is not None:
+        begins.append(durability.begin_unwritten)
     if options.unacked_messages_timeout_ms is not None:
         begins.append(AckTimeouts(options.unacked_messages_timeout_ms, loop, alarm).begin)
     wanted = None if options.receiver_queue_size else link.wanted

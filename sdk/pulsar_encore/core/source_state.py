@@ -710,6 +710,32 @@ class SourceState:
         at = max(key[2], 0)
         return entry is not None and at < entry.size and entry.state[at] in (HELD, LEAVING)
 
+    def attempts_in_hands(self, key: EntryKey) -> dict[int, int]:
+        """Attempts, by index, at messages of an entry that the application has."""
+        entry = self._entries.get(key)
+        if entry is None or HELD not in entry.state:
+            return {}
+        return {
+            index: self.attempts.count(entry, index) + 1
+            for index, what in enumerate(entry.state)
+            if what == HELD
+        }
+
+    def attempted_elsewhere(self, key: EntryKey, mask: int, attempt: int) -> None:
+        """Another consumer of this process has handed over messages for the `attempt`th time.
+
+        Copies of them that are queued here are attempts after that one.
+        """
+        entry = self._entries.get(key)
+        if entry is None:
+            return
+        for index in set_bits(mask):
+            if index < entry.size and entry.state[index] == QUEUED:
+                if entry.size == 1:
+                    entry.redelivered = max(entry.redelivered, attempt)
+                else:
+                    self.attempts.recalled(entry, {index: attempt})
+
     def moved(self, key: MessageKey, due_ms: int, bits: int) -> None:
         """What waits here, if it does, waits until `due_ms`."""
         if key in self.nacks:
