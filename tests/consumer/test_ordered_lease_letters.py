@@ -94,7 +94,7 @@ def number_of(lease: Lease) -> int:
 async def drain(consumer: Consumer, wait: float) -> list[tuple[bytes, float]]:
     """Pop and ack until nothing comes: what came, and when."""
     got = []
-    while leases := await consumer.pop(wait=wait):
+    while leases := await consumer.pop(wait=wait, max_per_key=1):
         for lease in leases:
             got.append((lease.message.data(), now_s()))
             await lease.ack()
@@ -114,9 +114,9 @@ async def test_a_letter_that_fails_is_written_again_and_its_key_waits(
     put_keyed(transport, 4, 1, batch)
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
         consumer = await burying(client)
-        (bad,) = await consumer.pop(wait=5)
+        (bad,) = await consumer.pop(wait=5, max_per_key=1)
         await bad.nack(0)
-        (bad,) = await consumer.pop(wait=5)
+        (bad,) = await consumer.pop(wait=5, max_per_key=1)
         assert (bad.attempt, number_of(bad)) == (2, 0)
         refuse_letters(transport, 2)
         await bad.nack(0)
@@ -160,7 +160,7 @@ async def test_what_comes_with_its_attempts_used_up_and_cannot_be_buried_is_not_
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
         refuse_letters(transport, 5)
         consumer = await after_spent(transport, client, 3, 3, tmp_path)
-        assert await consumer.pop(wait=0.05) == [], "what follows waits"
+        assert await consumer.pop(wait=0.05, max_per_key=1) == [], "what follows waits"
         if beside == "lost":
             transport.disconnect()
             await settle()
@@ -188,9 +188,9 @@ async def test_letters_under_way_cost_nothing_until_they_are_stored(
         slow_letters(transport)
         consumer = await after_spent(transport, client, 2, keys, tmp_path)
         monkeypatch.setattr(Lanes, "_judge", counting)
-        assert await consumer.pop(1000, wait=LETTER_S - 1) == []
+        assert await consumer.pop(1000, wait=LETTER_S - 1, max_per_key=1) == []
         assert looks <= 3 * keys  # each 20 ms it would be 200 of each key
-        (first, *_) = await consumer.pop(1, wait=100)
+        (first, *_) = await consumer.pop(1, wait=100, max_per_key=1)
         assert number_of(first) == 1
         assert looks <= 6 * keys
 
@@ -218,7 +218,7 @@ async def test_nothing_goes_past_its_letter_whatever_fails(
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
         consumer = await burying(client, max_leases=rng.choice([5, 500]), receiver_queue_size=9)
         while sum(map(len, gone.values())) < keys * count:
-            for lease in await consumer.pop(rng.randint(1, 8), lease=30, wait=1_000):
+            for lease in await consumer.pop(rng.randint(1, 8), lease=30, wait=1_000, max_per_key=1):
                 key, number = map(int, lease.message.data().split(b":"))
                 assert len(gone[key]) == number or number in gone[key], (seed, key, number)
                 try:
@@ -237,7 +237,7 @@ async def test_nothing_goes_past_its_letter_whatever_fails(
                 transport.reconnect()
             elif rng.random() < 0.05:
                 consumer.redeliver_unacknowledged_messages()
-        assert await consumer.pop(wait=200) == []
+        assert await consumer.pop(wait=200, max_per_key=1) == []
         assert consumer.statistics().unacked == 0
         assert set(await letters_of(client)) == {b"%d:%d" % each for each in poison}
     assert transport.backlog(TOPIC, "s") == 0

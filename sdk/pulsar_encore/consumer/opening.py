@@ -230,8 +230,10 @@ def assemble(
     lanes, admission = None, arrivals
     if options.ordered_leases:
         # A message that had its attempts is buried when its turn comes, not when it arrives.
-        bury, admission = None if arrivals is None else arrivals.bury, None
-        lanes = Lanes(queue, loop, options.max_leases, bury)
+        lanes = Lanes(queue, loop, options.max_leases)
+        if arrivals is not None:
+            lanes = Lanes(queue, loop, options.max_leases, arrivals.bury, arrivals.spent)
+        admission = None
         settlement.decided = lanes.decided
         redelivery.offered = lanes.hurry
     life.on_failure(leases.close)

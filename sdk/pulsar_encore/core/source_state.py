@@ -771,6 +771,20 @@ class SourceState:
         self.special = True  # to ack it is to forget that
         return True
 
+    def returns(self, entry: Entry, index: int) -> bool:
+        """A message that is held is queued here again, and did not fail: no attempt is counted.
+
+        Returns:
+            False, and nothing was done, if the message is not held.
+        """
+        if not (entry.live and entry.state[index] == HELD):
+            return False
+        if self.durable is not None:
+            self.durable.returned(entry.key, {index: self.attempts.count(entry, index)})
+            if self.special:
+                self.durable.ends_waiting((entry.due_key(index),))  # its lease
+        return entry.offer_again(index)
+
     def stay_all(self) -> None:
         """All that is held failed, and it and what waits here may be handed over at once."""
         with nullcontext() if self.durable is None else self.durable.one_write():

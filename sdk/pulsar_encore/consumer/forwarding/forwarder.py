@@ -134,7 +134,7 @@ class Forwarder:
         if isinstance(delay, (Backoff, BackoffTable, list, tuple)):
             backoff = backoff_of(delay, "delay")
         else:
-            delay_ms = to_ms(delay, "delay")
+            delay_ms = to_ms(delay, "delay")  # type: ignore[arg-type]  # no other sequence
         if delay_ms > _MOST_DELAY_MS:
             raise ConfigurationError(f"delay must be at most 100 years, got {delay!r}")
         custom = checked_properties(properties)

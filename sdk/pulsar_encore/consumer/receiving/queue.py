@@ -12,7 +12,7 @@ import asyncio
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, count, islice
 from operator import attrgetter
@@ -117,14 +117,24 @@ class _Run(_Cursor):
 
 
 class _Waiter:
-    """Somebody in line, by ticket; `takes` when it takes a message at once when woken."""
+    """Somebody in line, by ticket; `takes` when it takes a message at once when woken.
 
-    __slots__ = ("future", "takes", "ticket", "woken")
+    One that waits for messages of some sources `only` is woken beside those who take.
+    """
 
-    def __init__(self, ticket: int, future: asyncio.Future[bool], takes: bool) -> None:
+    __slots__ = ("future", "only", "takes", "ticket", "woken")
+
+    def __init__(
+        self,
+        ticket: int,
+        future: asyncio.Future[bool],
+        takes: bool,
+        only: Container[int] | None,
+    ) -> None:
         self.ticket = ticket
         self.future = future
-        self.takes = takes
+        self.takes = takes and only is None
+        self.only = only
         self.woken = False
 
 
@@ -168,6 +178,8 @@ class ReceiveQueue:
         self._cursors: deque[_Cursor] = deque()
         self._again: deque[_Cursor] = deque()  # of them, those of messages that failed before
         self._head: Iterator[Message] = _NOTHING  # walks the first cursor; only that is in part
+        # The same cursors by the number of their source, once somebody asked for some sources only.
+        self._by_source: dict[int, deque[_Cursor]] | None = None
         self.taken: int = 0
         self._count = 0  # messages of all cursors, those taken of the first included
         self._bytes: int | None = None  # the same in bytes, once somebody asked
@@ -211,6 +223,8 @@ class ReceiveQueue:
 
     def _append(self, cursor: _Cursor) -> None:
         self._cursors.append(cursor)
+        if self._by_source is not None:
+            self._by_source.setdefault(cursor.entry.source.number, deque()).append(cursor)
         self._count += cursor.end
         if self._bytes is not None:
             self._bytes += cursor.weigh()
@@ -335,6 +349,102 @@ class ReceiveQueue:
                 handed.append(Message(raw, self._schema, entry, index, failed, number))
         return handed
 
+    # Of some sources
+
+    def has_of(self, only: Container[int]) -> bool:
+        """Whether something is queued of some sources, though it may be settled."""
+        return any(cursors and number in only for number, cursors in self._indexed().items())
+
+    def take_of(
+        self, only: Container[int], most: int, *, failed_first: bool = False
+    ) -> list[Message]:
+        """Up to so many messages of some sources, wherever they are queued.
+
+        Args:
+            only: Numbers of the sources.
+            most: Messages at most.
+            failed_first: Take those that failed before first.
+        """
+        taken: list[Message] = []
+        done: list[_Cursor] = []
+        with self._one_write():
+            if failed_first:
+                for cursor in self._again:
+                    if cursor.entry.source.number in only:
+                        self._take_from(cursor, taken, most)
+            for number, cursors in self._indexed().items():
+                if number not in only:
+                    continue
+                while cursors and len(taken) < most:
+                    if self._take_from(cursors[0], taken, most):
+                        done.append(cursors.popleft())
+        self._remove(done)
+        return taken
+
+    def _take_from(self, cursor: _Cursor, taken: list[Message], most: int) -> bool:
+        """Hand over messages of a cursor that keeps its place; True if nothing is left of it."""
+        before = len(taken)
+        left = False
+        for at in range(cursor.at, cursor.end):
+            entry, index = cursor.place(at)
+            if len(taken) >= most:
+                left = True
+                break
+            if entry.hand_over(index):
+                if self._handed_over is not None:
+                    self._handed_over(entry, (index,))
+                failed = entry.source.attempts.count(entry, index)
+                number = entry.hand_over_number(index)
+                taken.append(
+                    Message(cursor.messages[at], self._schema, entry, index, failed, number)
+                )
+        still = cursor.room - (len(taken) - before) if left else 0
+        self._give_back(cursor, max(still, 0))
+        return not left
+
+    def sift_of(self, only: Container[int], most: int) -> list[Queued]:
+        """`sift`, of some sources."""
+        sifted: list[Queued] = []
+        done: list[_Cursor] = []
+        for number, cursors in self._indexed().items():
+            if number not in only:
+                continue
+            while cursors and len(sifted) < most:
+                cursor = cursors[0]
+                while cursor.at < cursor.end and len(sifted) < most:
+                    entry, index = cursor.place(cursor.at)
+                    if entry.live and entry.state[index] == QUEUED:
+                        sifted.append((entry, index, cursor.messages[cursor.at]))
+                    cursor.at += 1
+                if cursor.at == cursor.end:
+                    self._give_back(cursor, 0)
+                    done.append(cursors.popleft())
+        self._remove(done)
+        return sifted
+
+    def _indexed(self) -> dict[int, deque[_Cursor]]:
+        if self._by_source is None:
+            self._by_source = {}
+            for cursor in self._cursors:
+                self._by_source.setdefault(cursor.entry.source.number, deque()).append(cursor)
+        return self._by_source
+
+    def _remove(self, done: Sequence[_Cursor]) -> None:
+        """Remove cursors of which nothing is left, wherever they are."""
+        if not done:
+            return
+        gone = set(map(id, done))
+        if id(self._cursors[0]) in gone:
+            self._head = _NOTHING
+        self._cursors = deque(each for each in self._cursors if id(each) not in gone)
+        if self._again:
+            self._again = deque(each for each in self._again if id(each) not in gone)
+        for cursor in done:
+            self._count -= cursor.end
+            self.taken += cursor.end
+            if self._bytes is not None:
+                self._bytes -= cursor.weigh()
+
     def _walked(self, cursor: _Cursor) -> None:
         """All of the first cursor was handed over: its room goes back."""
         self._pass(cursor)
@@ -346,6 +456,10 @@ class ReceiveQueue:
         self._cursors.popleft()
         if self._again and self._again[0] is cursor:
             self._again.popleft()
+        if self._by_source is not None:
+            of_source = self._by_source[cursor.entry.source.number]
+            if of_source and of_source[0] is cursor:
+                of_source.popleft()
         self._count -= cursor.end
         self.taken += cursor.end
         if self._bytes is not None:
@@ -590,7 +704,14 @@ class ReceiveQueue:
         """A place in line, behind all that were given before."""
         return next(self._tickets)
 
-    async def wait(self, deadline: float | None, ticket: int, *, takes: bool = True) -> bool:
+    async def wait(
+        self,
+        deadline: float | None,
+        ticket: int,
+        *,
+        takes: bool = True,
+        only: Container[int] | None = None,
+    ) -> bool:
         """Suspend until something arrives (True) or the loop's clock reaches `deadline` (False).
 
         Suspends even when that is past: who asks again and again would never let anything arrive.
@@ -600,6 +721,7 @@ class ReceiveQueue:
             ticket: The place in line.
             takes: A message is taken at once when woken. Who may leave it and wait for more is
                 woken beside those who take, or a message would lie there while they sleep.
+            only: Numbers of the sources whose messages are waited for; None for all.
         """
         if self._error is not None:
             await asyncio.sleep(0)
@@ -608,7 +730,7 @@ class ReceiveQueue:
             head = self._cursors[0]
             self._give_back(head, head.end - head.at)
         loop = asyncio.get_running_loop()
-        waiter = _Waiter(ticket, loop.create_future(), takes)
+        waiter = _Waiter(ticket, loop.create_future(), takes, only)
         insort(self._waiters, waiter, key=_TICKET)
         if self._wanted is not None:
             self._wanted(len(self._waiters))
@@ -637,19 +759,30 @@ class ReceiveQueue:
         if at < len(self._waiters) and self._waiters[at] is waiter:
             del self._waiters[at]
 
-    def wake(self, waiters: int) -> None:
-        """Let up to `waiters` of those who take try again, and those in line before them."""
-        woken = 0
+    def wake(self, waiters: int, source: int | None = None) -> None:
+        """Let up to `waiters` of those who take try again, and those in line before them.
+
+        Who waits for some sources only is left out if nothing is queued of these.
+
+        Args:
+            waiters: How many.
+            source: Number of a source of which a message can be taken that is not queued here.
+        """
+        left: list[_Waiter] = []
+        looked = 0
         for waiter in self._waiters:
             if waiters <= 0:
                 break
-            woken += 1
-            if not waiter.future.done():
+            looked += 1
+            only = waiter.only
+            if only is not None and source not in only and not self.has_of(only):
+                left.append(waiter)
+            elif not waiter.future.done():
                 waiter.woken = True
                 waiter.future.set_result(True)
                 self._turn.hold()
                 waiters -= waiter.takes
-        del self._waiters[:woken]
+        self._waiters[:looked] = left
 
     # Endings
 
@@ -678,6 +811,7 @@ class ReceiveQueue:
             each = max((cursor.end for cursor in islice(self._cursors, _GROUP)), default=1)
             self._dispose(self._cursors, each)
         self._cursors = kept
+        self._by_source = None
         if self._again:
             still = {id(cursor) for cursor in kept}
             self._again = deque(cursor for cursor in self._again if id(cursor) in still)
