@@ -726,7 +726,7 @@ class ReceiveQueue:
         if self._error is not None:
             await asyncio.sleep(0)
             raise self._error.with_traceback(None)  # or it would grow with each time
-        if self._cursors:
+        if only is None and self._cursors:
             head = self._cursors[0]
             self._give_back(head, head.end - head.at)
         loop = asyncio.get_running_loop()
@@ -775,7 +775,8 @@ class ReceiveQueue:
                 break
             looked += 1
             only = waiter.only
-            if only is not None and source not in only and not self.has_of(only):
+            named = only is None or (source is not None and source in only)
+            if only is not None and not (named or self.has_of(only)):
                 left.append(waiter)
             elif not waiter.future.done():
                 waiter.woken = True
