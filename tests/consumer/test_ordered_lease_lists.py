@@ -261,9 +261,7 @@ async def test_each_key_is_done_in_order_and_nothing_is_lost(
     """
     count, keys, rng = 40, 4, Random(seed)
     put_keyed(transport, count, keys, batch)
-    consumer = await in_order(
-        subscribe, receiver_queue_size=9, max_leases=rng.choice([3, 20, 500])
-    )
+    consumer = await in_order(subscribe, receiver_queue_size=9, max_leases=rng.choice([3, 20, 500]))
     done: dict[int, set[int]] = defaultdict(set)
     failures: dict[tuple[int, int], int] = defaultdict(int)
     lost = longest = 0

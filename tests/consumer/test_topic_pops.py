@@ -90,6 +90,22 @@ async def test_a_partitioned_topic_is_all_its_partitions(
         await consumer.pop(topic=f"{TOPIC}-partition-7")
 
 
+@ORDER
+async def test_pops_of_a_partitioned_topic_take_from_its_partitions_in_turn(
+    transport: MemoryTransport, subscribe: Subscribe, ordered: bool
+) -> None:
+    transport.catalogue.create_partitioned(TOPIC, 3)
+    for partition in range(3):
+        put(transport, f"{TOPIC}-partition-{partition}", *range(50))
+    consumer = await consumer_of(subscribe, TOPIC, ordered=ordered)
+    await settle()
+    got = Counter[str]()
+    for _ in range(9):
+        for lease in await consumer.pop(1, wait=1, topic=TOPIC):
+            got[texts([lease])[0][0]] += 1
+    assert got == {"0": 3, "1": 3, "2": 3}
+
+
 @pytest.mark.parametrize("name", ["persistent://public/default/none", "none", f"{TOPIC}3"])
 async def test_a_topic_that_is_not_read_is_refused_with_those_that_are(
     subscribe: Subscribe, name: str

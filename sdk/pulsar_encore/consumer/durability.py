@@ -281,8 +281,13 @@ class Durability:
 
     async def close(self) -> None:
         """Write everything. What cannot be is told, and comes again with lower counts."""
-        for _ in self._write_all_held():
-            await asyncio.sleep(0)
+        try:
+            for _ in self._write_all_held():
+                await asyncio.sleep(0)
+        finally:
+            await self._close_store()
+
+    async def _close_store(self) -> None:
         store = self._ended(acked=True)
         if store is not None:
             try:
@@ -293,14 +298,16 @@ class Durability:
 
     def abandon(self) -> None:
         """The same without an event loop, so that acks may not have been sent."""
-        for _ in self._write_all_held():
-            pass
-        store = self._ended(acked=False)
-        if store is not None:
-            try:
-                store.close()
-            except StoreError as error:
-                logger.error("%s", error)
+        try:
+            for _ in self._write_all_held():
+                pass
+        finally:
+            store = self._ended(acked=False)
+            if store is not None:
+                try:
+                    store.close()
+                except StoreError as error:
+                    logger.error("%s", error)
 
     def _write_all_held(self) -> Iterator[None]:
         """Count the attempts under way, which "lazy" has not written yet, a burst in each step.

@@ -327,6 +327,7 @@ class Leases:
         finally:
             timer.cancel()
             self._rooms.remove(place)
+            self.wake()  # it may be cancelled, and a pop behind it waits for it only
 
     def _wake(self) -> None:
         if self._rooms and not self._place.over:

@@ -108,6 +108,8 @@ class Popping:
                     grants = self._granted(taken, length_ms)
                 self._leases.wake()
                 if grants:
+                    if len(self._lines) > 1:
+                        self._queue.wake(1)  # a pop in another line may find more
                     return grants
                 if self._lanes is not None and self._lanes.unseen(only):
                     await asyncio.sleep(0)

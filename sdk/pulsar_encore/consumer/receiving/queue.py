@@ -122,7 +122,7 @@ class _Waiter:
     One that waits for messages of some sources `only` is woken beside those who take.
     """
 
-    __slots__ = ("future", "only", "takes", "ticket", "woken")
+    __slots__ = ("future", "only", "source", "takes", "ticket", "woken")
 
     def __init__(
         self,
@@ -135,6 +135,7 @@ class _Waiter:
         self.future = future
         self.takes = takes and only is None
         self.only = only
+        self.source: int | None = None  # of what it was woken for, if that is known
         self.woken = False
 
 
@@ -369,15 +370,15 @@ class ReceiveQueue:
         done: list[_Cursor] = []
         with self._one_write():
             if failed_first:
-                for cursor in self._again:
+                for cursor in list(self._again):
                     if cursor.entry.source.number in only:
                         self._take_from(cursor, taken, most)
-            for number, cursors in self._indexed().items():
-                if number not in only:
-                    continue
+            for cursors in self._in_turn(only):
                 while cursors and len(taken) < most:
                     if self._take_from(cursors[0], taken, most):
                         done.append(cursors.popleft())
+                if len(taken) >= most:
+                    break
         self._remove(done)
         return taken
 
@@ -406,9 +407,7 @@ class ReceiveQueue:
         """`sift`, of some sources."""
         sifted: list[Queued] = []
         done: list[_Cursor] = []
-        for number, cursors in self._indexed().items():
-            if number not in only:
-                continue
+        for cursors in self._in_turn(only):
             while cursors and len(sifted) < most:
                 cursor = cursors[0]
                 while cursor.at < cursor.end and len(sifted) < most:
@@ -419,6 +418,8 @@ class ReceiveQueue:
                 if cursor.at == cursor.end:
                     self._give_back(cursor, 0)
                     done.append(cursors.popleft())
+            if len(sifted) >= most:
+                break
         self._remove(done)
         return sifted
 
@@ -428,6 +429,13 @@ class ReceiveQueue:
             for cursor in self._cursors:
                 self._by_source.setdefault(cursor.entry.source.number, deque()).append(cursor)
         return self._by_source
+
+    def _in_turn(self, only: Container[int]) -> Iterator[deque[_Cursor]]:
+        """The cursors of each source that has some. A source that is used goes to the end."""
+        indexed = self._indexed()
+        for number in [number for number, cursors in indexed.items() if cursors and number in only]:
+            cursors = indexed[number] = indexed.pop(number)
+            yield cursors
 
     def _remove(self, done: Sequence[_Cursor]) -> None:
         """Remove cursors of which nothing is left, wherever they are."""
@@ -739,7 +747,8 @@ class ReceiveQueue:
             return await waiter.future
         except asyncio.CancelledError:
             if waiter.woken:
-                self.wake(1)  # woken and cancelled at once: the next in line takes the turn
+                # Woken and cancelled at once: the next in line takes the turn.
+                self.wake(1, waiter.source)
             raise
         finally:
             if timer is not None:
@@ -780,6 +789,7 @@ class ReceiveQueue:
                 left.append(waiter)
             elif not waiter.future.done():
                 waiter.woken = True
+                waiter.source = source
                 waiter.future.set_result(True)
                 self._turn.hold()
                 waiters -= waiter.takes
