@@ -86,7 +86,7 @@ async def test_a_partitioned_topic_is_all_its_partitions(
     while leases := await consumer.pop(wait=1, topic=TOPIC):
         got += texts(leases)
     assert sorted(got) == ["0:0", "2:2"]
-    with pytest.raises(ConfigurationError, match="partition-1, .*partition-2"):
+    with pytest.raises(ConfigurationError, match=r"partition-1, .*partition-2"):
         await consumer.pop(topic=f"{TOPIC}-partition-7")
 
 
