@@ -196,6 +196,32 @@ async def test_letters_under_way_cost_nothing_until_they_are_stored(
 
 
 @BATCHES
+async def test_a_letter_under_way_behind_a_lease_is_not_forgotten_over_a_lost_connection(
+    transport: MemoryTransport, batch: int
+) -> None:
+    put_keyed(transport, 4, 1, batch)
+    async with Client("pulsar://nowhere:6650", transport=transport) as client:
+        consumer = await burying(client)
+        first, second, _third, _fourth = await consumer.pop(4, lease=1_000, wait=5)
+        await second.nack(0)
+        await first.nack(0)
+        first, second, _third, _fourth = await consumer.pop(4, lease=1_000, wait=5)
+        assert (first.attempt, second.attempt, number_of(second)) == (2, 2, 1)
+        refuse_letters(transport, 3)
+        await second.nack(0)
+        transport.disconnect()
+        await settle()
+        transport.reconnect()
+        await asyncio.sleep(1)
+        await first.ack()
+        got = [text for text, _ in await drain(consumer, wait=100)]
+        assert got == [b"0:2", b"0:3"]
+        assert consumer.statistics().unacked == 0
+        assert await letters_of(client) == [b"0:1"]
+    assert transport.backlog(TOPIC, "s") == 0
+
+
+@BATCHES
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("most", [1, None])
 async def test_nothing_goes_past_its_letter_whatever_fails(
