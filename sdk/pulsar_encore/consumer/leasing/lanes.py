@@ -37,6 +37,8 @@ _SIFT: Final = 500  # messages filed in one turn of the loop: 1 ms or so
 # How often a lane is looked at whose first waits: it may be settled meanwhile.
 _WAITING_MS: Final = 1_000
 _STEP: Final = 500  # lanes looked at in one turn of the loop
+# Messages of a lane that are out at once: if the first fails, the others come back in one step.
+_MOST_OUT: Final = 1_000
 # No message is filed while messages of so many bytes are in lanes and not out. The transport does
 # not count messages that were filed, so its own bound of memory does not cover them.
 _MOST_BYTES: Final = 64 * 1024 * 1024
@@ -167,7 +169,7 @@ class Lanes:
             state.comes_due(entry, index)
             self._go_out(lane)
         if per_key != 1:
-            self._fill(lanes, most - len(lanes), most if per_key is None else per_key, now)
+            self._fill(lanes, most - len(lanes), min(per_key or most, _MOST_OUT), now)
         taken = [(lane, item) for lane in lanes for item in islice(lane.items, lane.out)]
         messages = self._queue.hand_over([item for _, item in taken])
         return [(lane, message) for (lane, _), message in zip(taken, messages, strict=True)]
