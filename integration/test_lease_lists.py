@@ -125,6 +125,27 @@ async def test_a_pop_gets_messages_of_the_topic_it_names_alone(
 
 
 @TRANSPORTS
+async def test_a_backlog_that_nobody_pops_keeps_no_other_topic_away(
+    pulsar: Server, topic: str, transport: str
+) -> None:
+    other = f"{topic}-other"
+    async with encore.Client(pulsar.service_url, transport=transport) as client:
+        consumer = await client.subscribe(
+            [topic, other], "s", encore.ConsumerType.Shared, receiver_queue_size=100
+        )
+        for name, count in ((topic, 2_000), (other, 50)):
+            producer = await client.create_producer(name, max_pending_messages=2_000)
+            await asyncio.gather(*(producer.send(name[-5:].encode()) for _ in range(count)))
+        got = 0
+        async with asyncio.timeout(60):
+            while got < 50:
+                for lease in await consumer.pop(10, wait=10, topic=other):
+                    assert lease.message.data() == b"other"
+                    await lease.ack()
+                    got += 1
+
+
+@TRANSPORTS
 @pytest.mark.parametrize("ordered", [False, True])
 async def test_an_expired_lease_waits_for_its_backoff(
     pulsar: Server, topic: str, transport: str, ordered: bool, tmp_path: Path

@@ -196,6 +196,7 @@ def assemble(
         one_write,
         disposal.add,
     )
+    queue.room_by_source = link.capabilities.room_by_source
     durable_of = None if durability is None else durability.of
     sources = Sources(link, options, loop, new_index, durable_of, disposal.add)
     if durability is not None:

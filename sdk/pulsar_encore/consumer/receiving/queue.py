@@ -24,6 +24,9 @@ from ...errors import ReceiveTimeout
 from ...message import Message, RawMessage, size_of
 from ...turn import Turn
 
+# Messages that may be queued while somebody waits for one source, where all sources share the room:
+# more than any other source has room for, and a bound where the broker's unacked limit is off.
+_MOST_PASSED: Final = 20_000
 # Room goes back by so many messages of a delivery, and by all that were taken when someone waits.
 _GROUP: Final = 100
 _ALONE: Final = (0,)  # the index of a message that is its entry
@@ -185,6 +188,9 @@ class ReceiveQueue:
         self._count = 0  # messages of all cursors, those taken of the first included
         self._bytes: int | None = None  # the same in bytes, once somebody asked
         self._collecting = 0
+        #: Each source has room of its own (see `Capabilities`).
+        self.room_by_source: bool = True
+        self._passing = 0  # those who wait for some sources, where they share the room
         self._waiters: list[_Waiter] = []  # by ticket
         self._tickets = count()
         #: Told of each `drop`: who took messages off without handing them over.
@@ -229,7 +235,7 @@ class ReceiveQueue:
         self._count += cursor.end
         if self._bytes is not None:
             self._bytes += cursor.weigh()
-        if self._collecting:
+        if self._collecting or (self._passing and self._count < _MOST_PASSED):
             self._give_back(cursor, 0)
 
     def take_again(self, most: int) -> list[Message]:
@@ -743,7 +749,11 @@ class ReceiveQueue:
         if self._wanted is not None:
             self._wanted(len(self._waiters))
         timer = None if deadline is None else loop.call_at(deadline, _expire, waiter.future)
+        passes = only is not None and not self.room_by_source
+        self._passing += passes
         try:
+            if passes:
+                self._pass_by()
             return await waiter.future
         except asyncio.CancelledError:
             if waiter.woken:
@@ -751,12 +761,22 @@ class ReceiveQueue:
                 self.wake(1, waiter.source)
             raise
         finally:
+            self._passing -= passes
             if timer is not None:
                 timer.cancel()
             if waiter.woken:
                 self._turn.release()
             else:
                 self._leave(waiter)
+
+    def _pass_by(self) -> None:
+        """What is queued occupies no room, or what is waited for could not come past it."""
+        passed = 0
+        for cursor in self._cursors:
+            passed += cursor.end
+            if passed > _MOST_PASSED:
+                return
+            self._give_back(cursor, 0)
 
     def want(self) -> None:
         """What came was for nobody: where nothing comes unasked, ask for those who wait."""
