@@ -172,7 +172,7 @@ async def test_each_key_is_done_in_order_while_consumers_come_and_go(
         async def consume(consumer: encore.Consumer) -> None:
             while left():
                 try:
-                    leases = await consumer.pop(8, lease=2, wait=1)
+                    leases = await consumer.pop(8, lease=2, wait=1, max_per_key=1)
                 except encore.ClosedError:
                     return
                 await asyncio.gather(*map(work, leases))

@@ -12,7 +12,7 @@ from .authentication import (
     AuthenticationTLS,
     AuthenticationToken,
 )
-from .backoff import Backoff
+from .backoff import Backoff, BackoffTable
 from .client import Client
 from .consumer import Consumer, NackIndexStatistics, Statistics
 from .consumer.events import (
@@ -129,6 +129,7 @@ from .reader import Reader
 from .result import Result
 from .service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from .state import MetricSample
+from .state.rocks import StoreStatistics
 from .version import VERSION
 
 __version__ = VERSION
@@ -165,6 +166,7 @@ __all__ = [
     "AuthorizationError",
     "AutoClusterFailover",
     "Backoff",
+    "BackoffTable",
     "BatchReceivePolicy",
     "BatchingType",
     "BecameActive",
@@ -262,6 +264,7 @@ __all__ = [
     "StateInUseError",
     "Statistics",
     "StoreError",
+    "StoreStatistics",
     "SubscriptionNotFound",
     "Timeout",
     "TooManyLookupRequestException",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from .errors import ConfigurationError
 
 _FIRST_REPORT_S: Final = 1.0
 _RAREST_REPORT_S: Final = 300.0
+_MOST_MS: Final = 100 * 365 * 86_400_000  # sums with a clock stay within 64 bits
 
 
 class FailureReports:
@@ -93,6 +95,7 @@ class Backoff:
         high = to_ms(self.max_delay, "Backoff.max_delay")
         if high < low:
             raise ConfigurationError("Backoff.max_delay must be at least Backoff.min_delay")
+        _check_longest(high, "Backoff.max_delay", self.max_delay)
         for name in ("multiplier", "jitter"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -117,3 +120,73 @@ class Backoff:
         if self.jitter:
             delay = max(low, delay - int(delay * self.jitter * rng.random()))
         return delay
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffTable:
+    """Delays listed by attempt; the last delay repeats.
+
+    Wherever an option takes a `Backoff`, it also takes a list or tuple of delays and makes a
+    `BackoffTable` of it.
+
+    Args:
+        delays: Seconds or timedeltas, one for each failed attempt in turn. At least one.
+
+    Raises:
+        ConfigurationError: The table is empty, is not a list or tuple, or a delay is negative, not
+            finite or not a number. The text names the place in the table.
+
+    Example:
+        RocketMQ revives an expired message after these delays (RIP-73)::
+
+            negative_ack_redelivery_backoff=[
+                10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200
+            ]
+    """
+
+    delays: Sequence[float | timedelta]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "delays", _checked_delays(self.delays, "BackoffTable.delays"))
+
+    def delay_ms(self, redelivery_count: int, rng: Random) -> int:
+        """Delay in ms before the next attempt at a message redelivered `redelivery_count` times."""
+        at = min(max(redelivery_count, 0), len(self.delays) - 1)
+        return to_ms(self.delays[at], "delay")
+
+
+BackoffLike: TypeAlias = Backoff | BackoffTable | Sequence[float | timedelta]
+"""A value that an option for a backoff takes; see `backoff_of`."""
+
+
+def backoff_of(value: Any, name: str) -> Backoff | BackoffTable | None:
+    """Return the backoff that an option names, None for None.
+
+    Args:
+        value: A `Backoff`, a `BackoffTable`, a list or tuple of delays, or None.
+        name: Of the option, for the error.
+
+    Raises:
+        ConfigurationError: The value is of another type, or a delay in it is out of range.
+    """
+    if value is None or isinstance(value, (Backoff, BackoffTable)):
+        return value
+    return BackoffTable(_checked_delays(value, name))
+
+
+def _checked_delays(value: Any, name: str) -> tuple[float | timedelta, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise ConfigurationError(
+            f"{name} must be a Backoff, or a list of delays by attempt such as [10, 60, 600] (s), "
+            f"got {type(value).__name__}"
+        )
+    if not value:
+        raise ConfigurationError(f"{name} must list at least one delay, such as [10, 60, 600] (s)")
+    for at, delay in enumerate(value):
+        _check_longest(to_ms(delay, f"{name}[{at}]"), f"{name}[{at}]", delay)
+    return tuple(value)
+
+
+def _check_longest(delay_ms: int, name: str, given: float | timedelta) -> None:
+    if delay_ms > _MOST_MS:
+        raise ConfigurationError(f"{name} must be at most 100 years, got {given!r}")

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 from weakref import finalize
 
 from .awaiting import opening
-from .backoff import Backoff
+from .backoff import BackoffLike
 from .closing import CloseOnce, warn_unless_closed
 from .consumer import Consumer
 from .consumer.announcer import EventDispatcher, ProducerAnnouncer
@@ -323,9 +323,9 @@ class Client:
         *,
         message_listener: Callable[..., Any] | None = None,
         pattern_auto_discovery_period: int = 60,
-        negative_ack_redelivery_backoff: Backoff | None = None,
+        negative_ack_redelivery_backoff: BackoffLike | None = None,
         negative_ack_precision_bit_cnt: int | None = None,
-        ack_timeout_redelivery_backoff: Backoff | None = None,
+        ack_timeout_redelivery_backoff: BackoffLike | None = None,
         ack_group_time_ms: int = 100,
         ack_group_max_size: int = 1000,
         ack_receipt_enabled: bool = False,
@@ -347,7 +347,9 @@ class Client:
 
         Args:
             negative_ack_redelivery_backoff: Delay of a negative ack by the message's attempts,
-                instead of the one `negative_ack_redelivery_delay_ms`.
+                instead of the one `negative_ack_redelivery_delay_ms`: a `Backoff`, or a list of
+                delays (s or timedeltas) by attempt such as `[10, 60, 600]`, of which the last one
+                repeats. A lease of `Consumer.pop` that expires waits for the same delay.
             negative_ack_precision_bit_cnt: Due times are rounded up to 2**n ms (PIP-393); None
                 lets it follow the delay.
             ack_timeout_redelivery_backoff: The same for `unacked_messages_timeout_ms`, which

@@ -292,7 +292,7 @@ async def test_in_order_the_key_waits_for_it(host: Host) -> None:
         host.transport.put(TOPIC, b"%d" % number, key="k")
     options: dict[str, Any] = {"consumer_type": ConsumerType.KeyShared, "ordered_leases": True}
     consumer = await start(host, **options)
-    (old,) = await leased(consumer, 3)
+    (old,) = await leased(consumer, 1)
     await host.kill()
     consumer = await start(host, **options)
     assert await consumer.pop(3, wait=LEASE / 2) == []

@@ -54,7 +54,7 @@ def of(lease: Lease) -> tuple[int, int]:
 async def drain(consumer: Consumer, wait: float = 1) -> list[tuple[int, int]]:
     """Pop and ack until nothing comes."""
     got = []
-    while leases := await consumer.pop(wait=wait):
+    while leases := await consumer.pop(wait=wait, max_per_key=1):
         for lease in leases:
             got.append(of(lease))
             await lease.ack()
@@ -73,7 +73,7 @@ async def test_each_key_is_done_in_order_whatever_fails(
     done: dict[int, list[int]] = defaultdict(list)
     lost = 0
     while sum(map(len, done.values())) < count * keys:
-        for lease in await consumer.pop(rng.randint(1, 8), lease=0.5, wait=100):
+        for lease in await consumer.pop(rng.randint(1, 8), lease=0.5, wait=100, max_per_key=1):
             key, number = of(lease)
             assert number == len(done[key]), f"seed {seed}"
             choice = rng.random()
@@ -92,7 +92,7 @@ async def test_each_key_is_done_in_order_whatever_fails(
             await asyncio.sleep(rng.choice([0, 0.2]))
             transport.reconnect()
     assert lost > 0
-    assert await consumer.pop(wait=5) == []
+    assert await consumer.pop(wait=5, max_per_key=1) == []
     assert consumer.statistics().unacked == 0
     await consumer.close()
     assert transport.backlog(TOPIC, "s") == 0
@@ -104,11 +104,11 @@ async def test_one_of_a_key_is_out_and_other_keys_go_on(
 ) -> None:
     put_keyed(transport, 4, 3, batch)
     consumer = await in_order(subscribe)
-    first = await consumer.pop(100, lease=1000, wait=1)
+    first = await consumer.pop(100, lease=1000, wait=1, max_per_key=1)
     assert [of(lease) for lease in first] == [(0, 0), (1, 0), (2, 0)]
-    assert await consumer.pop(wait=1) == []
+    assert await consumer.pop(wait=1, max_per_key=1) == []
     await first[1].ack()
-    (second,) = await consumer.pop(100, lease=1000, wait=0)
+    (second,) = await consumer.pop(100, lease=1000, wait=0, max_per_key=1)
     assert of(second) == (1, 1)
 
 
@@ -118,12 +118,12 @@ async def test_what_failed_holds_its_key_back_and_no_other(
 ) -> None:
     put_keyed(transport, 4, 2, batch)
     consumer = await in_order(subscribe)
-    bad, good = await consumer.pop(2, lease=1000, wait=1)
+    bad, good = await consumer.pop(2, lease=1000, wait=1, max_per_key=1)
     began = now_s()
     await bad.nack(delay=60)
     await good.ack()
     assert await drain(consumer, wait=5) == [(1, 1), (1, 2), (1, 3)]
-    (again,) = await consumer.pop(wait=1000)
+    (again,) = await consumer.pop(wait=1000, max_per_key=1)
     assert (of(again), again.attempt) == ((0, 0), 2)
     assert 60 <= now_s() - began < 60 + LATE_S
     await again.ack()
@@ -137,7 +137,7 @@ async def test_a_lease_that_ends_holds_its_key_and_its_attempt_counts(
     put_keyed(transport, 3, 1, batch=3)
     consumer = await in_order(subscribe)
     for attempt in (1, 2, 3):
-        (lease,) = await consumer.pop(wait=10, lease=2)
+        (lease,) = await consumer.pop(wait=10, lease=2, max_per_key=1)
         assert (of(lease), lease.attempt) == ((0, 0), attempt)
     await lease.ack()
     assert await drain(consumer) == [(0, 1), (0, 2)]
@@ -158,7 +158,7 @@ async def test_a_key_goes_on_once_its_poison_is_buried(
         ordered_leases=True,
     )
     for attempt in (1, 2, 3):
-        (lease,) = await consumer.pop(wait=10)
+        (lease,) = await consumer.pop(wait=10, max_per_key=1)
         assert (of(lease), lease.attempt) == ((0, 0), attempt)
         await lease.nack(0)
     assert await drain(consumer) == [(0, 1)]
@@ -173,7 +173,7 @@ async def test_over_a_lost_connection_nothing_comes_early_twice_or_past_its_turn
 ) -> None:
     put_keyed(transport, 20, 3, batch)
     consumer = await in_order(subscribe, receiver_queue_size=10)
-    waiting, held, done = await consumer.pop(3, lease=10_000, wait=1)
+    waiting, held, done = await consumer.pop(3, lease=10_000, wait=1, max_per_key=1)
     began = now_s()
     await waiting.nack(delay=30)
     await done.ack()
@@ -185,7 +185,7 @@ async def test_over_a_lost_connection_nothing_comes_early_twice_or_past_its_turn
     assert await drain(consumer) == [(2, number) for number in range(1, 20)]
     await held.ack()
     assert await drain(consumer) == [(1, number) for number in range(1, 20)]
-    (again,) = await consumer.pop(wait=100)
+    (again,) = await consumer.pop(wait=100, max_per_key=1)
     assert of(again) == (0, 0) and again.attempt == 2 and now_s() - began >= 30
     await again.ack()
     assert await drain(consumer) == [(0, number) for number in range(1, 20)]
@@ -200,11 +200,11 @@ async def test_what_waits_of_a_topic_comes_in_time_though_another_was_unloaded(
     consumer = await in_order(subscribe, TOPIC, other)
     leases: list[Lease] = []
     while len(leases) < 2:
-        leases += await consumer.pop(lease=10_000, wait=5)
+        leases += await consumer.pop(lease=10_000, wait=5, max_per_key=1)
     (waiting,) = [lease for lease in leases if of(lease) == (1, 0)]
     await waiting.nack(5)
     began = now_s()
-    popping = asyncio.create_task(consumer.pop(wait=3600))
+    popping = asyncio.create_task(consumer.pop(wait=3600, max_per_key=1))
     await settle()
     transport._service.unload(transport.state(TOPIC))
     (again,) = await popping
@@ -216,7 +216,7 @@ async def test_all_that_is_asked_for_again_comes_in_order_and_at_once(
 ) -> None:
     put_keyed(transport, 5, 2)
     consumer = await in_order(subscribe)
-    one, two = await consumer.pop(2, lease=1000, wait=1)
+    one, two = await consumer.pop(2, lease=1000, wait=1, max_per_key=1)
     await one.nack(delay=3600)
     consumer.redeliver_unacknowledged_messages()
     with pytest.raises(LeaseLostError):
@@ -236,7 +236,7 @@ async def test_what_is_asked_for_again_comes_before_what_was_on_its_way(
     attempts = 0
     began = now_s()
     while sum(map(len, done.values())) < 80:
-        for lease in await consumer.pop(wait=10):
+        for lease in await consumer.pop(wait=10, max_per_key=1):
             key, number = of(lease)
             assert number == len(done[key])
             attempts = max(attempts, lease.attempt)
@@ -256,7 +256,7 @@ async def test_what_is_asked_for_again_comes_before_what_was_on_its_way(
 async def test_a_seek_forgets_what_waits(transport: MemoryTransport, subscribe: Subscribe) -> None:
     put_keyed(transport, 3, 1)
     consumer = await in_order(subscribe)
-    (lease,) = await consumer.pop(wait=1)
+    (lease,) = await consumer.pop(wait=1, max_per_key=1)
     await lease.nack(delay=3600)
     await consumer.seek(lease.message.message_id())
     got = await drain(consumer)
@@ -269,7 +269,7 @@ async def test_what_is_acked_while_it_waits_holds_nothing_back(
 ) -> None:
     put_keyed(transport, 2, 1)
     consumer = await in_order(subscribe)
-    (lease,) = await consumer.pop(wait=1)
+    (lease,) = await consumer.pop(wait=1, max_per_key=1)
     await lease.nack(delay=3600)
     await consumer.acknowledge(lease.message.message_id() if by_id else lease.message)
     began = now_s()
@@ -283,7 +283,7 @@ async def test_messages_without_a_key_wait_for_nobody(
     for number in range(10):
         transport.put(TOPIC, b"0:%d" % number)
     consumer = await in_order(subscribe)
-    leases = await consumer.pop(wait=1)
+    leases = await consumer.pop(wait=1, max_per_key=1)
     assert [of(lease)[1] for lease in leases] == list(range(10))
     await leases[0].nack(1)
     for lease in leases[1:]:
@@ -297,11 +297,11 @@ async def test_more_behind_a_failed_message_than_may_be_held_back_is_said(
     put_keyed(transport, 50, 1)
     put_keyed(transport, 1, 2)
     consumer = await in_order(subscribe, receiver_queue_size=5, max_leases=10)
-    (bad,) = await consumer.pop(wait=1)
+    (bad,) = await consumer.pop(wait=1, max_per_key=1)
     await bad.nack(delay=60)
     with caplog.at_level(logging.WARNING):
-        assert await consumer.pop(wait=5) == []
-        assert await consumer.pop(wait=5) == []
+        assert await consumer.pop(wait=5, max_per_key=1) == []
+        assert await consumer.pop(wait=5, max_per_key=1) == []
     assert len(logged(caplog)) == 1 and "10 messages are held back" in caplog.text
     assert consumer.statistics().queued < 10 + 3 * 5
     got = await drain(consumer, wait=100)
@@ -326,16 +326,16 @@ async def test_due_times_and_counts_survive_with_a_state_and_the_order_does(
         )
 
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
-        bad, _held = await (await start(client)).pop(2, wait=1)
+        bad, _held = await (await start(client)).pop(2, wait=1, max_per_key=1)
         await bad.nack(delay=100)
         began = now_s()
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
         consumer = await start(client)
-        (held,) = await consumer.pop(wait=10)
+        (held,) = await consumer.pop(wait=10, max_per_key=1)
         assert (of(held), held.attempt) == ((1, 0), 2)
         await held.ack()
         assert await drain(consumer) == [(1, 1), (1, 2), (1, 3)]
-        (again,) = await consumer.pop(wait=1000)
+        (again,) = await consumer.pop(wait=1000, max_per_key=1)
         assert (of(again), again.attempt) == ((0, 0), 2)
         assert now_s() - began >= 99.9
         await again.ack()
@@ -348,7 +348,7 @@ async def test_a_consumer_that_joins_gets_no_key_that_is_worked_on(
     put_keyed(transport, 10, 8)
     one = await in_order(subscribe, receiver_queue_size=20)
     done: dict[int, list[int]] = defaultdict(list)
-    first = await one.pop(100, lease=1000, wait=1)
+    first = await one.pop(100, lease=1000, wait=1, max_per_key=1)
     for lease in first[::2]:
         await lease.nack(5)
     other = await in_order(subscribe, receiver_queue_size=20)
@@ -357,7 +357,7 @@ async def test_a_consumer_that_joins_gets_no_key_that_is_worked_on(
         await lease.ack()
     while sum(map(len, done.values())) < 80:
         for consumer in (one, other):
-            for lease in await consumer.pop(100, wait=0.5):
+            for lease in await consumer.pop(100, wait=0.5, max_per_key=1):
                 done[of(lease)[0]].append(of(lease)[1])
                 await lease.ack()
     assert all(numbers == list(range(10)) for numbers in done.values()), done

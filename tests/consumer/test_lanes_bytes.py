@@ -59,7 +59,7 @@ def text(lease: Any) -> str:
 
 async def pop_all(consumer: Any, most: int = 32) -> list[Any]:
     found = []
-    while leases := await consumer.pop(most, lease=1000, wait=0.1):
+    while leases := await consumer.pop(most, lease=1000, wait=0.1, max_per_key=1):
         found += leases
         waiting_bytes(consumer)
     return found
@@ -77,7 +77,7 @@ async def test_what_waits_behind_a_lease_takes_no_more_than_the_bound() -> None:
         assert consumer.statistics().queued >= 36
         order = [text(first)]
         await first.ack()
-        while leases := await consumer.pop(32, lease=1000, wait=1):
+        while leases := await consumer.pop(32, lease=1000, wait=1, max_per_key=1):
             (lease,) = leases
             order.append(text(lease))
             assert waiting_bytes(consumer) <= MOST
@@ -128,7 +128,7 @@ async def test_a_pop_that_found_the_bound_reached_gets_what_comes_when_it_is_fre
     ):
         with caplog.at_level(logging.WARNING):
             (first,) = await pop_all(consumer)
-            popping = asyncio.create_task(consumer.pop(10, lease=1000, wait=50))
+            popping = asyncio.create_task(consumer.pop(10, lease=1000, wait=50, max_per_key=1))
             await settle()
         assert "max_leases" in caplog.text
         # The messages behind the lease are acked by their ids, so that no lane is ready.

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from ..awaiting import settles
-from ..backoff import to_ms
+from ..backoff import BackoffLike, to_ms
 from ..closing import seen
 from ..core.source_state import SourceState
 from ..errors import ClosedError, ConfigurationError
@@ -42,6 +42,7 @@ from .forwarding.forwarder import Forwarder
 from .forwarding.router import Router
 from .intake import Intake
 from .leasing import handle as handles
+from .leasing.choice import Choices
 from .leasing.grant import length_ms
 from .leasing.inherited import Inheritance
 from .leasing.lease import Lease
@@ -126,6 +127,7 @@ class Consumer:
         self._settlement = parts.settlement
         self._router = parts.router
         self._leases = parts.leases
+        self._choices = Choices(parts.link, parts.options.topics)
         self._listener: Listener | None = None
         options = parts.options
         self._no_receiving = options.ordered_leases or options.message_listener is not None
@@ -204,27 +206,41 @@ class Consumer:
         *,
         lease: float | timedelta = 60,
         wait: float | timedelta = 20,
+        topic: str | None = None,
+        max_per_key: int | None = None,
     ) -> list[Lease]:
-        """Messages for a time: one that is not settled in it is nacked, and comes again at once.
+        """Lease messages for a time; a message that is not settled in that time has failed.
+
+        It is then redelivered after the backoff of its attempt, if the subscription has a
+        `negative_ack_redelivery_backoff` (RIP-73's revive), and at once if not.
 
         Pops are served in line. One in five takes messages that failed before first, where there
         are any; else they go out in the order they came. At most 10,000 leases are out at once;
         with so many, a pop waits until one is settled or expires. `receive` may be called beside:
-        each message goes to one of them. No ack timeout runs for a leased message. With
-        `ordered_leases` at most one message of each key is out, and what failed comes again before
-        what follows it.
+        each message goes to one of them. No ack timeout runs for a leased message.
+
+        With `ordered_leases` one pop at a time has messages of a key. Several messages of a key are
+        side by side in the list, in order: ack them in this order. If one fails, or its lease
+        ends, the leases on those behind it are lost, and all of them are popped again in order.
+        Only the attempt at the one that failed counts. If a message is acked before one that
+        precedes it, it stays acked, and the key waits for the other one.
 
         Args:
             max_messages: At most so many.
             lease: Seconds or timedelta that each is held, up to 30 days.
             wait: Seconds or timedelta to wait for the first.
+            max_per_key: With `ordered_leases`, messages of one key at most; None for no bound. Pass
+                1 if the messages of a list are worked on side by side.
+            topic: Take messages of this partition or topic only, one of those that the consumer
+                reads; of a partitioned topic from all its partitions. Pops of other topics do not
+                wait for this one. Letters are on the retry letter topic, not on this one.
 
         Returns:
             At least one, of what is here; or none when `wait` is over.
 
         Raises:
-            ConfigurationError: On Exclusive and Failover, with a `message_listener`, or a bad
-                argument.
+            ConfigurationError: On Exclusive and Failover, with a `message_listener`, a topic that
+                is not read here, or another bad argument.
             ClosedError: The consumer was closed.
         """
         self._check_open()
@@ -237,7 +253,13 @@ class Consumer:
             )
         most = integer(max_messages, "max_messages", low=1)
         popping = self._parts.popping
-        grants = await popping.pop(most, length_ms(lease, "lease"), to_ms(wait, "wait"))
+        length, longest_ms = length_ms(lease, "lease"), to_ms(wait, "wait")
+        if max_per_key is not None:
+            integer(max_per_key, "max_per_key", low=1)
+            if not self._options.ordered_leases:
+                raise ConfigurationError("max_per_key needs subscribe(..., ordered_leases=True)")
+        only = self._choices.of(topic)
+        grants = await popping.pop(most, length, longest_ms, only, max_per_key)
         return [Lease(grant, self._leases, self._turn, self._loop) for grant in grants]
 
     async def lease(self, handle: str) -> Lease:
@@ -397,7 +419,7 @@ class Consumer:
     async def reconsume_later(
         self,
         message: Message | Sequence[Message],
-        delay: float | timedelta = 0,
+        delay: float | timedelta | BackoffLike = 0,
         properties: Mapping[str, str] | None = None,
         *,
         error: BaseException | str | None = None,
@@ -411,7 +433,8 @@ class Consumer:
 
         Args:
             message: Held by this consumer; or a list, all sent side by side.
-            delay: Seconds or timedelta.
+            delay: Seconds or timedelta; or a `Backoff`, or a list of delays by attempt such as
+                `[10, 60, 600]`, of which the last one repeats.
             properties: Added to the letter's; not the names that letters use (`letters.RESERVED`).
             error: Why; kept as evidence on the letter.
 
@@ -436,7 +459,7 @@ class Consumer:
     async def reconsume_later_cumulative(
         self,
         message: Message,
-        delay: float | timedelta = 0,
+        delay: float | timedelta | BackoffLike = 0,
         properties: Mapping[str, str] | None = None,
         *,
         error: BaseException | str | None = None,
@@ -558,7 +581,7 @@ class Consumer:
 
     def statistics(self) -> Statistics:
         """Counts of what is here and waits, and how full the broker's unacked window is."""
-        parts = self._parts
+        parts, durability = self._parts, self._parts.durability
         return snapshot(
             self._sources,
             parts.window,
@@ -566,8 +589,9 @@ class Consumer:
             self.is_connected(),
             parts.link.capabilities.name,
             len(parts.leases),
-            None if parts.durability is None else parts.durability.trouble,
-            nack_index=None if parts.spilling is None else parts.spilling.statistics(),
+            None if durability is None else durability.trouble,
+            None if parts.spilling is None else parts.spilling.statistics(),
+            None if durability is None else durability.statistics(),
         )
 
     def metrics(self) -> list[MetricSample]:

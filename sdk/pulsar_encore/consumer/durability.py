@@ -25,7 +25,7 @@ from ..errors import EncoreError, MessageNotHeldError, StoreError
 from ..ids import MessageId
 from ..options import ConsumerOptions
 from ..options.durable_state import RocksState
-from ..state.rocks import HandedOver, RocksStore, Sharer, Source
+from ..state.rocks import HandedOver, RocksStore, Sharer, Source, StoreStatistics
 from ..timer import now_ms, wall_now_ms
 from ..topic_names import base_name, full_name
 
@@ -79,6 +79,8 @@ class Durability:
         self.rearm: Callable[[SourceState], None] = _nobody
         #: Acks a message of this consumer, or one that is on its way here, by its id.
         self.ack: Callable[[MessageId], object] = _nobody
+        #: Delay in ms of an expired lease, by the attempts that failed before.
+        self.revive_delay_of: Callable[[int], int] = _at_once
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -159,6 +161,13 @@ class Durability:
             state.special = True
             durable.started(entry, state, indexes)
 
+    def begin_unwritten(self, entry: Entry, indexes: Sequence[int]) -> None:
+        """The same with "lazy": only other consumers of this process are told."""
+        state: SourceState = entry.source
+        durable = state.durable
+        if isinstance(durable, DurableSource):
+            durable.tell_attempts(entry, state, indexes)
+
     def one_write(self) -> AbstractContextManager[object]:
         """What begins inside is one write."""
         assert self._store is not None
@@ -171,6 +180,10 @@ class Durability:
         """Why something is in memory only that should be on disk; None when nothing is."""
         trouble = None if self._store is None else self._store.trouble
         return None if trouble is None else str(trouble)
+
+    def statistics(self) -> StoreStatistics | None:
+        """Counts of the store; None once the consumer was closed."""
+        return None if self._store is None else self._store.statistics()
 
     def _look(self) -> None:
         self._timer = None
@@ -268,6 +281,13 @@ class Durability:
 
     async def close(self) -> None:
         """Write everything. What cannot be is told, and comes again with lower counts."""
+        try:
+            for _ in self._write_all_held():
+                await asyncio.sleep(0)
+        finally:
+            await self._close_store()
+
+    async def _close_store(self) -> None:
         store = self._ended(acked=True)
         if store is not None:
             try:
@@ -278,12 +298,35 @@ class Durability:
 
     def abandon(self) -> None:
         """The same without an event loop, so that acks may not have been sent."""
-        store = self._ended(acked=False)
-        if store is not None:
-            try:
-                store.close()
-            except StoreError as error:
-                logger.error("%s", error)
+        try:
+            for _ in self._write_all_held():
+                pass
+        finally:
+            store = self._ended(acked=False)
+            if store is not None:
+                try:
+                    store.close()
+                except StoreError as error:
+                    logger.error("%s", error)
+
+    def _write_all_held(self) -> Iterator[None]:
+        """Count the attempts under way, which "lazy" has not written yet, a burst in each step.
+
+        The application has these messages and did not settle them. A process that is killed with
+        `count_attempts="before"` counts these attempts too.
+        """
+        if self._store is None or self.before:
+            return
+        every = ((state, entry) for state in self._states for entry in state.held())
+        while burst := list(islice(every, _BURST)):
+            with self._store.one_batch():
+                for state, entry in burst:
+                    held = [at for at, what in enumerate(entry.state) if what == HELD]
+                    if held and isinstance(state.durable, DurableSource):
+                        state.durable.started(entry, state, held)
+            yield
+            if self._store is None:
+                return
 
     def _ended(self, *, acked: bool) -> RocksStore | None:
         if self._timer is not None:
@@ -334,7 +377,9 @@ class DurableSource:
         return bool(self._records)
 
     def knows(self, key: EntryKey) -> bool:
-        return self._records.knows(key)
+        if self._records.knows(key):
+            return True
+        return any(each.attempts_in_hands(key) for each in self._sharers())
 
     def recall(self, key: EntryKey) -> Recall:
         record = self._records.recall_entry(*key)
@@ -342,10 +387,15 @@ class DurableSource:
         if record is not None:
             for count, mask in record.groups:
                 attempts.update(dict.fromkeys(set_bits(mask), count))
+        for each in self._sharers():
+            for index, count in each.attempts_in_hands(key).items():
+                attempts[index] = max(attempts.get(index, 0), count)
         dues: dict[int, int] = {}
         if len(self._waiting):
             wall, now = wall_now_ms(self._loop), now_ms(self._loop)
             for index, due_ms in self._waiting.dues_of_entry(*key).items():
+                # The index keeps the end of a lease, because its handle is good until then.
+                due_ms += self._revive_ms((*key, index))
                 if due_ms > wall:
                     dues[max(index, 0)] = due_ms - wall + now + 1
         return Recall(attempts, dues)
@@ -356,6 +406,30 @@ class DurableSource:
 
     def started(self, entry: Entry, state: SourceState, indexes: Sequence[int]) -> None:
         """Messages of an entry are handed over, or were."""
+        ledger, number = entry.key
+        wall = wall_now_ms(self._loop)
+        for attempt, mask in self._masks(entry, state, indexes).items():
+            handed = HandedOver(ledger, number, entry.size, mask, attempt)
+            try:
+                self._records.started((handed,), wall)
+            except StoreError:
+                pass  # it is counted in memory, written when that goes, and said in the statistics
+        self.tell_attempts(entry, state, indexes)
+
+    def tell_attempts(self, entry: Entry, state: SourceState, indexes: Sequence[int]) -> None:
+        """Tell the other consumers of the process: copies that they have queued are later attempts.
+
+        A copy is queued there when the broker redelivered a sibling of its batch, or when a
+        connection was lost. It was counted when it arrived, before this attempt began.
+        """
+        others = self._sharers()
+        if others:
+            for attempt, mask in self._masks(entry, state, indexes).items():
+                for each in others:
+                    each.attempted(entry.key, mask, attempt)
+
+    def _masks(self, entry: Entry, state: SourceState, indexes: Sequence[int]) -> dict[int, int]:
+        """Masks of messages by the number of the attempt that begins."""
         masks: dict[int, int] = {}
         if entry.failed is None and not state.attempts.failures:  # nearly always: all alike
             if len(indexes) > 1 and type(indexes) is range:
@@ -367,14 +441,7 @@ class DurableSource:
             for index in indexes:
                 attempt = state.attempts.count(entry, index) + 1
                 masks[attempt] = masks.get(attempt, 0) | 1 << index
-        ledger, number = entry.key
-        wall = wall_now_ms(self._loop)
-        for attempt, mask in masks.items():
-            handed = HandedOver(ledger, number, entry.size, mask, attempt)
-            try:
-                self._records.started((handed,), wall)
-            except StoreError:
-                pass  # it is counted in memory, written when that goes, and said in the statistics
+        return masks
 
     def waits(self, key: MessageKey, due_ms: int, bits: int, attempts: int, size: int) -> None:
         wall = wall_now_ms(self._loop)
@@ -398,9 +465,10 @@ class DurableSource:
     def waits_anywhere(
         self, key: MessageKey, due_ms: int, bits: int, size: int, *, leased: bool
     ) -> None:
-        self.moved(key, due_ms, bits)
+        comes_ms = due_ms + (self._revive_ms(key) if leased else 0)
+        self.moved(key, comes_ms, bits)
         for each in self._sharers():
-            each.moved(key, due_ms, bits)
+            each.moved(key, comes_ms, bits)
         wall, until = wall_now_ms(self._loop), self._on_the_wall(due_ms)
         if leased:
             self._waiting.move(key, until, bits)
@@ -424,6 +492,17 @@ class DurableSource:
         """Whether the application has a message, from this consumer."""
         state = self._whose()
         return state is not None and state.in_hands(key)
+
+    def attempted(self, key: EntryKey, mask: int, attempt: int) -> None:
+        """Another consumer has handed over messages of which copies may be queued here."""
+        state = self._whose()
+        if state is not None:
+            state.attempted_elsewhere(key, mask, attempt)
+
+    def attempts_in_hands(self, key: EntryKey) -> dict[int, int]:
+        """Attempts, by index, at messages that the application has from this consumer."""
+        state = self._whose()
+        return {} if state is None else state.attempts_in_hands(key)
 
     def _whose(self) -> SourceState | None:
         if self._state is None:
@@ -513,7 +592,26 @@ class DurableSource:
             self.forget_buried(now_ms(self._loop), _BURST)
         late = self.late_at()
         if late is not None and late < wall:
-            self._waiting.done(self._waiting.pop_due(wall - _LATE_MS, _BURST))
+            self._forget_late(wall)
+
+    def _forget_late(self, wall: int) -> None:
+        """Forget due times that passed long ago, except of leases whose backoff is not over."""
+        due = self._waiting.pop_due(wall - _LATE_MS, _BURST)
+        keys = list(due)
+        self._waiting.done(due)
+        for key in keys:
+            revive_ms = self._revive_ms(key) - _LATE_MS
+            if revive_ms > 0:
+                self._records.waits(key, wall + revive_ms, 0, wall)
+                self._changed()
+
+    def _revive_ms(self, key: MessageKey) -> int:
+        """Backoff that follows the end of a lease on disk; 0 for a message that is not leased."""
+        record = self._records.recall_entry(*key[:2])
+        attempts = 0 if record is None else record.attempts_of(key[2])
+        if record is None or not (attempts and record.held >> max(key[2], 0) & 1):
+            return 0
+        return self._home.revive_delay_of(attempts - 1)
 
     def forget_buried(self, now: float, most: int | None = None) -> None:
         """Of what letters were written and whose acks have arrived by now (ms), nothing is kept."""
@@ -571,6 +669,10 @@ async def _closed(store: RocksStore) -> None:
         await store.aclose()
     except StoreError as error:
         logger.error("%s", error)
+
+
+def _at_once(failed: int) -> int:
+    return 0
 
 
 def _nobody(concerned: object) -> None:

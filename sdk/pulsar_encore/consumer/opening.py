@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from random import Random
 from typing import Any, Final, TypeAlias
 
-from ..backoff import to_ms
+from ..backoff import backoff_of, to_ms
 from ..core.due_index import DueIndex, TimeBucketIndex
 from ..core.entry import Entry
 from ..core.verdicts import Overflow, Verdicts
@@ -185,6 +185,8 @@ def assemble(
     if durability is not None and durability.before:
         begins.append(durability.begin)
         one_write = durability.one_write
+    elif durability is not None:
+        begins.append(durability.begin_unwritten)
     if options.unacked_messages_timeout_ms is not None:
         begins.append(AckTimeouts(options.unacked_messages_timeout_ms, loop, alarm).begin)
     wanted = None if options.receiver_queue_size else link.wanted
@@ -199,6 +201,7 @@ def assemble(
         one_write,
         disposal.add,
     )
+    queue.room_by_source = link.capabilities.room_by_source
     durable_of = None if durability is None else durability.of
     new_nacks = None if spilling is None else spilling.new
     sources = Sources(link, options, loop, new_index, durable_of, disposal.add, new_nacks)
@@ -224,6 +227,7 @@ def assemble(
     writer = inheritance = None
     if durability is not None:
         durability.rearm = redelivery.waits
+        durability.revive_delay_of = verdicts.revive_delay_of
         durability.ack = settlement.ack
         writer = LeaseWriter(durability, loop)
         inheritance = Inheritance(
@@ -233,8 +237,11 @@ def assemble(
     lanes, admission = None, arrivals
     if options.ordered_leases:
         # A message that had its attempts is buried when its turn comes, not when it arrives.
-        bury, admission = None if arrivals is None else arrivals.bury, None
-        lanes = Lanes(queue, loop, options.max_leases, bury)
+        bury = spent = None
+        if arrivals is not None:
+            bury, spent = arrivals.bury, arrivals.spent
+        lanes = Lanes(queue, loop, options.max_leases, bury, spent)
+        admission = None
         settlement.decided = lanes.decided
         redelivery.offered = lanes.hurry
     life.on_failure(leases.close)
@@ -287,7 +294,8 @@ def _all_of(begins: list[_HandedOver]) -> _HandedOver | None:
 
 
 def _verdicts(options: ConsumerOptions, rng: Random) -> Verdicts:
-    backoff, delay_ms = options.negative_ack_redelivery_backoff, 0
+    name, delay_ms = "negative_ack_redelivery_backoff", 0
+    backoff = backoff_of(options.negative_ack_redelivery_backoff, name)
     if backoff is None:
         delay_ms = options.negative_ack_redelivery_delay_ms
 
@@ -302,4 +310,4 @@ def _verdicts(options: ConsumerOptions, rng: Random) -> Verdicts:
             most_nacked=options.nack_overflow_share * options.max_unacked_messages,
         )
     most = None if policy is None else policy.max_redeliver_count
-    return Verdicts(delay_of, most, overflow)
+    return Verdicts(delay_of, most, overflow, None if backoff is None else delay_of)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..core.entry import QUEUED
+from ..state.rocks import StoreStatistics
 from .announcer import Announcer
 from .events import Failed, Retrying
 from .nack_index import NackIndexStatistics
@@ -37,6 +38,9 @@ class Statistics:
             first attempt after a loss has not ended yet, and on the stock transport.
         failure: Why the consumer has ended for good; None while it has not.
         nack_index: The indexes of waiting nacks, with the option `nack_index`; None without it.
+        store: Counts of the directory of `state` since this process opened it, for all consumers
+            that share it: writes, operations, failures, unwritten, lost, syncs and others. None
+            without a `state`, and after the consumer was closed.
     """
 
     queued: int
@@ -54,6 +58,7 @@ class Statistics:
     retrying: tuple[Retrying, ...] = ()
     failure: Failed | None = None
     nack_index: NackIndexStatistics | None = None
+    store: StoreStatistics | None = None
 
     @property
     def window_share(self) -> float:
@@ -70,6 +75,7 @@ def snapshot(
     leased: int = 0,
     state_trouble: str | None = None,
     nack_index: NackIndexStatistics | None = None,
+    store: StoreStatistics | None = None,
 ) -> Statistics:
     """The counts of all sources of a consumer, now."""
     queued = sources.count(QUEUED)
@@ -90,4 +96,5 @@ def snapshot(
         retrying=announcer.retries,
         failure=announcer.failure,
         nack_index=nack_index,
+        store=store,
     )

@@ -710,6 +710,32 @@ class SourceState:
         at = max(key[2], 0)
         return entry is not None and at < entry.size and entry.state[at] in (HELD, LEAVING)
 
+    def attempts_in_hands(self, key: EntryKey) -> dict[int, int]:
+        """Attempts, by index, at messages of an entry that the application has."""
+        entry = self._entries.get(key)
+        if entry is None or HELD not in entry.state:
+            return {}
+        return {
+            index: self.attempts.count(entry, index) + 1
+            for index, what in enumerate(entry.state)
+            if what == HELD
+        }
+
+    def attempted_elsewhere(self, key: EntryKey, mask: int, attempt: int) -> None:
+        """Another consumer of this process has handed over messages for the `attempt`th time.
+
+        Copies of them that are queued here are attempts after that one.
+        """
+        entry = self._entries.get(key)
+        if entry is None:
+            return
+        for index in set_bits(mask):
+            if index < entry.size and entry.state[index] == QUEUED:
+                if entry.size == 1:
+                    entry.redelivered = max(entry.redelivered, attempt)
+                else:
+                    self.attempts.recalled(entry, {index: attempt})
+
     def moved(self, key: MessageKey, due_ms: int, bits: int) -> None:
         """What waits here, if it does, waits until `due_ms`."""
         if key in self.nacks:
@@ -744,6 +770,20 @@ class SourceState:
         self._not_before[due_key] = due_ms
         self.special = True  # to ack it is to forget that
         return True
+
+    def returns(self, entry: Entry, index: int) -> bool:
+        """A message that is held is queued here again, and did not fail: no attempt is counted.
+
+        Returns:
+            False, and nothing was done, if the message is not held.
+        """
+        if not (entry.live and entry.state[index] == HELD):
+            return False
+        if self.durable is not None:
+            self.durable.returned(entry.key, {index: self.attempts.count(entry, index)})
+            if self.special:
+                self.durable.ends_waiting((entry.due_key(index),))  # its lease
+        return entry.offer_again(index)
 
     def stay_all(self) -> None:
         """All that is held failed, and it and what waits here may be handed over at once."""

@@ -56,11 +56,23 @@ class Verdicts:
         delay_of: Delay in ms of a nack that names none, by the attempts that failed before.
         max_redeliver_count: Of the dead-letter policy; None without one.
         overflow: None where nacks wait here whatever comes.
+        revive_delay: Delay in ms of an expired lease, by the attempts that failed before; None
+            where an expired lease is redelivered at once.
     """
 
     delay_of: Callable[[int], int]
     max_redeliver_count: int | None = None
     overflow: Overflow | None = None
+    revive_delay: Callable[[int], int] | None = None
+
+    @property
+    def revives_later(self) -> bool:
+        """Whether the message of an expired lease waits for a backoff."""
+        return self.revive_delay is not None
+
+    def revive_delay_of(self, failed: int) -> int:
+        """Delay in ms of an expired lease whose message had failed so often before."""
+        return 0 if self.revive_delay is None else self.revive_delay(failed)
 
     def on_nack(self, failed: int, delay_ms: int | None, nacked: int) -> Verdict:
         """A message that the application holds failed.

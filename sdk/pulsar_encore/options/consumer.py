@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from ..backoff import Backoff, to_ms
+from ..backoff import BackoffLike, backoff_of, to_ms
 from ..errors import ConfigurationError
 from ..exceptions import InvalidConfiguration, InvalidTopicName
 from ..topic_names import base_name, full_name, retry_topic_of
@@ -103,9 +103,9 @@ class ConsumerOptions:
     dead_letter_policy: Any = None
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
     # New in this package.
-    negative_ack_redelivery_backoff: Backoff | None = None
+    negative_ack_redelivery_backoff: BackoffLike | None = None
     negative_ack_precision_bit_cnt: int | None = None  # None: the bucket follows the delay
-    ack_timeout_redelivery_backoff: Backoff | None = None
+    ack_timeout_redelivery_backoff: BackoffLike | None = None
     ack_group_time_ms: int = 100  # Java's default
     ack_group_max_size: int = 1000  # Java's default
     ack_receipt_enabled: bool = False
@@ -168,8 +168,7 @@ class ConsumerOptions:
             name = "negative_ack_precision_bit_cnt"
             integer(self.negative_ack_precision_bit_cnt, name, low=0, high=_MAX_PRECISION_BITS)
         for name in ("negative_ack_redelivery_backoff", "ack_timeout_redelivery_backoff"):
-            if not isinstance(getattr(self, name), (Backoff, type(None))):
-                raise ConfigurationError(f"{name} must be a Backoff or None")
+            object.__setattr__(self, name, backoff_of(getattr(self, name), name))
         object.__setattr__(self, "dead_letter_policy", policy_of(self.dead_letter_policy))
         object.__setattr__(self, "key_shared_policy", key_shared_of(self.key_shared_policy))
         if not isinstance(self.state, (RocksState, type(None))):

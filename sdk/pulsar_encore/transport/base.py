@@ -49,6 +49,8 @@ class Capabilities:
         receipts: `ConsumerLink.ack` answers with a receipt.
         producer_events: Calls the `ProducerListener` of a producer.
         initial_subscriptions: A producer can name a subscription that the broker makes with it.
+        room_by_source: Each source of a consumer has room of its own, so that messages of one that
+            nobody takes do not keep those of another away.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Capabilities:
     receipts: bool = True
     producer_events: bool = True
     initial_subscriptions: bool = True
+    room_by_source: bool = True
 
 
 class Delivery:

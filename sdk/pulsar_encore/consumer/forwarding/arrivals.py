@@ -122,6 +122,12 @@ class Arrivals:
         self._forwarder.dead_letter(message, held, None, verdict.reason)
         return True
 
+    def spent(self, entry: Entry, index: int) -> bool:
+        """Whether a message that is queued had its attempts, so that `bury` writes its letter."""
+        attempts = entry.source.attempts
+        failed, tried_here = attempts.count(entry, index), attempts.tried_here(entry, index)
+        return self._verdicts.on_arrival(failed, tried_here=tried_here) is not None
+
     # Early letters
 
     def _due(

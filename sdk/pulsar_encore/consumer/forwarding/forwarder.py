@@ -13,9 +13,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from random import Random
 from typing import Final
 
-from ...backoff import to_ms
+from ...backoff import Backoff, BackoffLike, BackoffTable, backoff_of, to_ms
 from ...core.attempts import Failures
 from ...core.source_state import SourceState
 from ...errors import ClosedError, ConfigurationError, EncoreError, MessageNotHeldError
@@ -100,6 +101,7 @@ class Forwarder:
             refuse_byte_keys=topics.refuse_bytes,
         )
         self._loop = asyncio.get_running_loop()
+        self._rng = Random()
         self._under_way: set[_UnderWay] = set()
         self._drained: asyncio.Future[None] | None = None
         self._logged = 0.0
@@ -111,7 +113,7 @@ class Forwarder:
     def reconsume(
         self,
         message: Message,
-        delay: float | timedelta,
+        delay: float | timedelta | BackoffLike,
         properties: Mapping[str, str] | None,
         error: BaseException | str | None,
         *,
@@ -128,7 +130,11 @@ class Forwarder:
             TransportError: From the future: not known to be persisted; the message comes back.
             ClosedError: From the future: the consumer was closed first; the message comes back.
         """
-        delay_ms = to_ms(delay, "delay")
+        backoff, delay_ms = None, 0
+        if isinstance(delay, (Backoff, BackoffTable, list, tuple)):
+            backoff = backoff_of(delay, "delay")
+        else:
+            delay_ms = to_ms(delay, "delay")  # type: ignore[arg-type]  # no other sequence
         if delay_ms > _MOST_DELAY_MS:
             raise ConfigurationError(f"delay must be at most 100 years, got {delay!r}")
         custom = checked_properties(properties)
@@ -141,6 +147,8 @@ class Forwarder:
         form = form_of(message)
         from_retry = self._from_retry_topic(message)
         attempt = reconsume_attempt(message, self._author.subscription, from_retry_topic=from_retry)
+        if backoff is not None:
+            delay_ms = backoff.delay_ms(attempt - 1, self._rng)
         if used_up(attempt, self.max_redeliver_count):
             letter = dead_letter_by_reconsume(
                 message,
@@ -175,7 +183,7 @@ class Forwarder:
     async def reconsume_each(
         self,
         messages: Sequence[Message],
-        delay: float | timedelta,
+        delay: float | timedelta | BackoffLike,
         properties: Mapping[str, str] | None,
         error: BaseException | str | None,
     ) -> None:

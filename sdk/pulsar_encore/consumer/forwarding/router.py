@@ -87,14 +87,24 @@ class Router:
         elif entry.state[0] == NACKED and entry.size == 1 and not entry.live:
             self._nack_again(state, held, delay_ms)
 
+    def expired(self, message: Message) -> None:
+        """The lease on a message ended: it failed, and waits for the backoff of its attempt.
+
+        Without `negative_ack_redelivery_backoff` the message is redelivered at once, because the
+        lease was a time to wait already.
+        """
+        delay_ms = self._verdicts.revive_delay_of(self._ownership.held(message).failed)
+        self.nack(message, timedelta(milliseconds=delay_ms), "the lease expired")
+
     def expire(self, state: SourceState, held: Sequence[Held]) -> bool:
         """Messages of a source that are held failed and come again at once, all in one step.
 
         Returns:
-            False, and nothing was done, where something is to be done for each: `nack` does it.
+            False, and nothing was done, where something is to be done for each: `expired` does it.
         """
         each_is_more = (
             self._forwarder is not None
+            or self._verdicts.revives_later
             or state.durable is not None
             or state.in_order
             or state.volatile

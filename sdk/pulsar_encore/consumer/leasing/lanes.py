@@ -1,10 +1,12 @@
-"""Messages by key, each key in order: one of a key is out at a time.
+"""Messages by key, each key in order: one pop at a time gets messages of a key.
 
 Owns `Lanes`. What arrived is taken off the queue and filed by its key, still QUEUED; the first of a
 lane goes out, to a lease or, where it had its attempts, as a dead letter, and stays the first until
-it is settled. What failed is QUEUED again, here and not at the broker, so that what follows it
-waits behind it. Others may settle a message at any time: what became of the first of a lane is
-asked of its entry, whenever its turn comes.
+it is settled. A pop that has room left also gets messages that follow it. When one of these fails,
+those behind it are given back: they are QUEUED in the lane again, and their leases are lost. What
+failed is QUEUED again, here and not at the broker, so that what follows it waits behind it. Others
+may settle a message at any time: what became of the first of a lane is asked of its entry, whenever
+its turn comes.
 
 Invariant: a lane that is not empty is out, ready, or among those that are looked at later; never in
 two of these.
@@ -16,17 +18,18 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Container
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Final
 
-from ...core.entry import LEAVING, QUEUED, Entry
+from ...core.entry import AWAY, HELD, LEAVING, QUEUED, Entry
 from ...core.source_state import SourceState
 from ...errors import UnreadableError
 from ...message import Message, RawMessage
 from ...timer import Alarm, now_ms
 from ..receiving.queue import Queued, ReceiveQueue
+from .grant import Grant
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -34,6 +37,8 @@ _SIFT: Final = 500  # messages filed in one turn of the loop: 1 ms or so
 # How often a lane is looked at whose first waits: it may be settled meanwhile.
 _WAITING_MS: Final = 1_000
 _STEP: Final = 500  # lanes looked at in one turn of the loop
+# Messages of a lane that are out at once: if the first fails, the others come back in one step.
+_MOST_OUT: Final = 1_000
 # No message is filed while messages of so many bytes are in lanes and not out. The transport does
 # not count messages that were filed, so its own bound of memory does not cover them.
 _MOST_BYTES: Final = 64 * 1024 * 1024
@@ -46,17 +51,19 @@ class Lane:
 
     Attributes:
         key: Source, and the text of the key; None where each message is its own.
-        items: In order; the first may be out.
-        out: It is: leased, or a copy of it is being sent.
+        items: In order; the first ones may be out.
+        out: How many of them are: leased, or a copy of the first is being sent.
+        grants: Leases on messages that are out, by entry and index.
         looked: Number of the look at it that is to come, 0 where none is.
     """
 
-    __slots__ = ("items", "key", "looked", "out")
+    __slots__ = ("grants", "items", "key", "looked", "out")
 
     def __init__(self, key: _Key | None) -> None:
         self.key: _Key | None = key
         self.items: deque[Queued] = deque()
-        self.out: bool = False
+        self.out: int = 0
+        self.grants: dict[tuple[Entry, int], Grant] = {}
         self.looked: int = 0
 
 
@@ -69,6 +76,8 @@ class Lanes:
         most: Messages that may be in lanes at once, those that are out included.
         bury: Called with a message whose turn it is: whether it had its attempts, and a dead letter
             is written of it. Only then, because what follows it waits until the letter is stored.
+        spent: Called with the entry and index of a message: whether it had its attempts. It then
+            goes out first or not at all.
     """
 
     def __init__(
@@ -77,12 +86,14 @@ class Lanes:
         loop: asyncio.AbstractEventLoop,
         most: int,
         bury: Callable[[Entry, int, RawMessage], bool] | None = None,
+        spent: Callable[[Entry, int], bool] | None = None,
     ) -> None:
         self._queue = queue
         self._loop = loop
         self._most = most
         self._most_bytes = _MOST_BYTES
         self._bury = bury
+        self._spent = spent
         self._lanes: dict[_Key, Lane] = {}
         self._alone: set[Lane] = set()  # of messages without a key
         self._ready: deque[Lane] = deque()
@@ -100,30 +111,55 @@ class Lanes:
         """Messages in lanes."""
         return self._count
 
-    @property
-    def unseen(self) -> bool:
-        """There are lanes, or is room for what is queued, that `take` has not come to."""
-        return bool(self._ready) or (len(self._queue) > 0 and not self._is_full)
+    def unseen(self, only: Container[int] | None = None) -> bool:
+        """There are lanes, or is room for what is queued, that `take` has not come to.
+
+        Args:
+            only: Numbers of the sources that count; None for all.
+        """
+        if only is None:
+            return bool(self._ready) or (len(self._queue) > 0 and not self._is_full)
+        if any(lane.items and _number(lane) in only for lane in self._ready):
+            return True
+        return self._queue.has_of(only) and not self._is_full
 
     @property
     def _is_full(self) -> bool:
         return self._count >= self._most or self._bytes >= self._most_bytes
 
-    def take(self, most: int) -> list[tuple[Lane, Message]]:
-        """Hand over the first of up to so many lanes, those first that have waited longest.
+    def take(
+        self, most: int, only: Container[int] | None = None, per_key: int | None = None
+    ) -> list[tuple[Lane, Message]]:
+        """Hand over up to so many messages: the first of each lane, then those that follow it.
 
-        Files some of what is queued before, and looks at some lanes; with nothing to hand over
-        among these, `unseen` says whether there are more.
+        Lanes that have waited longest go first. Messages that follow the first of their key only
+        get what room the firsts of other keys leave. Files some of what is queued before, and looks
+        at some lanes; with nothing to hand over among these, `unseen` says whether there are more.
+
+        Args:
+            most: Messages at most.
+            only: Numbers of the sources to take from; None for all.
+            per_key: Messages of one lane at most; None for as many as there is room for.
+
+        Returns:
+            The messages with their lanes. Messages of a lane are in order, side by side.
         """
-        self._file(min(_SIFT, self._most - self._count))
+        self._file(min(_SIFT, self._most - self._count), only)
         lanes: list[Lane] = []
+        passed: list[Lane] = []  # of other sources; they keep their place
         now = now_ms(self._loop)
-        for _ in range(min(len(self._ready), max(most, _STEP))):
-            if len(lanes) >= most:
+        looks = max(most, _STEP)
+        for _ in range(len(self._ready)):
+            if len(lanes) >= most or looks <= 0:
                 break
             lane = self._ready.popleft()
+            if only is not None and lane.items and _number(lane) not in only:
+                passed.append(lane)
+                continue
+            looks -= 1
             if self._judge(lane, now):
                 lanes.append(lane)
+        self._ready.extendleft(reversed(passed))
         if not lanes:
             self._complain()
             return []
@@ -132,13 +168,95 @@ class Lanes:
             state: SourceState = entry.source
             state.comes_due(entry, index)
             self._go_out(lane)
-        messages = self._queue.hand_over([lane.items[0] for lane in lanes])
-        return list(zip(lanes, messages, strict=True))
+        if per_key != 1:
+            self._fill(lanes, most - len(lanes), min(per_key or most, _MOST_OUT), now)
+        taken = [(lane, item) for lane in lanes for item in islice(lane.items, lane.out)]
+        messages = self._queue.hand_over([item for _, item in taken])
+        return [(lane, message) for (lane, _), message in zip(taken, messages, strict=True)]
 
-    def back(self, lane: Lane) -> None:
-        """The lease on the first of a lane is over."""
-        self._come_back(lane)
-        self._offer(lane, now_ms(self._loop))
+    def _fill(self, lanes: list[Lane], room: int, per_key: int, now: int) -> None:
+        """More messages of lanes whose first goes out, one of each lane in turn."""
+        while room > 0 and lanes:
+            growing = []
+            for lane in lanes:
+                if room > 0 and lane.out < per_key and self._may_follow(lane, now):
+                    entry, index, _ = lane.items[lane.out]
+                    state: SourceState = entry.source
+                    state.comes_due(entry, index)
+                    self._go_out(lane)
+                    room -= 1
+                    growing.append(lane)
+            lanes = growing
+
+    def _may_follow(self, lane: Lane, now: int) -> bool:
+        """Whether the first message of a lane that is not out may go out behind the others."""
+        items = lane.items
+        while lane.out < len(items):
+            item = items[lane.out]
+            entry, index, _ = item
+            what = entry.state[index] if entry.live else None
+            if what == QUEUED:
+                state: SourceState = entry.source
+                if state.not_before(entry, index) > now:
+                    return False
+                return self._spent is None or not self._spent(entry, index)
+            if what == LEAVING:
+                return False
+            del items[lane.out]
+            self._count -= 1
+            self._bytes -= _size(item)
+        return False
+
+    def back(self, lane: Lane, entry: Entry, index: int) -> list[tuple[Entry, int]]:
+        """The lease on a message of a lane is over.
+
+        If the message failed, the messages behind it that are out are given back: they did not
+        fail, and go out again after it.
+
+        Returns:
+            Those messages, as entry and index. Their leases are to be ended.
+        """
+        at = _position(lane, entry, index)
+        if at is None:
+            return []
+        what = entry.state[index] if entry.live else None
+        kept = what in (QUEUED, LEAVING)
+        given: list[tuple[Entry, int]] = []
+        if kept or what == AWAY:
+            for each in islice(lane.items, at + 1, lane.out):
+                self._bytes += _size(each)
+                other, place, _ = each
+                state: SourceState = other.source
+                if state.returns(other, place):
+                    given.append((other, place))
+            lane.out = at + 1
+        if kept:
+            self._bytes += _size(lane.items[at])
+        else:
+            del lane.items[at]
+            self._count -= 1
+        lane.out -= 1
+        if not lane.out:
+            self._offer(lane, now_ms(self._loop))
+        return given
+
+    def give_back_early(self, lane: Lane, entry: Entry, index: int) -> bool:
+        """Give a message back whose lease ended while one before it in its lane is still out.
+
+        Work on it cannot have begun, because messages of a key are worked on in order. So the lease
+        that ended is no failed attempt.
+
+        Returns:
+            False, and nothing was done, if none is out before it.
+        """
+        at = _position(lane, entry, index)
+        if at is None:
+            return False
+        before = islice(lane.items, at)
+        if not any(each.live and each.state[place] == HELD for each, place, _ in before):
+            return False
+        state: SourceState = entry.source
+        return state.returns(entry, index)
 
     def decided(self, entry: Entry, index: int) -> None:
         """The copy of a message was stored, or failed and the message is queued again."""
@@ -156,20 +274,21 @@ class Lanes:
             self._alarm.at(now)
 
     def _go_out(self, lane: Lane) -> None:
-        lane.out = True
-        self._bytes -= _size(lane.items[0])
+        self._bytes -= _size(lane.items[lane.out])
+        lane.out += 1
 
     def _come_back(self, lane: Lane) -> None:
-        lane.out = False
+        """The copy of the first message is stored or has failed."""
+        lane.out = 0
         self._bytes += _size(lane.items[0])
 
     # In
 
-    def _file(self, most: int) -> None:
+    def _file(self, most: int, only: Container[int] | None) -> None:
         for _ in range(most):
             if self._is_full:
                 return
-            sifted = self._queue.sift(1)
+            sifted = self._queue.sift(1) if only is None else self._queue.sift_of(only, 1)
             if not sifted:
                 return
             (item,) = sifted
@@ -186,8 +305,8 @@ class Lanes:
                 self._ready.append(lane)
             items = lane.items
             if len(items) > lane.out and _place(item) < _place(items[-1]):
-                # What another consumer had came behind newer ones. The first may be out.
-                at = bisect_right(items, _place(item), lo=int(lane.out), key=_place)
+                # What another consumer had came behind newer ones. The first ones may be out.
+                at = bisect_right(items, _place(item), lo=lane.out, key=_place)
                 items.insert(at, item)
                 if at == 0 and lane.looked:  # what waits is not the first any more
                     lane.looked = 0
@@ -201,7 +320,7 @@ class Lanes:
         """A lane that is nowhere is ready, out, or looked at later, or forgotten."""
         if self._judge(lane, now):
             self._ready.append(lane)
-            self._queue.wake(1)
+            self._queue.wake(1, _number(lane))
         elif len(self._queue) and not self._is_full:
             self._queue.wake(1)  # a pop may have found the lanes full
 
@@ -280,13 +399,14 @@ class Lanes:
                 continue
             if not entry.live and self._leaving.pop((entry, index), None) is not None:
                 self._come_back(lane)  # sought over: its letter concerns nobody any more
-            self._count -= len(lane.items) - lane.out
-            self._bytes -= sum(_size(item) for item in islice(lane.items, lane.out, None))
-            if lane.out:
-                lane.items = deque((first,))
-            else:
+            rest = list(islice(lane.items, lane.out, None))
+            # A message that is being copied is not at the broker.
+            leaving = [each for each in rest if each[0].live and each[0].state[each[1]] == LEAVING]
+            self._count -= len(rest) - len(leaving)
+            self._bytes -= sum(map(_size, rest)) - sum(map(_size, leaving))
+            lane.items = deque([*islice(lane.items, lane.out), *leaving])
+            if not lane.items:
                 # What waited need not come again here: then its key is not to wait for it.
-                lane.items = deque()
                 lane.looked = 0
                 self._forget(lane)
 
@@ -305,6 +425,21 @@ class Lanes:
                 self._most,
                 self._most_bytes,
             )
+
+
+def _position(lane: Lane, entry: Entry, index: int) -> int | None:
+    """Where a message is among those of a lane that are out."""
+    for at, (each, place, _) in enumerate(islice(lane.items, lane.out)):
+        if each is entry and place == index:
+            return at
+    return None
+
+
+def _number(lane: Lane) -> int:
+    """The source of a lane that is not empty."""
+    entry: Entry = lane.items[0][0]
+    number: int = entry.source.number
+    return number
 
 
 def _size(item: Queued) -> int:

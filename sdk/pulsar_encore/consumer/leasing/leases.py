@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import islice
+from operator import itemgetter
 from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -44,6 +46,7 @@ _LOST: Final = 1_000  # leases that are looked at in one turn of the loop when m
 _STEP: Final = 250  # leases that expire in one turn of the loop: a ms or two
 _WRITTEN: Final = 75  # of those that are on disk
 _AGAIN_MS: Final = 1_000  # when one that could not be nacked is tried again
+_TICKET: Final = itemgetter(0)
 _SPARE: Final = 64  # buckets that were emptied and are kept, whatever is out
 _BESIDE: Final = "its message was settled beside it, or given back to the broker"
 
@@ -86,10 +89,12 @@ class Leases:
         self._edges: list[int] = []  # the same edges, a heap
         self._emptied = 0  # of them
         self._ending: Iterator[Grant] = iter(())  # of the bucket that is due, those not looked at
-        self._room: asyncio.Future[bool] | None = None
+        self._rooms: list[tuple[int, asyncio.Future[bool]]] = []  # by ticket of the pop
         self._refusal: Exception | None = None
         #: Called with each lease that is over, but at the end of all.
         self.ended: Callable[[Grant], None] = _nobody
+        #: Called with a lease that expired; True if its message was given back and did not fail.
+        self.given_back_early: Callable[[Grant], bool] = _never
         self.most: int = most
         self._alarm = Alarm(loop)
         self._alarm.start(self._ring)
@@ -280,6 +285,11 @@ class Leases:
         self._walk(iter(list(self._out.values())), str(why), all_of_them=True)
         self._wake()  # to find out
 
+    def lose(self, grant: Grant, why: str) -> None:
+        """A lease is over for another reason than its end or its holder's call."""
+        if grant.over is None:
+            self._lose(grant, why)
+
     def _lose(self, grant: Grant, why: str) -> None:
         self._end(grant, why)
         if grant.keeper is not None and not self._place.over:
@@ -297,23 +307,38 @@ class Leases:
 
     # Room
 
-    async def room(self, deadline: float) -> bool:
+    def free_for(self, ticket: int) -> int:
+        """How many more may go out to a pop; 0 while a pop with a lower ticket waits for room."""
+        if self._rooms and self._rooms[0][0] < ticket:
+            return 0
+        return self.free
+
+    async def room(self, deadline: float, ticket: int) -> bool:
         """Wait until a lease is over (True), or the loop's clock reaches `deadline` (False).
 
-        One at a time: pops are in line.
+        Pops that wait here are served by their tickets: a pop keeps its place until it runs.
         """
         room: asyncio.Future[bool] = self._loop.create_future()
-        self._room = room
+        place = (ticket, room)
+        insort(self._rooms, place, key=_TICKET)
         timer = self._loop.call_at(deadline, _expire, room)
         try:
             return await room
         finally:
             timer.cancel()
-            self._room = None
+            self._rooms.remove(place)
+            self.wake()  # it may be cancelled, and a pop behind it waits for it only
 
     def _wake(self) -> None:
-        if self._room is not None and not self._room.done() and not self._place.over:
-            self._room.set_result(True)
+        if self._rooms and not self._place.over:
+            for _, room in self._rooms:
+                if not room.done():
+                    room.set_result(True)
+
+    def wake(self) -> None:
+        """A pop goes on without taking all the room: let the pops behind it try."""
+        if self.free > 0:
+            self._wake()
 
     # Time
 
@@ -378,17 +403,22 @@ class Leases:
             expired.setdefault(grant.held.entry.source, []).append(grant)
 
     def _expire(self, state: SourceState, grants: list[Grant]) -> None:
-        """Their messages come again at once: the leases were the time to wait."""
+        """The messages of these leases failed: they wait for the backoff of their attempt, if the
+        consumer has one."""
         if not self._router.expire(state, [grant.held for grant in grants]):
             for grant in grants:
-                self._expire_one(grant)
+                if grant.over is None:  # it may be lost with one before it
+                    self._expire_one(grant)
             return
         for grant in grants:
             self._lose(grant, "it expired")
 
     def _expire_one(self, grant: Grant) -> None:
+        if self.given_back_early(grant):
+            self._lose(grant, "it expired")
+            return
         try:
-            self._router.nack(grant.message, 0, "the lease expired")
+            self._router.expired(grant.message)
         except Exception:  # of this one only; it is leased still, and tried again
             logger.exception("an expired lease could not be nacked, again in a second")
             grant.due_ms = now_ms(self._loop) + _AGAIN_MS
@@ -411,6 +441,10 @@ def _drained(bucket: _Bucket) -> Iterator[Grant]:
 
 def _nobody(grant: Grant) -> None:
     """Nobody waits for the end of a lease."""
+
+
+def _never(grant: Grant) -> bool:
+    return False
 
 
 def _expire(future: asyncio.Future[bool]) -> None:

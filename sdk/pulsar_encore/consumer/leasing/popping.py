@@ -1,17 +1,21 @@
 """A pop: what is taken, in which order, and who waits.
 
-Owns `Popping`. Pops are served in line, one at a time. Taking and granting are one step without an
-await, and nothing is awaited after it: a cancelled pop has taken nothing, so there is nothing to
-put back.
+Owns `Popping`. Pops of all topics are served in line, one at a time, and so are the pops of each
+topic that is named. Taking and granting are one step without an await, and nothing is awaited after
+it: a cancelled pop has taken nothing, so there is nothing to put back.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from typing import Final
 
+from ...core.entry import Entry
+from ...message import Message
 from ...turn import Turn
 from ..receiving.queue import ReceiveQueue
+from .choice import TopicChoice
 from .grant import Grant
 from .lanes import Lane, Lanes
 from .leases import Leases
@@ -19,6 +23,16 @@ from .leases import Leases
 #: One pop of so many takes what failed before first, as RocketMQ's does: with a queue that fresh
 #: messages keep full it would come late, and with it always first poison would hold up the rest.
 _AGAIN_FIRST: Final = 5
+
+
+class _Line:
+    """Pops that are served one at a time, first come, first served."""
+
+    __slots__ = ("lock", "pops")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.pops = 0  # those that took something
 
 
 class Popping:
@@ -44,63 +58,108 @@ class Popping:
         self._leases = leases
         self._turn = turn
         self._loop = loop
-        self._line = asyncio.Lock()  # first come, first served
-        self._pops = 0  # those that took something
+        # A topic whose pops wait must not hold up those of another one, so each has its line.
+        self._lines: defaultdict[TopicChoice | None, _Line] = defaultdict(_Line)
         self._lanes = lanes
         self._lane_of: dict[int, Lane] = {}  # by number of the lease that is out of it
         if lanes is not None:
             leases.ended = self._ended
+            leases.given_back_early = self._given_back_early
 
-    async def pop(self, most: int, length_ms: int, wait_ms: int) -> list[Grant]:
-        """At least one lease, or none when the time is over."""
+    async def pop(
+        self,
+        most: int,
+        length_ms: int,
+        wait_ms: int,
+        only: TopicChoice | None = None,
+        per_key: int | None = None,
+    ) -> list[Grant]:
+        """At least one lease, or none when the time is over.
+
+        Args:
+            most: Leases at most.
+            length_ms: Of each lease.
+            wait_ms: Longest wait for the first.
+            only: Sources to take from; None for all.
+            per_key: With lanes, leases of one key at most; None for no bound.
+        """
         deadline = self._loop.time() + wait_ms / 1000
         if self._turn.clock() >= self._turn.ends:
             await self._turn.end()
         ticket = self._queue.ticket()
+        line = self._lines[only]
         try:
             async with asyncio.timeout_at(deadline):
-                await self._line.acquire()
+                await line.lock.acquire()
         except TimeoutError:
             return []
         try:
             while True:
                 self._leases.check_open()
-                free = min(most, self._leases.free)
+                free = min(most, self._leases.free_for(ticket))
                 if free <= 0:
-                    if not await self._leases.room(deadline):
+                    if not await self._leases.room(deadline, ticket):
                         return []
                     continue
                 if self._lanes is None:
-                    grants = self._take(free, length_ms)
+                    grants = self._take(line, free, length_ms, only)
                 else:
-                    grants = self._take_in_order(self._lanes, free, length_ms)
+                    taken = self._lanes.take(free, only, per_key)
+                    grants = self._granted(taken, length_ms)
+                self._leases.wake()
                 if grants:
+                    if len(self._lines) > 1:
+                        self._queue.wake(1)  # a pop in another line may find more
                     return grants
-                if self._lanes is not None and self._lanes.unseen:
+                if self._lanes is not None and self._lanes.unseen(only):
                     await asyncio.sleep(0)
                     continue
-                if not await self._queue.wait(deadline, ticket):
+                if not await self._queue.wait(deadline, ticket, only=only):
                     return []
         finally:
-            self._line.release()
+            line.lock.release()
 
-    def _take(self, most: int, length_ms: int) -> list[Grant]:
+    def _take(
+        self, line: _Line, most: int, length_ms: int, only: TopicChoice | None
+    ) -> list[Grant]:
         taken = []
-        if self._pops % _AGAIN_FIRST == _AGAIN_FIRST - 1:
-            taken = self._queue.take_again(most)
-        if len(taken) < most:
-            taken += self._queue.take_many(most - len(taken), 0)
-        self._pops += bool(taken)
+        failed_first = line.pops % _AGAIN_FIRST == _AGAIN_FIRST - 1
+        if only is not None:
+            taken = self._queue.take_of(only, most, failed_first=failed_first)
+        else:
+            if failed_first:
+                taken = self._queue.take_again(most)
+            if len(taken) < most:
+                taken += self._queue.take_many(most - len(taken), 0)
+        line.pops += bool(taken)
         return [self._leases.grant(message, length_ms) for message in taken]
 
-    def _take_in_order(self, lanes: Lanes, most: int, length_ms: int) -> list[Grant]:
+    def _granted(self, taken: list[tuple[Lane, Message]], length_ms: int) -> list[Grant]:
         grants = []
-        for lane, message in lanes.take(most):
+        for lane, message in taken:
             grant = self._leases.grant(message, length_ms)
             self._lane_of[grant.number] = lane
+            lane.grants[_place(grant)] = grant
             grants.append(grant)
         return grants
 
     def _ended(self, grant: Grant) -> None:
         assert self._lanes is not None
-        self._lanes.back(self._lane_of.pop(grant.number))
+        lane, place = self._lane_of.pop(grant.number, None), _place(grant)
+        if lane is None or lane.grants.get(place) is not grant:
+            return
+        del lane.grants[place]
+        for given in self._lanes.back(lane, *place):
+            behind = lane.grants.pop(given, None)
+            if behind is not None:
+                del self._lane_of[behind.number]
+                self._leases.lose(behind, "a message before it in its key failed")
+
+    def _given_back_early(self, grant: Grant) -> bool:
+        assert self._lanes is not None
+        lane = self._lane_of.get(grant.number)
+        return lane is not None and self._lanes.give_back_early(lane, *_place(grant))
+
+
+def _place(grant: Grant) -> tuple[Entry, int]:
+    return grant.held.entry, grant.held.batch_index

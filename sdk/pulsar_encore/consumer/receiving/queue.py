@@ -12,7 +12,7 @@ import asyncio
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, count, islice
 from operator import attrgetter
@@ -24,6 +24,9 @@ from ...errors import ReceiveTimeout
 from ...message import Message, RawMessage, size_of
 from ...turn import Turn
 
+# Messages that may be queued while somebody waits for one source, where all sources share the room:
+# more than any other source has room for, and a bound where the broker's unacked limit is off.
+_MOST_PASSED: Final = 20_000
 # Room goes back by so many messages of a delivery, and by all that were taken when someone waits.
 _GROUP: Final = 100
 _ALONE: Final = (0,)  # the index of a message that is its entry
@@ -117,14 +120,25 @@ class _Run(_Cursor):
 
 
 class _Waiter:
-    """Somebody in line, by ticket; `takes` when it takes a message at once when woken."""
+    """Somebody in line, by ticket; `takes` when it takes a message at once when woken.
 
-    __slots__ = ("future", "takes", "ticket", "woken")
+    One that waits for messages of some sources `only` is woken beside those who take.
+    """
 
-    def __init__(self, ticket: int, future: asyncio.Future[bool], takes: bool) -> None:
+    __slots__ = ("future", "only", "source", "takes", "ticket", "woken")
+
+    def __init__(
+        self,
+        ticket: int,
+        future: asyncio.Future[bool],
+        takes: bool,
+        only: Container[int] | None,
+    ) -> None:
         self.ticket = ticket
         self.future = future
-        self.takes = takes
+        self.takes = takes and only is None
+        self.only = only
+        self.source: int | None = None  # of what it was woken for, if that is known
         self.woken = False
 
 
@@ -168,10 +182,15 @@ class ReceiveQueue:
         self._cursors: deque[_Cursor] = deque()
         self._again: deque[_Cursor] = deque()  # of them, those of messages that failed before
         self._head: Iterator[Message] = _NOTHING  # walks the first cursor; only that is in part
+        # The same cursors by the number of their source, once somebody asked for some sources only.
+        self._by_source: dict[int, deque[_Cursor]] | None = None
         self.taken: int = 0
         self._count = 0  # messages of all cursors, those taken of the first included
         self._bytes: int | None = None  # the same in bytes, once somebody asked
         self._collecting = 0
+        #: Each source has room of its own (see `Capabilities`).
+        self.room_by_source: bool = True
+        self._passing = 0  # those who wait for some sources, where they share the room
         self._waiters: list[_Waiter] = []  # by ticket
         self._tickets = count()
         #: Told of each `drop`: who took messages off without handing them over.
@@ -211,10 +230,12 @@ class ReceiveQueue:
 
     def _append(self, cursor: _Cursor) -> None:
         self._cursors.append(cursor)
+        if self._by_source is not None:
+            self._by_source.setdefault(cursor.entry.source.number, deque()).append(cursor)
         self._count += cursor.end
         if self._bytes is not None:
             self._bytes += cursor.weigh()
-        if self._collecting:
+        if self._collecting or (self._passing and self._count < _MOST_PASSED):
             self._give_back(cursor, 0)
 
     def take_again(self, most: int) -> list[Message]:
@@ -335,6 +356,109 @@ class ReceiveQueue:
                 handed.append(Message(raw, self._schema, entry, index, failed, number))
         return handed
 
+    # Of some sources
+
+    def has_of(self, only: Container[int]) -> bool:
+        """Whether something is queued of some sources, though it may be settled."""
+        return any(cursors and number in only for number, cursors in self._indexed().items())
+
+    def take_of(
+        self, only: Container[int], most: int, *, failed_first: bool = False
+    ) -> list[Message]:
+        """Up to so many messages of some sources, wherever they are queued.
+
+        Args:
+            only: Numbers of the sources.
+            most: Messages at most.
+            failed_first: Take those that failed before first.
+        """
+        taken: list[Message] = []
+        done: list[_Cursor] = []
+        with self._one_write():
+            if failed_first:
+                for cursor in list(self._again):
+                    if cursor.entry.source.number in only:
+                        self._take_from(cursor, taken, most)
+            for cursors in self._in_turn(only):
+                while cursors and len(taken) < most:
+                    if self._take_from(cursors[0], taken, most):
+                        done.append(cursors.popleft())
+                if len(taken) >= most:
+                    break
+        self._remove(done)
+        return taken
+
+    def _take_from(self, cursor: _Cursor, taken: list[Message], most: int) -> bool:
+        """Hand over messages of a cursor that keeps its place; True if nothing is left of it."""
+        before = len(taken)
+        left = False
+        for at in range(cursor.at, cursor.end):
+            entry, index = cursor.place(at)
+            if len(taken) >= most:
+                left = True
+                break
+            if entry.hand_over(index):
+                if self._handed_over is not None:
+                    self._handed_over(entry, (index,))
+                failed = entry.source.attempts.count(entry, index)
+                number = entry.hand_over_number(index)
+                taken.append(
+                    Message(cursor.messages[at], self._schema, entry, index, failed, number)
+                )
+        still = cursor.room - (len(taken) - before) if left else 0
+        self._give_back(cursor, max(still, 0))
+        return not left
+
+    def sift_of(self, only: Container[int], most: int) -> list[Queued]:
+        """`sift`, of some sources."""
+        sifted: list[Queued] = []
+        done: list[_Cursor] = []
+        for cursors in self._in_turn(only):
+            while cursors and len(sifted) < most:
+                cursor = cursors[0]
+                while cursor.at < cursor.end and len(sifted) < most:
+                    entry, index = cursor.place(cursor.at)
+                    if entry.live and entry.state[index] == QUEUED:
+                        sifted.append((entry, index, cursor.messages[cursor.at]))
+                    cursor.at += 1
+                if cursor.at == cursor.end:
+                    self._give_back(cursor, 0)
+                    done.append(cursors.popleft())
+            if len(sifted) >= most:
+                break
+        self._remove(done)
+        return sifted
+
+    def _indexed(self) -> dict[int, deque[_Cursor]]:
+        if self._by_source is None:
+            self._by_source = {}
+            for cursor in self._cursors:
+                self._by_source.setdefault(cursor.entry.source.number, deque()).append(cursor)
+        return self._by_source
+
+    def _in_turn(self, only: Container[int]) -> Iterator[deque[_Cursor]]:
+        """The cursors of each source that has some. A source that is used goes to the end."""
+        indexed = self._indexed()
+        for number in [number for number, cursors in indexed.items() if cursors and number in only]:
+            cursors = indexed[number] = indexed.pop(number)
+            yield cursors
+
+    def _remove(self, done: Sequence[_Cursor]) -> None:
+        """Remove cursors of which nothing is left, wherever they are."""
+        if not done:
+            return
+        gone = set(map(id, done))
+        if id(self._cursors[0]) in gone:
+            self._head = _NOTHING
+        self._cursors = deque(each for each in self._cursors if id(each) not in gone)
+        if self._again:
+            self._again = deque(each for each in self._again if id(each) not in gone)
+        for cursor in done:
+            self._count -= cursor.end
+            self.taken += cursor.end
+            if self._bytes is not None:
+                self._bytes -= cursor.weigh()
+
     def _walked(self, cursor: _Cursor) -> None:
         """All of the first cursor was handed over: its room goes back."""
         self._pass(cursor)
@@ -346,6 +470,10 @@ class ReceiveQueue:
         self._cursors.popleft()
         if self._again and self._again[0] is cursor:
             self._again.popleft()
+        if self._by_source is not None:
+            of_source = self._by_source[cursor.entry.source.number]
+            if of_source and of_source[0] is cursor:
+                of_source.popleft()
         self._count -= cursor.end
         self.taken += cursor.end
         if self._bytes is not None:
@@ -590,7 +718,14 @@ class ReceiveQueue:
         """A place in line, behind all that were given before."""
         return next(self._tickets)
 
-    async def wait(self, deadline: float | None, ticket: int, *, takes: bool = True) -> bool:
+    async def wait(
+        self,
+        deadline: float | None,
+        ticket: int,
+        *,
+        takes: bool = True,
+        only: Container[int] | None = None,
+    ) -> bool:
         """Suspend until something arrives (True) or the loop's clock reaches `deadline` (False).
 
         Suspends even when that is past: who asks again and again would never let anything arrive.
@@ -600,32 +735,48 @@ class ReceiveQueue:
             ticket: The place in line.
             takes: A message is taken at once when woken. Who may leave it and wait for more is
                 woken beside those who take, or a message would lie there while they sleep.
+            only: Numbers of the sources whose messages are waited for; None for all.
         """
         if self._error is not None:
             await asyncio.sleep(0)
             raise self._error.with_traceback(None)  # or it would grow with each time
-        if self._cursors:
+        if only is None and self._cursors:
             head = self._cursors[0]
             self._give_back(head, head.end - head.at)
         loop = asyncio.get_running_loop()
-        waiter = _Waiter(ticket, loop.create_future(), takes)
+        waiter = _Waiter(ticket, loop.create_future(), takes, only)
         insort(self._waiters, waiter, key=_TICKET)
         if self._wanted is not None:
             self._wanted(len(self._waiters))
         timer = None if deadline is None else loop.call_at(deadline, _expire, waiter.future)
+        passes = only is not None and not self.room_by_source
+        self._passing += passes
         try:
+            if passes:
+                self._pass_by()
             return await waiter.future
         except asyncio.CancelledError:
             if waiter.woken:
-                self.wake(1)  # woken and cancelled at once: the next in line takes the turn
+                # Woken and cancelled at once: the next in line takes the turn.
+                self.wake(1, waiter.source)
             raise
         finally:
+            self._passing -= passes
             if timer is not None:
                 timer.cancel()
             if waiter.woken:
                 self._turn.release()
             else:
                 self._leave(waiter)
+
+    def _pass_by(self) -> None:
+        """What is queued occupies no room, or what is waited for could not come past it."""
+        passed = 0
+        for cursor in self._cursors:
+            passed += cursor.end
+            if passed > _MOST_PASSED:
+                return
+            self._give_back(cursor, 0)
 
     def want(self) -> None:
         """What came was for nobody: where nothing comes unasked, ask for those who wait."""
@@ -637,19 +788,32 @@ class ReceiveQueue:
         if at < len(self._waiters) and self._waiters[at] is waiter:
             del self._waiters[at]
 
-    def wake(self, waiters: int) -> None:
-        """Let up to `waiters` of those who take try again, and those in line before them."""
-        woken = 0
+    def wake(self, waiters: int, source: int | None = None) -> None:
+        """Let up to `waiters` of those who take try again, and those in line before them.
+
+        Who waits for some sources only is left out if nothing is queued of these.
+
+        Args:
+            waiters: How many.
+            source: Number of a source of which a message can be taken that is not queued here.
+        """
+        left: list[_Waiter] = []
+        looked = 0
         for waiter in self._waiters:
             if waiters <= 0:
                 break
-            woken += 1
-            if not waiter.future.done():
+            looked += 1
+            only = waiter.only
+            named = only is None or (source is not None and source in only)
+            if only is not None and not (named or self.has_of(only)):
+                left.append(waiter)
+            elif not waiter.future.done():
                 waiter.woken = True
+                waiter.source = source
                 waiter.future.set_result(True)
                 self._turn.hold()
                 waiters -= waiter.takes
-        del self._waiters[:woken]
+        self._waiters[:looked] = left
 
     # Endings
 
@@ -678,6 +842,7 @@ class ReceiveQueue:
             each = max((cursor.end for cursor in islice(self._cursors, _GROUP)), default=1)
             self._dispose(self._cursors, each)
         self._cursors = kept
+        self._by_source = None
         if self._again:
             still = {id(cursor) for cursor in kept}
             self._again = deque(cursor for cursor in self._again if id(cursor) in still)

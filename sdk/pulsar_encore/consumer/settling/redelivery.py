@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Final, Protocol
 
+from ...backoff import backoff_of
 from ...core.due import DueBatch, MessageKey, precision_bits
 from ...core.due_index import DueIndex
 from ...core.entry import Entry, EntryKey, set_bits
@@ -180,7 +181,8 @@ class Redelivery:
             evidence, wall_now = evidence_of(None, "ack timeout"), wall_now_ms(self._loop)
             for key in due:
                 state.attempts.remember(key, wall_now, evidence)
-        backoff = self._options.ack_timeout_redelivery_backoff
+        name = "ack_timeout_redelivery_backoff"
+        backoff = backoff_of(self._options.ack_timeout_redelivery_backoff, name)
         if backoff is None:
             self._ask(state, state.timeouts, due)
             return

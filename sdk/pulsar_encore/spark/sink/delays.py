@@ -47,6 +47,10 @@ def retry_delays(value: str, name: str) -> RetryDelays:
     parse = duration_ms("s")
     growing = _GROWING.fullmatch(value.strip())
     if growing is None:
+        # PySpark writes the Python list of `.option("backoff", [10, 60])` with its brackets.
+        value = value.strip()
+        if value.startswith(("[", "(")) and value.endswith(("]", ")")):
+            value = value[1:-1].rstrip(", ")
         listed = tuple(_bounded(parse(each, name), name) for each in value.split(","))
         return RetryDelays(listed)
     given = [each.strip() for each in growing[1].split(",")]

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final, Literal, Protocol, TypeAlias
 
 from pulsar_encore.core.due import MessageKey
+from pulsar_encore.core.entry import EntryKey
 from pulsar_encore.errors import (
     ClosedError,
     ConfigurationError,
@@ -329,6 +330,12 @@ class Sharer(Protocol):
 
     def acked(self, message_id: MessageId) -> None:
         """A message was acked at another one."""
+
+    def attempted(self, key: EntryKey, mask: int, attempt: int) -> None:
+        """Another consumer has handed over messages of an entry, for the `attempt`th time."""
+
+    def attempts_in_hands(self, key: EntryKey) -> dict[int, int]:
+        """Attempts, by index, at messages of an entry that its application has."""
 
 
 class Source:

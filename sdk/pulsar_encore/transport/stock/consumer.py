@@ -66,6 +66,7 @@ STOCK: Final = Capabilities(
     receipts=False,
     producer_events=False,
     initial_subscriptions=False,
+    room_by_source=False,
 )
 
 

@@ -1,0 +1,117 @@
+"""Tables of delays in consumers: nacks, ack timeouts and letters; the statistics of the store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from consumer_kit import TOPIC, Subscribe, now_s, put_numbers
+from durable_kit import Host
+
+from pulsar_encore import (
+    Backoff,
+    BackoffTable,
+    Client,
+    ConfigurationError,
+    ConsumerType,
+    DeadLetterPolicy,
+    InitialPosition,
+    StoreStatistics,
+)
+from pulsar_encore.testing import MemoryTransport
+
+TABLE = [2, 7.0, 30]
+
+
+@pytest.fixture
+async def host(transport: MemoryTransport, tmp_path: Path) -> AsyncIterator[Host]:
+    host = Host(transport, tmp_path / "disk")
+    yield host
+    await host.kill()
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
+async def test_nacks_follow_the_table(
+    transport: MemoryTransport, subscribe: Subscribe, kind: ConsumerType
+) -> None:
+    put_numbers(transport, 1)
+    consumer = await subscribe(negative_ack_redelivery_backoff=TABLE, consumer_type=kind)
+    for delay in [2, 7, 30, 30]:
+        message = await consumer.receive(timeout=1000)
+        began = now_s()
+        await consumer.negative_acknowledge(message)
+        again = await consumer.receive(timeout=1000)
+        assert delay <= now_s() - began <= delay * 1.02 + 0.2
+        await consumer.negative_acknowledge(again, 0)
+        message = await consumer.receive(timeout=1000)
+        await consumer.acknowledge(message)
+        transport.put(TOPIC, b"next")
+        for _ in range([2, 7, 30, 30].index(delay) + 1):
+            message = await consumer.receive(timeout=1000)
+            await consumer.negative_acknowledge(message, 0)
+
+
+async def test_ack_timeouts_follow_the_table(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    put_numbers(transport, 1)
+    consumer = await subscribe(
+        unacked_messages_timeout_ms=1_000, ack_timeout_redelivery_backoff=TABLE
+    )
+    await consumer.receive()
+    for delay in [2, 7, 30, 30]:
+        began = now_s()
+        await consumer.receive(timeout=1000)
+        assert 1 + delay <= now_s() - began <= (1 + delay) * 1.03 + 0.3
+
+
+@pytest.mark.parametrize("table", [TABLE, tuple(TABLE), BackoffTable(TABLE)])
+async def test_reconsume_later_follows_the_table(transport: MemoryTransport, table: Any) -> None:
+    put_numbers(transport, 2)
+    async with Client("pulsar://nowhere:6650", transport=transport) as client:
+        consumer = await client.subscribe(
+            TOPIC,
+            "s",
+            ConsumerType.Shared,
+            initial_position=InitialPosition.Earliest,
+            retry_enable=True,
+            dead_letter_policy=DeadLetterPolicy(10),
+        )
+        messages = [await consumer.receive(timeout=1) for _ in range(2)]
+        for delay in [2, 7, 30, 30]:
+            began = now_s()
+            await consumer.reconsume_later(messages, table)
+            messages = [await consumer.receive(timeout=1000) for _ in range(2)]
+            assert delay - 0.01 <= now_s() - began <= delay + 1.5
+        began = now_s()
+        await consumer.reconsume_later(messages[0], Backoff(min_delay=1, max_delay=4))
+        await consumer.receive(timeout=1000)
+        assert 4 <= now_s() - began <= 6
+        for bad in ([], [-1], [True], ["1"], "10", None, {1: 2}):
+            with pytest.raises(ConfigurationError, match="delay"):
+                await consumer.reconsume_later(messages[1], bad)  # type: ignore[arg-type]
+        await consumer.acknowledge(messages[1])
+
+
+async def test_the_statistics_of_the_store_are_those_of_a_consumer(
+    host: Host, transport: MemoryTransport
+) -> None:
+    put_numbers(transport, 10)
+    consumer = await host.start(state={"count_attempts": "before"})
+    before = consumer.statistics().store
+    assert isinstance(before, StoreStatistics)
+    for _ in range(10):
+        await consumer.negative_acknowledge(await consumer.receive(timeout=1), 3_600)
+    store = consumer.statistics().store
+    assert store is not None
+    assert store.writes >= before.writes + 20 and store.operations >= store.writes
+    assert (store.waiting, store.entries) == (10, 10)
+    assert (store.failures, store.lost, store.unwritten, store.syncs) == (0, 0, 0, 0)
+    await consumer.close()
+    assert consumer.statistics().store is None
+
+
+async def test_without_a_state_there_is_no_store(subscribe: Subscribe) -> None:
+    assert (await subscribe()).statistics().store is None
