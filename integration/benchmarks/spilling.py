@@ -237,7 +237,7 @@ def wait(
     maintain: Callable[[], object] = bool
     if directory:
         blobs = TransientBlobs(Path(directory))
-        index = spilling = SpillingIndex(blobs, executor=executor, transient=True)
+        index = spilling = SpillingIndex(blobs, executor=executor, transient=True, on_work=bool)
         maintain = spilling.maintain
     found = []
     growth: list[float] = []

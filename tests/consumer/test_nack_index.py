@@ -83,7 +83,7 @@ async def until(consumer: Consumer, so: Callable[[NackIndexStatistics], bool]) -
 
 
 async def spilled(consumer: Consumer) -> None:
-    await until(consumer, lambda found: found.snapshots > 0 and found.in_memory < 300)
+    await until(consumer, lambda found: found.snapshots > 0 and found.in_memory < 450)
 
 
 def directories(path: Path) -> list[Path]:

@@ -91,6 +91,43 @@ def test_a_transient_index_writes_snapshots_only_and_nothing_at_its_close(tmp_pa
     assert len(index) == 200
 
 
+def test_a_take_reads_a_few_segments_and_the_next_call_goes_on() -> None:
+    """Ids of one due time are in 40 snapshots, and the lowest of them come first."""
+
+    class Counting(MemoryBlobs):
+        reads = 0
+
+        def segment(self, generation: int, number: int) -> bytes:
+            self.reads += 1
+            return super().segment(generation, number)
+
+    blobs = Counting()
+    index = SpillingIndex(blobs, min_index_count_per_bucket=10, transient=True, on_work=bool)
+    numbers = [entry * 7 % 400 for entry in range(400)]
+    for entry in numbers:
+        index.add((1, entry, -1), 1000, 0)
+    while index.maintain():
+        pass
+    came: list[int] = []
+    calls = empty = 0
+    while (head := index.next_due()) is not None:
+        before = blobs.reads
+        batch = list(index.pop_due(head, 25))
+        assert blobs.reads - before <= 10, "the loop waits for more"
+        came += sorted(entry for _, entry, _ in batch)
+        calls += 1
+        empty += not batch
+        assert calls < 100
+    assert came == list(range(400))
+    assert empty, "the first calls only read"
+    for entry in numbers:
+        index.add((2, entry, -1), 2000, 0)
+    while index.maintain():
+        pass
+    assert len(index.pop_due(2000)) == 400, "without a limit all of it comes"
+    index.close()
+
+
 def test_a_segment_that_cannot_be_read_in_advance_is_not_read_again_and_again() -> None:
     """Else `maintain` would never say that there is nothing to do."""
 

@@ -56,6 +56,7 @@ class Snapshots:
         self._blobs: dict[int, Blob] = {}
         self._fronts: list[tuple[int, int]] = []  # (lower bound, generation)
         self._queued: set[int] = set()  # generations in there
+        self._reads = 0  # segments that a call waited for
         self.ended: set[int] = set()  # generations of which everything was handed over
 
     def __len__(self) -> int:
@@ -144,14 +145,29 @@ class Snapshots:
                 self._load(blob, now_ms if now_ms is not None else edge)
         return None
 
-    def ready(self, edge: int, now_ms: int) -> list[Blob]:
-        """Return the snapshots with something live at the earliest edge, made ready for `take`."""
+    def ready(self, edge: int, now_ms: int, most: int | None = None) -> list[Blob] | None:
+        """Return the snapshots with something live at the earliest edge, made ready for `take`.
+
+        Args:
+            edge: The earliest edge.
+            now_ms: The time.
+            most: Segments that may be read now.
+
+        Returns:
+            None if more segments have to be read. Those that were read stay in memory, so each call
+            needs fewer.
+        """
         found = []
+        before = self._reads
+        enough = True
         while self.next_due(now_ms) == edge:
             found.append(heappop(self._fronts))
+            if most is not None and self._reads - before >= most:
+                enough = False
+                break
         for each in found:
             heappush(self._fronts, each)
-        return [self._blobs[generation] for _, generation in found]
+        return [self._blobs[generation] for _, generation in found] if enough else None
 
     def in_order(self, blob: Blob) -> Iterator[MessageKey]:
         """Iterate over the live keys of the row in front, in order of ledger, entry and index.
@@ -209,6 +225,7 @@ class Snapshots:
         if blob.fetched is not None:
             blob.arrived(blob.fetched)
             return
+        self._reads += 1
         try:
             blob.arrived(self._read(blob, blob.next))
         except StateDamagedError as error:
