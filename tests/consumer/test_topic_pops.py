@@ -11,6 +11,7 @@ import pytest
 from consumer_kit import TOPIC, Subscribe, now_s, settle
 
 from pulsar_encore import ConfigurationError, Consumer, ConsumerType, Lease, ReceiveTimeout
+from pulsar_encore.consumer.receiving import queue as queue_module
 from pulsar_encore.testing import MemoryTransport
 
 OTHER = f"{TOPIC}2"
@@ -291,3 +292,31 @@ async def test_a_batch_receive_counts_what_is_left(
     assert len(await consumer.pop(10, topic=OTHER)) == 10
     assert len(consumer._parts.queue) == 10
     assert len(await consumer.batch_receive()) == 10
+
+
+@pytest.mark.parametrize(("by_source", "most", "bound"), [(True, 20_000, 30), (False, 40, 70)])
+async def test_a_pop_that_waits_lets_others_pass_where_all_sources_share_the_room(
+    transport: MemoryTransport,
+    subscribe: Subscribe,
+    monkeypatch: pytest.MonkeyPatch,
+    by_source: bool,
+    most: int,
+    bound: int,
+) -> None:
+    monkeypatch.setattr(queue_module, "_MOST_PASSED", most)
+    put(transport, TOPIC, *range(200))
+    consumer = await consumer_of(subscribe, receiver_queue_size=10)
+    consumer._parts.queue.room_by_source = by_source
+    await settle()
+    assert len(consumer._parts.queue) <= 20
+    assert await consumer.pop(wait=1, topic=OTHER) == []
+    passed = len(consumer._parts.queue)
+    assert (passed >= most) is not by_source and passed <= bound
+    put(transport, OTHER, 0)
+    assert texts(await consumer.pop(wait=1, topic=OTHER)) == ["2:0"]
+    got = []
+    while leases := await consumer.pop(7, wait=1):
+        got += texts(leases)
+        for lease in leases:
+            await lease.ack()
+    assert got == [f"t:{each}" for each in range(200)]

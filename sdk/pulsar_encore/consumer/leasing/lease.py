@@ -27,8 +27,9 @@ _SHARE: Final = 3  # renewed each third of its length: one renewal may come late
 class Lease:
     """A message that is its holder's until `expires_at`; made by `Consumer.pop`.
 
-    One that is not settled by then is nacked: the attempt counts, and the message comes again. Its
-    methods are called on the consumer's event loop.
+    If it is not settled by then, the attempt counts as failed, and the message is redelivered after
+    the backoff of that attempt, or at once if the subscription has none. Call its methods on the
+    consumer's event loop.
     """
 
     __slots__ = ("_grant", "_leases", "_loop", "_turn")
