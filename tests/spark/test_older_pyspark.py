@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,15 +14,11 @@ from reading_kit import TOPIC, Stream, numbered, publish
 
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread
 from pulsar_encore.errors import ConfigurationError
-from pulsar_encore.spark import DataLossError
+from pulsar_encore.spark import DataLossError, compat
 from pulsar_encore.spark.interpreters import check_python, use_this_python
 from pulsar_encore.spark.positions import offset_json, read_offset
 
-LIMITED: dict[str, Any] = {
-    "startingOffsets": "earliest",
-    "maxEntriesPerTrigger": 30,
-    "latestOffsetPollMs": 0,
-}
+EARLIEST: dict[str, Any] = {"startingOffsets": "earliest", "latestOffsetPollMs": 0}
 
 
 @pytest.fixture
@@ -56,24 +51,27 @@ class OldStream(Stream):
         self.reader: Any = OldReader(self.reader)
 
 
-def test_limits_hold_but_for_the_first_batch_after_a_restart(
-    broker: BrokerThread, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_query_goes_on_where_it_was(broker: BrokerThread) -> None:
     publish(broker.url, *numbered(100))
-    query = OldStream(broker.url, subscription="s", **LIMITED).run()
-    assert query.sizes == [30, 30, 30, 10]
+    query = OldStream(broker.url, subscription="s", **EARLIEST).run()
     query.reader.stop()
     publish(broker.url, *numbered(70, 100))
-    again = OldStream(broker.url, query.offset, subscription="s", **LIMITED)
-    with caplog.at_level(logging.WARNING, "pulsar_encore.spark"):
-        again.step()
+    again = OldStream(broker.url, query.offset, subscription="s", **EARLIEST)
+    again.step()
     publish(broker.url, *numbered(70, 170))
     again.run()
     again.reader.stop()
-    assert again.sizes == [70, 30, 30, 10]
+    assert again.sizes == [70, 70]
     assert query.values() + again.values() == numbered(240)
-    assert "limits do not hold for the first one after a restart" in caplog.text
-    assert "PySpark 4.2 does" in caplog.text
+
+
+def test_limits_need_pyspark_4_2(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(broker.url, *numbered(10))
+    monkeypatch.setattr(compat, "HAS_LIMITS", False)
+    for limit in ("maxEntriesPerTrigger", "minOffsetsPerTrigger"):
+        with pytest.raises(ConfigurationError, match=r"need PySpark 4\.2 or later, this is 4\."):
+            Stream(broker.url, **EARLIEST, **{limit: 3})
+    assert Stream(broker.url, **EARLIEST).run().values() == numbered(10)
 
 
 def test_a_query_of_all_there_is_asks_for_the_end_before_the_beginning(

@@ -11,6 +11,7 @@ a missing class, because a release that lacks the class lacks its callers too.
 from __future__ import annotations
 
 import inspect
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 import pyspark
@@ -110,6 +111,7 @@ else:
 
 
 __all__ = [
+    "HAS_LIMITS",
     "DataSourceStreamArrowWriter",
     "EqualNullSafe",
     "EqualTo",
@@ -132,6 +134,9 @@ __all__ = [
     "arrow_schema",
     "arrow_type",
 ]
+
+HAS_LIMITS: Final = find_spec("pyspark.sql.streaming.datasource") is not None
+"""True if PySpark says where a stream's next batch begins (4.2), without which no limit holds."""
 
 # From 4.2 on the time zone is an argument; before, UTC is what there is.
 _UTC: Final[dict[str, str]] = (

@@ -10,9 +10,12 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Final
 
+import pyspark
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter
 from pyspark.sql.types import StructType
 
+from ..errors import ConfigurationError
+from . import compat
 from .columns import chosen, projected, schema_of
 from .compat import DataSourceStreamArrowWriter
 from .driver.batch import NarrowedBatchReader, PulsarBatchReader
@@ -69,6 +72,13 @@ class PulsarDataSource(DataSource):
     @plain_errors()
     def streamReader(self, schema: StructType) -> PulsarStreamReader:
         options = self._planned(streaming=True)
+        limits = options.limits
+        if not compat.HAS_LIMITS and (limits.any or limits.min_rows is not None):
+            raise ConfigurationError(
+                "limits of a batch (maxEntriesPerTrigger, maxOffsetsPerTrigger, "
+                "maxBytesPerTrigger, minOffsetsPerTrigger) need PySpark 4.2 or later, this is "
+                f"{pyspark.__version__}: leave them out, or update PySpark"
+            )
         return PulsarStreamReader(options, self._asked(schema, options), self._plan(options))
 
     def _offered(self, options: ReadOptions) -> StructType:

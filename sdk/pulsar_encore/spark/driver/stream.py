@@ -9,7 +9,6 @@ what it holds then.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
@@ -17,7 +16,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pyarrow as pa
-import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -39,8 +37,6 @@ from ..runtime import Runtime, runtime
 from .plans import slicing_of
 from .progress import Progress
 
-log: Final = logging.getLogger("pulsar_encore.spark")
-
 _END_S: Final = 10.0
 
 
@@ -58,7 +54,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._plan_of_values = plan
         self._made: Progress | None = None
-        # The end of the last batch, for PySpark before 4.2; None after a restart.
+        # The end of the last batch that was planned here, for PySpark before 4.2. It may ask for
+        # the initial offset of a query that goes on elsewhere, so that one says nothing.
         self._followed: dict[str, Any] | None = None
         self._is_unchecked = False
 
@@ -106,9 +103,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ConfigurationError: An option does not fit what is there.
             TransportError: The brokers could not be asked.
         """
-        begin = offset_json(self._here.call(self._progress().initial(), "begin a query"))
-        self._followed = begin
-        return begin
+        return offset_json(self._here.call(self._progress().initial(), "begin a query"))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """One that says that there are limits; which they are, the options say."""
@@ -146,13 +141,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset_json(end, slicing)
 
     def _first_after_restart(self) -> dict[str, Any]:
-        """The end of a batch of which nobody knows the beginning yet, so that no limit holds."""
-        if self._limited:
-            log.warning(
-                "PySpark %s does not say where a batch begins: limits do not hold for the first "
-                "one after a restart, nor with trigger(availableNow=True). PySpark 4.2 does",
-                pyspark.__version__,
-            )
+        """Return the end of a batch whose beginning is only known when it is planned."""
         self._is_unchecked = True
         progress = self._progress()
         ends = self._here.call(progress.ends(), "ask for the end of the topics")
