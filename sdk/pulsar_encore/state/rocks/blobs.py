@@ -17,14 +17,19 @@ from typing import Final
 
 from pulsar_encore.errors import (
     ClosedError,
+    ForkedError,
     StateDamagedError,
     StateFormatError,
     StateInUseError,
     StoreError,
 )
 
-from .database import Database
-from .owner import Owner, read_owner, write_owner
+from ..advice import advised
+from ..directory_lock import LOCK_FILE, DirectoryLock
+from .completeness import check_complete
+from .database import NOTHING_DELETED, Database, UnknownContentError
+from .keys import FORMAT_KEY
+from .owner import Owner, locked, read_owner, write_owner
 from .writes import META, Writes
 
 _FORMAT: Final = b"pulsar-encore blobs 1"
@@ -49,6 +54,8 @@ class RocksBlobs:
         self._path = Path(path).resolve()
         self._database: Database | None = None
         self._owner: Owner | None = None
+        self._lock: DirectoryLock | None = None
+        self._pid = os.getpid()
         self._attempts: dict[int, int] = {}
         self._pieces: dict[int, int] = {}
 
@@ -69,44 +76,46 @@ class RocksBlobs:
             names = {each.name for each in self._path.iterdir()}
         except OSError as error:
             raise StoreError(f"the blobs in {self._path}: {error}") from error
-        if names and not names & {"db", "owner.json"}:
+        if names and not names & {"db", "owner.json", LOCK_FILE}:
             raise StateFormatError(f"{self._path} holds something else: name another directory")
         try:
-            database = Database(self._path / "db")
+            lock = DirectoryLock(self._path / LOCK_FILE)
+            try:
+                self._begin()
+            except BaseException:
+                self._drop()
+                lock.release()
+                raise
         except StateInUseError as error:
-            owner = read_owner(self._path)
-            raise StateInUseError(
-                f"the blobs in {self._path} belong to {owner or 'another process'}"
-            ) from error
-        try:
-            self._begin(database)
-        except BaseException:
-            self._database = None
-            database.close()
-            raise
+            owner = read_owner(self._path) or "another process"
+            raise StateInUseError(f"the blobs in {self._path} belong to {owner}") from error
+        except StateDamagedError as error:  # worded for `RocksState`, which can be salvaged
+            text = str(error).replace(NOTHING_DELETED, "Nothing was deleted. Restore a backup, ")
+            raise StateDamagedError(f"{text}or use an empty directory") from error
+        self._lock = lock
 
-    def _begin(self, database: Database) -> None:
-        found = database.get(META, _FORMAT_KEY)
-        self._database = database
-        if found is None:
-            rows = database.scan(META)
-            if next(rows, None) is not None:
-                rows.close()  # type: ignore[attr-defined]
-                raise StateFormatError(f"{self._path} holds something else than blobs")
+    def _drop(self) -> None:
+        database, self._database = self._database, None
+        if database is not None:
+            database.close()
+
+    def _begin(self) -> None:
+        before = read_owner(self._path)
+        with locked(self._path / "db"):
+            check_complete(self._path, before, _check_format)
+        self._database = database = Database(self._path / "db")
+        if not _check_format(database):
             self._put(_FORMAT_KEY, _FORMAT)
-        elif found != _FORMAT:
-            raise StateFormatError(
-                f"the blobs in {self._path} are of another version: {found[:40]!r}"
-            )
         self._attempts.clear()
         self._pieces.clear()
-        before = read_owner(self._path)
+        self._pid = os.getpid()
         epoch = 1 if before is None else before.epoch + 1
+        database.sync()  # a loss of power must not leave less than the file of the owner says
         self._owner = Owner.here(int(time.time() * 1000), epoch, database.sequence)
         try:
             write_owner(self._path, self._owner)
         except OSError as error:
-            raise StoreError(f"the blobs in {self._path}: {error}") from error
+            raise StoreError(f"the blobs in {self._path}: {advised(error)}") from error
 
     def create(self, generation: int) -> _Writer:
         """Begin a blob."""
@@ -190,10 +199,13 @@ class RocksBlobs:
             StateDamagedError: It is not there.
             StoreError: It could not be read.
         """
-        pieces = [data for _, data in self._db.scan(META, *_journal(journal))]
+        pieces = list(self._db.scan(META, *_journal(journal)))
         if not pieces:
             raise StateDamagedError(f"there is no journal {journal}")
-        return b"".join(pieces)
+        for number, (key, _) in enumerate(pieces):
+            if _PIECE.unpack(key)[2] != number:
+                raise StateDamagedError(f"piece {number} of journal {journal} is missing")
+        return b"".join(data for _, data in pieces)
 
     def delete_journal(self, journal: int) -> None:
         """Remove a journal; one that is not there is nothing."""
@@ -208,6 +220,8 @@ class RocksBlobs:
 
     def close(self) -> None:
         """Give it free for another owner."""
+        if os.getpid() != self._pid:  # a child must not write to its parent's files
+            return
         database, self._database = self._database, None
         if database is None:
             return
@@ -220,11 +234,15 @@ class RocksBlobs:
             raise StoreError(f"the blobs in {self._path} were closed, but: {error}") from error
         finally:
             database.close()
+            if self._lock is not None:
+                self._lock.release()
 
     @property
     def _db(self) -> Database:
         if self._database is None:
             raise ClosedError(f"the blobs in {self._path} are closed")
+        if os.getpid() != self._pid:
+            raise ForkedError(f"the parent of this process opened the blobs in {self._path}")
         return self._database
 
     def _head(self, generation: int) -> tuple[int, bytes]:
@@ -314,6 +332,26 @@ class _Writer:
         if not self._ended:
             self._ended = True
             self._blobs.drop_attempt(self._generation, self._attempt)
+
+
+def _check_format(database: Database) -> bool:
+    """False if nothing was ever written to a database.
+
+    Raises:
+        UnknownContentError: if nothing says its format.
+        StateFormatError: if it has another format.
+    """
+    found = database.get(META, _FORMAT_KEY)
+    if found is None:
+        rows = database.scan(META)
+        if next(rows, None) is not None:
+            rows.close()  # type: ignore[attr-defined]
+            other = database.get(META, FORMAT_KEY) is not None
+            kind = StateFormatError if other else UnknownContentError
+            raise kind(f"{database.path} holds something else than blobs")
+    elif found != _FORMAT:
+        raise StateFormatError(f"the blobs in {database.path} have another version: {found[:40]!r}")
+    return found is not None
 
 
 def _segments(generation: int) -> tuple[bytes, bytes]:
