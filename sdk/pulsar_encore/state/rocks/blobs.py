@@ -8,8 +8,11 @@ that is written again is the old one or the new one. Checksums are RocksDB's.
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from struct import Struct
@@ -30,7 +33,10 @@ from .completeness import check_complete
 from .database import NOTHING_DELETED, Database, UnknownContentError
 from .keys import FORMAT_KEY
 from .owner import Owner, locked, read_owner, write_owner
+from .room import check_room
 from .writes import META, Writes
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 _FORMAT: Final = b"pulsar-encore blobs 1"
 _FORMAT_KEY: Final = b"f"
@@ -56,6 +62,7 @@ class RocksBlobs:
         self._owner: Owner | None = None
         self._lock: DirectoryLock | None = None
         self._pid = os.getpid()
+        self._mending = threading.Lock()
         self._attempts: dict[int, int] = {}
         self._pieces: dict[int, int] = {}
 
@@ -157,7 +164,7 @@ class RocksBlobs:
         writes = Writes()
         writes.delete(META, _BLOB.pack(b"b", generation))
         writes.delete_range(META, *_segments(generation))
-        self._db.write(writes)
+        self._write(writes)
 
     def generations(self) -> list[int]:
         """Every blob, in rising order; what was never committed is dropped."""
@@ -169,7 +176,7 @@ class RocksBlobs:
             if attempts.get(generation) != attempt and generation not in self._attempts:
                 left.delete(META, key)
         if len(left):
-            self._db.write(left)
+            self._write(left)
         return sorted(attempts)
 
     def read_manifest(self) -> bytes | None:
@@ -190,7 +197,7 @@ class RocksBlobs:
             self._put(_PIECE.pack(b"j", journal, number), data, sync=sync)
             self._pieces[journal] = number + 1
         elif sync:
-            self._db.sync()
+            self._write(Writes(), sync=True)
 
     def read_journal(self, journal: int) -> bytes:
         """All bytes of a journal.
@@ -211,7 +218,7 @@ class RocksBlobs:
         """Remove a journal; one that is not there is nothing."""
         writes = Writes()
         writes.delete_range(META, *_journal(journal))
-        self._db.write(writes)
+        self._write(writes)
         self._pieces.pop(journal, None)
 
     def journals(self) -> list[int]:
@@ -222,7 +229,8 @@ class RocksBlobs:
         """Give it free for another owner."""
         if os.getpid() != self._pid:  # a child must not write to its parent's files
             return
-        database, self._database = self._database, None
+        with self._mending:
+            database, self._database = self._database, None
         if database is None:
             return
         try:
@@ -254,9 +262,45 @@ class RocksBlobs:
     def _put(self, key: bytes, value: bytes, *, sync: bool = False) -> None:
         writes = Writes()
         writes.put(META, key, value)
-        self._db.write(writes)
+        self._write(writes, sync=sync)
+
+    def _write(self, writes: Writes, *, sync: bool = False) -> None:
+        database = self._db
+        try:
+            self._written(writes, sync)
+        except StoreError:
+            self._mend(database)
+            self._written(writes, sync)
+
+    def _written(self, writes: Writes, sync: bool) -> None:
+        if writes:
+            self._db.write(writes)
         if sync:
             self._db.sync()
+
+    def _mend(self, failed: Database) -> None:
+        """Open the database anew: after a write or an fsync that failed, RocksDB takes no more.
+
+        This also makes up for the fsync. RocksDB replays its log into tables and syncs those,
+        while a second fsync of the log would prove nothing: the kernel may have dropped the pages
+        that it could not write.
+
+        Raises:
+            StoreError: if there is no room, or it cannot be opened. It can be read meanwhile.
+        """
+        folder = self._path / "db"
+        with self._mending:
+            if self._database is not failed:  # another thread was faster
+                return
+            check_room(folder)
+            failed.close(failed=True)
+            try:
+                self._database = Database(folder)
+            except StoreError:
+                with suppress(StoreError):
+                    self._database = Database(folder, read_only=True)
+                raise
+            logger.warning("the blobs in %s are opened anew after a failed write", self._path)
 
     def _last_piece(self, journal: int) -> int:
         last = -1
@@ -281,9 +325,7 @@ class RocksBlobs:
         writes.delete_range(META, start, mine)
         writes.delete_range(META, behind, stop)
         writes.put(META, _BLOB.pack(b"b", generation), _HEAD.pack(attempt, count, size) + meta)
-        self._db.write(writes)
-        if sync:
-            self._db.sync()
+        self._write(writes, sync=sync)
 
     def drop_attempt(self, generation: int, attempt: int) -> None:
         """Nothing of an attempt is kept, unless it is the blob: what of a commit failed may have
@@ -303,7 +345,7 @@ class RocksBlobs:
             META, first, _SEGMENT.pack(b"s", generation, attempt, _LAST_SEGMENT) + b"\0"
         )
         try:
-            self._db.write(writes)
+            self._write(writes)
         except StoreError:
             return  # what is left is dropped by `generations`, after a restart
 
