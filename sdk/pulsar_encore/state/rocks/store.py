@@ -18,7 +18,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, Protocol, TypeAlias
@@ -268,9 +268,9 @@ class RocksStore:
         """
         core = self._opened
         if core.syncer is not None:
+            if core.journal.trouble is not None:  # something is in memory only
+                raise core.journal.trouble
             await core.syncer.synced()
-        elif core.durability == "power" and core.trouble is not None:  # it could not be mended
-            raise core.trouble
 
     @property
     def trouble(self) -> StoreError | None:
@@ -401,6 +401,7 @@ class _Core:
         self.users: int = 0
         self.claims: int = 0  # of them, who work with it on one thread
         self._thread: int | None = None  # of the event loop that works with it
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.syncer: Syncer | None = None
         self._used: dict[SourceName, Source] = {}
         try:
@@ -446,9 +447,22 @@ class _Core:
 
     def _sync(self) -> None:
         if self.durability == "power":
-            self.syncer = Syncer()
+            self.syncer = Syncer(self._mend_soon)
             self.journal.written = self.syncer.written
             self.syncer.start(self.journal)
+
+    def _mend_soon(self) -> None:
+        """Have the loop, whose thread works with the database, open it anew."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it was closed
+                self._loop.call_soon_threadsafe(self._mend)
+
+    def _mend(self) -> None:
+        if self.users:
+            try:
+                self.mend()
+            except StoreError as error:
+                logger.warning("not yet synced, tried again later: %s", error)
 
     def is_in(self, path: Path) -> bool:
         """True if `path` is another name of the directory, as with a bind mount."""
@@ -498,6 +512,8 @@ class _Core:
                 f"{self.path}: give each thread a directory of its own"
             )
         self._thread = threading.get_ident()
+        with suppress(RuntimeError):  # it is used without a loop
+            self._loop = asyncio.get_running_loop()
 
     def topics(self, subscription: str) -> list[str]:
         return [topic for topic, each, _ in self._numbers if each == subscription]
@@ -533,22 +549,21 @@ class _Core:
         return trouble
 
     def mend(self) -> bool:
-        if self.journal.trouble is None:
-            return True
-        if self.journal.flush_all():
+        syncer = self.syncer
+        unsynced = syncer is not None and syncer.trouble is not None
+        if (self.journal.trouble is None or self.journal.flush_all()) and not unsynced:
             return True
         check_room(self.path / _DATABASE)  # what is closed in vain cannot be read meanwhile
-        if self.syncer is not None:
-            self.syncer.stop()
-            self.syncer = None
-        self.journal.database.close(failed=True)
-        try:
-            self.journal.database = Database(self.path / _DATABASE)
-        except StoreError as error:
-            self.journal.trouble = error
-            self._read_only()
-            raise
-        self._sync()
+        with nullcontext() if syncer is None else syncer.syncing:
+            self.journal.database.close(failed=True)
+            try:
+                self.journal.database = Database(self.path / _DATABASE)
+            except StoreError as error:
+                self.journal.trouble = error
+                self._read_only()
+                raise
+        if syncer is not None:
+            syncer.mended()
         return self.journal.flush_all()
 
     def _read_only(self) -> None:
@@ -580,6 +595,9 @@ class _Core:
             self.leave(source)
         written = self.journal.flush_all()
         if self.syncer is not None:
+            if self.syncer.trouble is not None:
+                with suppress(StoreError):
+                    self.mend()
             self.syncer.stop()
         database = self.journal.database
         try:
