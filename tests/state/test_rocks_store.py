@@ -493,6 +493,7 @@ def test_all_can_be_had_when_only_what_names_the_tables_is_damaged(path: Path, d
         "db.damaged-1",
         "owner.json",
         "owner.lock",
+        "sources",
     }
 
 
@@ -509,11 +510,14 @@ def test_a_manifest_is_cut_anywhere(path: Path, share: float) -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "gone"])
 def test_any_table_is_damaged(path: Path, damage: str) -> None:
-    """Also that of the names, without which the others mean nothing."""
+    """Also that of the names, of which a copy is beside the database."""
     filled(path)
     found = []
-    for table in sorted((path / "db").glob("*.sst")):
+    for table in [*sorted((path / "db").glob("*.sst")), None]:
         copy = killed(path)
+        if table is None:  # a directory of before there was a copy
+            table = max((path / "db").glob("*.sst"))
+            (copy / "sources").unlink()
         victim = copy / "db" / table.name
         victim.unlink() if damage == "gone" else cut(victim, 0.5)
         with pytest.raises(StateDamagedError, match="salvage"):
@@ -526,7 +530,7 @@ def test_any_table_is_damaged(path: Path, damage: str) -> None:
         store = opened(copy)
         assert (9, 9, -1) in source_of(store).index
         store.close()
-    assert sorted(found) == [0, 50, 50]
+    assert sorted(found) == [0, 50, 50, 100]
 
 
 @pytest.mark.parametrize("damage", ["gone", "empty"])
@@ -557,7 +561,12 @@ def test_damage_beside_an_owner_is_its_own_matter(path: Path) -> None:
             for salvage in (False, True):
                 with pytest.raises(StateInUseError, match=f"process {owner.pid} on "):
                     opened(path, salvage=salvage)
-            assert {each.name for each in path.iterdir()} == {"db", "owner.json", "owner.lock"}
+            assert {each.name for each in path.iterdir()} == {
+                "db",
+                "owner.json",
+                "owner.lock",
+                "sources",
+            }
         finally:
             owner.kill()
     with pytest.raises(StateDamagedError):
@@ -595,7 +604,7 @@ def test_salvaging_that_fails_or_is_killed_is_done_again(
         patch.setattr(Path, "rename", killed_then)
         with pytest.raises(KeyboardInterrupt):
             opened(path, salvage=True)
-    left = {"db.damaged-1", "db.salvaged", "owner.json", "owner.lock"}
+    left = {"db.damaged-1", "db.salvaged", "owner.json", "owner.lock", "sources"}
     assert {each.name for each in path.iterdir()} == left
     without = killed(path)
     (without / "owner.json").unlink()

@@ -56,6 +56,7 @@ from .owner import Owner, locked, read_owner, write_owner
 from .records import MOST_BUFFERED, STAY_BUFFER_MS, CountAttempts, Records
 from .room import check_room
 from .salvaging import salvage, salvaged
+from .source_names import add_name, write_names
 from .syncing import Syncer
 from .writes import DUE, META, STATE
 
@@ -411,7 +412,7 @@ class _Core:
                 raise
             before = read_owner(path)
             with _named_owner(path), locked(path / _DATABASE):
-                salvage(path / _DATABASE, 0 if before is None else before.sequence)
+                salvage(path / _DATABASE, before)
                 (path / "owner.json").unlink(missing_ok=True)
             database, loaded = _begin(path, wall_now_ms, tidies)
         self._numbers = loaded.numbers
@@ -437,6 +438,7 @@ class _Core:
             database.sync()
             self._owner = Owner.here(wall_now_ms, self._epoch, database.sequence)
             write_owner(path, self._owner)
+            write_names(path, self._numbers)
         except OSError as error:
             database.close()
             raise StoreError(f"the state in {path}: {advised(error)}") from error
@@ -499,6 +501,7 @@ class _Core:
             self._numbers[name] = at
             self._found[at] = found
             self.journal.put(META, source_key(*name), number(at))
+            add_name(self.path, at, name)
         self._epoch += 1  # the next one, of this source or another
         self.journal.put(META, EPOCH_KEY, number(self._epoch))
         self.journal.commit()
