@@ -117,9 +117,9 @@ def test_a_directory_under_another_name_is_the_same(tmp_path: Path, kind: str, h
             with StateReader(name) as reader:  # reading needs no lock
                 assert len(list(reader.sources())) == 1
     finally:
-        owner.close()
         if how == "bind":
-            subprocess.run(["umount", str(name)], check=True)
+            subprocess.run(["umount", "--lazy", str(name)], check=True)
+        owner.close()
 
 
 @KINDS
@@ -129,6 +129,7 @@ def test_a_forked_child_neither_keeps_the_lock_nor_writes(tmp_path: Path, kind: 
     ready, go = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
+        os.close(go[1])  # or it would wait for ever for a parent that failed
         outcome = 1
         try:
             if isinstance(owner, RocksStore):
@@ -143,14 +144,17 @@ def test_a_forked_child_neither_keeps_the_lock_nor_writes(tmp_path: Path, kind: 
             os.read(go[0], 1)
         finally:
             os._exit(outcome)
-    os.read(ready[0], 1)
-    assert other_process(kind, path).startswith("refused")
-    owner.close()
-    assert other_process(kind, path) == "opened\n"  # though the child lives
-    os.write(go[1], b"x")
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    for each in (*ready, *go):
-        os.close(each)
+    try:
+        os.read(ready[0], 1)
+        assert other_process(kind, path).startswith("refused")
+        owner.close()
+        assert other_process(kind, path) == "opened\n"  # though the child lives
+    finally:
+        owner.close()
+        for each in (*ready, *go):
+            os.close(each)
+        _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 @KINDS
