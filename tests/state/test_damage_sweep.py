@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from rocks_kit import killed
 
-from pulsar_encore.core.due import MessageKey
 from pulsar_encore.errors import StateDamagedError, StoreError
 from pulsar_encore.state import DirectoryBlobs, SpillingIndex
 from pulsar_encore.state.rocks import RocksBlobs, RocksStore
@@ -31,16 +30,22 @@ class Engine:
         self.blobs = self.store = None
         if kind == "RocksStore":
             self.store = RocksStore(path, wall_now_ms=0)
-            self.add = self.store.source("t", "s").index.add
+            self.records = self.store.source("t", "s").records
             return
         self.blobs = (RocksBlobs if kind == "RocksBlobs" else DirectoryBlobs)(path)
         self.spilling = SpillingIndex(self.blobs, min_index_count_per_bucket=150)
-        self.add = self.spilling.add
 
-    def keys(self) -> list[MessageKey]:
+    def add(self, entry: int) -> None:
         if self.store is not None:
-            return sorted(self.store.source("t", "s").index.pop_due(10**9))
-        return sorted(self.spilling.pop_due(10**9))
+            self.records.waits((1, entry, -1), 1000 + entry, 1, 0)
+        else:
+            self.spilling.add((1, entry, -1), 1000 + entry, 0)
+
+    def entries(self) -> list[int]:
+        if self.store is None:
+            return sorted(entry for _, entry, _ in self.spilling.pop_due(10**9))
+        known = ((entry, self.records.recall(1, entry)) for entry in range(ENTRIES))
+        return [entry for entry, each in known if each is not None and each.due_ms == 1000 + entry]
 
     def flush_tables(self) -> None:
         """Have RocksDB write tables, and with them its MANIFEST."""
@@ -65,11 +70,11 @@ def filled(kind: str, how: str, path: Path) -> Path:
     """A directory of two owners; returns where it is after the second one ended."""
     engine = Engine(kind, path)
     for entry in range(ENTRIES // 2):
-        engine.add((1, entry, -1), 1000 + entry, 0)
+        engine.add(entry)
     engine.close()
     engine = Engine(kind, path)
     for entry in range(ENTRIES // 2, ENTRIES):
-        engine.add((1, entry, -1), 1000 + entry, 0)
+        engine.add(entry)
         if how == "killed with new tables" and entry % 100 == 50:
             engine.flush_tables()
     left = killed(path) if how != "closed" else path
@@ -99,18 +104,18 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "changed at 10%": flip(0.1),
     "changed at 50%": flip(0.5),
 }
-ALL = [(1, entry, -1) for entry in range(ENTRIES)]
+ALL = list(range(ENTRIES))
 
 
 def found(kind: str, whole: Path, name: Path, damage: Callable[[Path], None]) -> object:
-    """The keys that are found after the damage, or the error."""
+    """The entries that are found after the damage, or the error."""
     path = whole.with_name("damaged")
     shutil.copytree(whole, path)
     try:
         damage(path / name)
         engine = Engine(kind, path)
         try:
-            return engine.keys()
+            return engine.entries()
         finally:
             engine.close()
     except StoreError as error:

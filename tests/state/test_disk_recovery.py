@@ -90,10 +90,10 @@ async def test_a_failed_fsync_is_retried_until_it_succeeds(
     """Without another write, and told meanwhile."""
     monkeypatch.setattr("pulsar_encore.state.rocks.syncing._PAUSE_S", 0.01)
     store = opened(tmp_path / "s", durability="power")
-    source_of(store).index.add((1, 1, -1), 100, 0)
+    source_of(store).records.waits((1, 1, -1), 100, 1, 0)
     await store.synced()
     monkeypatch.setattr(Database, "sync", fsync_fails(times))
-    source_of(store).index.add((1, 2, -1), 100, 0)
+    source_of(store).records.waits((1, 2, -1), 100, 1, 0)
     with pytest.raises(StoreError, match="Input/output"):
         await store.synced()
     assert "Input/output" in str(store.trouble)
@@ -103,7 +103,7 @@ async def test_a_failed_fsync_is_retried_until_it_succeeds(
         await store.synced()
     assert store.statistics().syncs >= times + 2
     with after_kill(tmp_path / "s") as found:
-        assert len(found.index) == 2
+        assert all(found.records.recall(1, entry) for entry in (1, 2))
     store.close()
 
 
@@ -112,12 +112,12 @@ def test_a_store_that_is_closed_after_a_failed_fsync_is_synced(
 ) -> None:
     """Without an event loop there is nobody to open the database anew before."""
     store = opened(tmp_path / "s", durability="power")
-    index = source_of(store).index
+    records = source_of(store).records
     with monkeypatch.context() as patch:
         patch.setattr(Database, "sync", fsync_fails(1))
         syncer = store._opened.syncer
         assert syncer is not None
-        index.add((1, 2, -1), 100, 0)
+        records.waits((1, 2, -1), 100, 1, 0)
         with pytest.raises(StoreError):
             syncer.point().result(20)
         assert store.trouble is not None
@@ -126,12 +126,12 @@ def test_a_store_that_is_closed_after_a_failed_fsync_is_synced(
         assert store.trouble is None
     with monkeypatch.context() as patch:
         patch.setattr(Database, "sync", fsync_fails(1))
-        index.add((1, 3, -1), 100, 0)
+        records.waits((1, 3, -1), 100, 1, 0)
         with pytest.raises(StoreError):
             syncer.point().result(20)
         store.close()
     store = opened(tmp_path / "s")
-    assert len(source_of(store).index) == 2
+    assert all(source_of(store).records.recall(1, entry) for entry in (2, 3))
     store.close()
 
 

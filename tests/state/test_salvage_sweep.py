@@ -60,7 +60,7 @@ def generations_lost(store: RocksStore) -> set[int]:
         source = source_of(store, topic)
         for entry in range(GENERATIONS * EACH):
             known = source.records.recall(1, entry)
-            if known is None or known.attempts != 2 or (1, entry, -1) not in source.index:
+            if known is None or (known.attempts, known.due_ms) != (2, 1000 + entry):
                 lost.add(entry % GENERATIONS)
     return lost
 
