@@ -235,6 +235,7 @@ class RocksBlobs:
             return
         try:
             if self._owner is not None:
+                database.sync()  # before the file says that so much is there
                 write_owner(
                     self._path, replace(self._owner, sequence=database.sequence, closed=True)
                 )

@@ -67,10 +67,10 @@ def salvage(path: Path, before: Owner | None) -> None:
     except OSError as error:
         raise StoreError(f"what is damaged in {path} cannot be salvaged: {error}") from error
     logger.warning(
-        "the state in %s was damaged: %d waiting messages and %d records could be read and are in "
-        "use, the rest is lost; the damaged files are in %s",
+        "the state in %s was damaged: %d records could be read and are in use, the rest is lost; "
+        "the damaged files are in %s",
         path,
-        *kept[:2],
+        kept,
         aside,
     )
 
@@ -87,8 +87,8 @@ def _aside(path: Path) -> Path:
     return aside
 
 
-def _keep(path: Path, new: Path, before: Owner | None) -> list[int]:
-    """Make the new one; how much of each family there is in it."""
+def _keep(path: Path, new: Path, before: Owner | None) -> int:
+    """Make the new one; returns how many records and due times there are in it."""
     shutil.rmtree(new, ignore_errors=True)
     database = Database(new)
     try:
@@ -102,7 +102,7 @@ def _keep(path: Path, new: Path, before: Owner | None) -> list[int]:
             damages = _copy_repaired(path, database, left_out)
         _name_sources(database, read_names(path.parent), 0 if before is None else before.epoch)
         database.flush()
-        return [sum(1 for _ in database.scan(family)) for family in range(len(FAMILIES))]
+        return sum(1 for family in (DUE, STATE) for _ in database.scan(family))
     finally:
         database.close()
 
