@@ -25,7 +25,7 @@ _LOG_START: Final = Struct(
 def check_complete(
     path: Path, before: Owner | None, check_format: Callable[[Database], object]
 ) -> None:
-    """Open a database to read, and compare what it has with what the last owner had.
+    """Open a database to read, and check that no write of the last owner is missing.
 
     Args:
         path: The state directory.

@@ -1,10 +1,9 @@
-"""What to do with a damaged directory when its owner asked for it: keep what can be read.
+"""Salvage a damaged directory, if its owner asked for it: keep all records that can be read.
 
 Owns `salvage`. The damaged database is put aside, never changed and never deleted. A new one gets
-what can be read of the damaged one as it is, from either end of each family. If that is not all,
-RocksDB repairs a copy that leaves out the damaged tables, and the new database gets what else is in
-the copy: a scan across several tables stops at the first that is damaged. Refuses to decide that
-something is damaged.
+the rows of the damaged one, from either end of each family. A scan across several tables stops at
+the first that is damaged. RocksDB therefore repairs a copy without the damaged tables, and the new
+database gets the other rows from there. Refuses to decide that something is damaged.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _TABLE: Final = re.compile(r"\d{6,}\.sst")
 
 
 def salvage(path: Path, before: Owner | None) -> None:
-    """Put the database of a directory aside, and a new one in its place with what can be read.
+    """Put the database of a directory aside, and a new one with its readable rows in its place.
 
     Killed or failed, it can be done again: until the new one is whole nothing is changed.
 
@@ -108,7 +107,7 @@ def _keep(path: Path, new: Path, before: Owner | None) -> int:
 
 
 def _copy_as_is(path: Path, database: Database, sequence: int) -> list[StoreError]:
-    """Copy from the damaged database, if all its writes are known to it; returns what fails."""
+    """Copy from the damaged database, if all its writes are known to it; returns the failures."""
     try:
         damaged = Database(path, read_only=True, salvage=True)
     except StoreError as error:
@@ -123,7 +122,7 @@ def _copy_as_is(path: Path, database: Database, sequence: int) -> list[StoreErro
 
 
 def _copy_repaired(path: Path, database: Database, left_out: Iterable[str]) -> list[StoreError]:
-    """Copy what is not there yet from a repaired copy without some tables; returns what fails."""
+    """Copy further rows from a repaired copy without some tables; returns the failures."""
     if not path.exists():
         logger.error("nothing can be read of the damaged state in %s: it is gone", path)
         return []
@@ -145,7 +144,7 @@ def _copy_repaired(path: Path, database: Database, left_out: Iterable[str]) -> l
 
 
 def _copy(damaged: Database, database: Database) -> list[StoreError]:
-    """Copy what is not there yet and comes before the first damage of a family, or after the last;
+    """Copy rows that are not there yet, before the first damage of each family and after the last;
     returns the damages."""
     damages: list[StoreError] = []
 
@@ -176,7 +175,7 @@ def _copy(damaged: Database, database: Database) -> list[StoreError]:
 
 
 def _name_sources(database: Database, names: Mapping[int, SourceName], epoch: int) -> None:
-    """Make up for what is missing of `meta`, and remove the records of sources without a name: a
+    """Restore missing rows of `meta`, and remove the records of sources without a name, because a
     new source would get their number."""
     writes = Writes()
     if database.get(META, FORMAT_KEY) is None:
