@@ -34,6 +34,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("core/",),
     # What outlives a process
     ("state/advice.py", "state/blobs/base.py"),
+    ("state/directory_lock.py",),
     ("state/blobs/",),
     ("state/spilling/",),
     ("state/__init__.py",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
@@ -258,13 +259,13 @@ def test_a_full_disk_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_an_opening_that_fails_keeps_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(file: int) -> os.stat_result:
+    def fails(file: int, operation: int) -> None:
         raise OSError(5, "Input/output error")
 
     store = DirectoryBlobs(tmp_path)
     os.close(free := os.dup(0))
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fstat", fails)
+        patch.setattr(fcntl, "flock", fails)
         with pytest.raises(StoreError, match="Input/output error"):
             store.open()
     os.close(still := os.dup(0))

@@ -3,7 +3,7 @@
 Owns the names of files, the layout of a blob's file and the lock. A blob and the manifest are
 written under another name, synced and renamed, so that they are there as a whole or not at all;
 each segment has its CRC-32, which is looked at whenever it is read. Invariant: whoever holds the
-lock of `owner` is the only one who writes here; the lock is the kernel's and dies with its process.
+lock of `owner` is the only one who writes here (see `DirectoryLock`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from ...errors import (
     StoreError,
 )
 from ..advice import advised
+from ..directory_lock import DirectoryLock
 
 _MAGIC: Final = b"PEBLOB"
 _VERSION: Final = 1
@@ -43,9 +44,6 @@ _BLOB: Final = re.compile(r"blob-(\d{1,19})\Z")
 _JOURNAL: Final = re.compile(r"journal-(\d{1,19})\Z")
 _UNFINISHED: Final = ".unfinished"
 _OPEN_FILES: Final = 16
-
-# What this process owns: its id, as a child has none of it, and the device and inode of the lock.
-_held: set[tuple[int, int, int]] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ class DirectoryBlobs:
         self._opening = Lock()  # blobs are closed under it, and used elsewhere than on one thread
         # The same of the journal, so that no write waits for the reading of blobs.
         self._journaling = Lock()
-        self._lock = -1
+        self._lock: DirectoryLock | None = None
 
     def __repr__(self) -> str:
         return f"DirectoryBlobs({str(self._path)!r})"
@@ -98,7 +96,7 @@ class DirectoryBlobs:
         Raises:
             StateInUseError: Another process has it, which is named; or this one has.
             StoreError: It could not be opened.
-            NotSupportedError: This system has no locks of files (`fcntl`).
+            NotSupportedError: This system has no `os.pread`.
         """
         self._pid = os.getpid()
         try:
@@ -107,51 +105,39 @@ class DirectoryBlobs:
         except OSError as error:
             raise self._failed("open", error) from error
 
-    def _own(self) -> int:
+    def _own(self) -> DirectoryLock:
+        path = self._path / "owner"
+        if not hasattr(os, "pread"):
+            raise NotSupportedError("DirectoryBlobs is not supported on this system: no os.pread")
+        here = f"process {self._pid} on {socket.gethostname()}"
         try:
-            import fcntl
-        except ImportError as error:
-            raise NotSupportedError("DirectoryBlobs needs fcntl, which is not here") from error
-        # A lock is its process's: it would be had a second time; and to open and close the file
-        # would give free what the first one holds.
-        with suppress(FileNotFoundError):
-            if self._identity(os.stat(self._path / "owner")) in _held:
+            lock = DirectoryLock(path)
+        except StateInUseError as error:
+            owner = ""
+            with suppress(OSError):
+                owner = path.read_text(encoding="utf-8", errors="replace")[:400].strip()
+            if owner == here:
                 raise StateInUseError(
                     f"{self._path} is in use by this process, {self._pid}; close that store first"
-                )
-        file = os.open(self._path / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            name = self._identity(os.fstat(file))
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                owner = os.pread(file, 400, 0).decode("utf-8", "replace").strip()
-                raise StateInUseError(
-                    f"{self._path} is in use by {owner or 'another process'}; end that, or use "
-                    "another directory"
                 ) from error
-        except BaseException:
-            os.close(file)
-            raise
-        self._name = name
-        _held.add(name)
-        with suppress(OSError):  # who is refused is not told by whom: a full disk can be read
-            os.ftruncate(file, 0)
-            os.pwrite(file, f"process {self._pid} on {socket.gethostname()}\n".encode(), 0)
-        return file
-
-    def _identity(self, status: os.stat_result) -> tuple[int, int, int]:
-        return self._pid, status.st_dev, status.st_ino
+            raise StateInUseError(
+                f"{self._path} is in use by {owner or 'another process'}; end that, or use "
+                "another directory"
+            ) from error
+        with suppress(OSError):  # a full disk can be read; only the owner's name is missing then
+            os.ftruncate(lock.file, 0)
+            os.pwrite(lock.file, f"{here}\n".encode(), 0)
+        return lock
 
     def _mine(self) -> None:
         if os.getpid() != self._pid:
             raise ForkedError(f"{self._path} was opened by the parent of this process")
-        if self._lock < 0:
+        if self._lock is None:
             raise StoreError(f"{self._path} is not open")
 
     def close(self) -> None:
         """Give the directory free for another owner. Again is nothing."""
-        if self._lock < 0 or os.getpid() != self._pid:
+        if self._lock is None or os.getpid() != self._pid:
             return
         with self._opening, self._journaling:
             for file in self._files.values():
@@ -160,9 +146,8 @@ class DirectoryBlobs:
             self._tables.clear()  # another owner may write other blobs of the same names
             self._close_journal()
             self._torn.clear()
-            os.close(self._lock)
-            self._lock = -1
-            _held.discard(self._name)
+            self._lock.release()
+            self._lock = None
 
     def __del__(self) -> None:
         with suppress(Exception):

@@ -16,20 +16,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-_CONFIG: Final = "rocksdict-config.json"
-_MEMORY: Final = "/dev/shm"
+CONFIG: Final = "rocksdict-config.json"
+MEMORY: Final = "/dev/shm"
 
 
 @contextmanager
-def beside(path: Path) -> Iterator[Path]:
+def beside(path: Path, *, logs: bool = True) -> Iterator[Path]:
     """A directory with everything that is in another; that other one where there can be none.
 
     What is opened there stays open when it is gone, as RocksDB opens all files at once.
 
     Args:
         path: The directory of a database.
+        logs: If False, the other directory has no logs, only the tables.
     """
-    made = _made(path)
+    made = _made(path, logs)
     try:
         yield path if made is None else made
     finally:
@@ -37,17 +38,17 @@ def beside(path: Path) -> Iterator[Path]:
             shutil.rmtree(made, ignore_errors=True)
 
 
-def _made(path: Path) -> Path | None:
+def _made(path: Path, logs: bool) -> Path | None:
     if sys.platform == "win32":  # which lets few make links
         return None
-    for where in (None, _MEMORY):  # the latter when what is full is the disk of the former
+    for where in (None, MEMORY):  # the latter when what is full is the disk of the former
         folder = None
         with suppress(OSError):
             folder = Path(tempfile.mkdtemp(prefix="pulsar-encore-", dir=where))
             for each in path.resolve().iterdir():
-                if each.name not in (_CONFIG, "LOCK", "LOG"):
+                if each.name not in (CONFIG, "LOCK", "LOG") and (logs or each.suffix != ".log"):
                     (folder / each.name).symlink_to(each)
-            (folder / _CONFIG).symlink_to(os.devnull)
+            (folder / CONFIG).symlink_to(os.devnull)
             return folder
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)

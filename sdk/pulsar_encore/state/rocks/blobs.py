@@ -8,8 +8,11 @@ that is written again is the old one or the new one. Checksums are RocksDB's.
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from struct import Struct
@@ -17,15 +20,23 @@ from typing import Final
 
 from pulsar_encore.errors import (
     ClosedError,
+    ForkedError,
     StateDamagedError,
     StateFormatError,
     StateInUseError,
     StoreError,
 )
 
-from .database import Database
-from .owner import Owner, read_owner, write_owner
+from ..advice import advised
+from ..directory_lock import LOCK_FILE, DirectoryLock
+from .completeness import check_complete
+from .database import NOTHING_DELETED, Database, UnknownContentError
+from .keys import FORMAT_KEY
+from .owner import Owner, locked, read_owner, write_owner
+from .room import check_room
 from .writes import META, Writes
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 _FORMAT: Final = b"pulsar-encore blobs 1"
 _FORMAT_KEY: Final = b"f"
@@ -49,6 +60,9 @@ class RocksBlobs:
         self._path = Path(path).resolve()
         self._database: Database | None = None
         self._owner: Owner | None = None
+        self._lock: DirectoryLock | None = None
+        self._pid = os.getpid()
+        self._mending = threading.Lock()
         self._attempts: dict[int, int] = {}
         self._pieces: dict[int, int] = {}
 
@@ -69,44 +83,46 @@ class RocksBlobs:
             names = {each.name for each in self._path.iterdir()}
         except OSError as error:
             raise StoreError(f"the blobs in {self._path}: {error}") from error
-        if names and not names & {"db", "owner.json"}:
+        if names and not names & {"db", "owner.json", LOCK_FILE}:
             raise StateFormatError(f"{self._path} holds something else: name another directory")
         try:
-            database = Database(self._path / "db")
+            lock = DirectoryLock(self._path / LOCK_FILE)
+            try:
+                self._begin()
+            except BaseException:
+                self._drop()
+                lock.release()
+                raise
         except StateInUseError as error:
-            owner = read_owner(self._path)
-            raise StateInUseError(
-                f"the blobs in {self._path} belong to {owner or 'another process'}"
-            ) from error
-        try:
-            self._begin(database)
-        except BaseException:
-            self._database = None
-            database.close()
-            raise
+            owner = read_owner(self._path) or "another process"
+            raise StateInUseError(f"the blobs in {self._path} belong to {owner}") from error
+        except StateDamagedError as error:  # worded for `RocksState`, which can be salvaged
+            text = str(error).replace(NOTHING_DELETED, "Nothing was deleted. Restore a backup, ")
+            raise StateDamagedError(f"{text}or use an empty directory") from error
+        self._lock = lock
 
-    def _begin(self, database: Database) -> None:
-        found = database.get(META, _FORMAT_KEY)
-        self._database = database
-        if found is None:
-            rows = database.scan(META)
-            if next(rows, None) is not None:
-                rows.close()  # type: ignore[attr-defined]
-                raise StateFormatError(f"{self._path} holds something else than blobs")
+    def _drop(self) -> None:
+        database, self._database = self._database, None
+        if database is not None:
+            database.close()
+
+    def _begin(self) -> None:
+        before = read_owner(self._path)
+        with locked(self._path / "db"):
+            check_complete(self._path, before, _check_format)
+        self._database = database = Database(self._path / "db")
+        if not _check_format(database):
             self._put(_FORMAT_KEY, _FORMAT)
-        elif found != _FORMAT:
-            raise StateFormatError(
-                f"the blobs in {self._path} are of another version: {found[:40]!r}"
-            )
         self._attempts.clear()
         self._pieces.clear()
-        before = read_owner(self._path)
+        self._pid = os.getpid()
         epoch = 1 if before is None else before.epoch + 1
+        database.sync()  # a loss of power must not leave less than the file of the owner says
         self._owner = Owner.here(int(time.time() * 1000), epoch, database.sequence)
         try:
             write_owner(self._path, self._owner)
         except OSError as error:
-            raise StoreError(f"the blobs in {self._path}: {error}") from error
+            raise StoreError(f"the blobs in {self._path}: {advised(error)}") from error
 
     def create(self, generation: int) -> _Writer:
         """Begin a blob."""
@@ -148,7 +164,7 @@ class RocksBlobs:
         writes = Writes()
         writes.delete(META, _BLOB.pack(b"b", generation))
         writes.delete_range(META, *_segments(generation))
-        self._db.write(writes)
+        self._write(writes)
 
     def generations(self) -> list[int]:
         """Every blob, in rising order; what was never committed is dropped."""
@@ -160,7 +176,7 @@ class RocksBlobs:
             if attempts.get(generation) != attempt and generation not in self._attempts:
                 left.delete(META, key)
         if len(left):
-            self._db.write(left)
+            self._write(left)
         return sorted(attempts)
 
     def read_manifest(self) -> bytes | None:
@@ -181,7 +197,7 @@ class RocksBlobs:
             self._put(_PIECE.pack(b"j", journal, number), data, sync=sync)
             self._pieces[journal] = number + 1
         elif sync:
-            self._db.sync()
+            self._write(Writes(), sync=True)
 
     def read_journal(self, journal: int) -> bytes:
         """All bytes of a journal.
@@ -190,16 +206,19 @@ class RocksBlobs:
             StateDamagedError: It is not there.
             StoreError: It could not be read.
         """
-        pieces = [data for _, data in self._db.scan(META, *_journal(journal))]
+        pieces = list(self._db.scan(META, *_journal(journal)))
         if not pieces:
             raise StateDamagedError(f"there is no journal {journal}")
-        return b"".join(pieces)
+        for number, (key, _) in enumerate(pieces):
+            if _PIECE.unpack(key)[2] != number:
+                raise StateDamagedError(f"piece {number} of journal {journal} is missing")
+        return b"".join(data for _, data in pieces)
 
     def delete_journal(self, journal: int) -> None:
         """Remove a journal; one that is not there is nothing."""
         writes = Writes()
         writes.delete_range(META, *_journal(journal))
-        self._db.write(writes)
+        self._write(writes)
         self._pieces.pop(journal, None)
 
     def journals(self) -> list[int]:
@@ -208,11 +227,15 @@ class RocksBlobs:
 
     def close(self) -> None:
         """Give it free for another owner."""
-        database, self._database = self._database, None
+        if os.getpid() != self._pid:  # a child must not write to its parent's files
+            return
+        with self._mending:
+            database, self._database = self._database, None
         if database is None:
             return
         try:
             if self._owner is not None:
+                database.sync()  # before the file says that so much is there
                 write_owner(
                     self._path, replace(self._owner, sequence=database.sequence, closed=True)
                 )
@@ -220,11 +243,15 @@ class RocksBlobs:
             raise StoreError(f"the blobs in {self._path} were closed, but: {error}") from error
         finally:
             database.close()
+            if self._lock is not None:
+                self._lock.release()
 
     @property
     def _db(self) -> Database:
         if self._database is None:
             raise ClosedError(f"the blobs in {self._path} are closed")
+        if os.getpid() != self._pid:
+            raise ForkedError(f"the parent of this process opened the blobs in {self._path}")
         return self._database
 
     def _head(self, generation: int) -> tuple[int, bytes]:
@@ -236,9 +263,45 @@ class RocksBlobs:
     def _put(self, key: bytes, value: bytes, *, sync: bool = False) -> None:
         writes = Writes()
         writes.put(META, key, value)
-        self._db.write(writes)
+        self._write(writes, sync=sync)
+
+    def _write(self, writes: Writes, *, sync: bool = False) -> None:
+        database = self._db
+        try:
+            self._written(writes, sync)
+        except StoreError:
+            self._mend(database)
+            self._written(writes, sync)
+
+    def _written(self, writes: Writes, sync: bool) -> None:
+        if writes:
+            self._db.write(writes)
         if sync:
             self._db.sync()
+
+    def _mend(self, failed: Database) -> None:
+        """Open the database anew: after a write or an fsync that failed, RocksDB takes no more.
+
+        This also makes up for the fsync. RocksDB replays its log into tables and syncs those,
+        while a second fsync of the log would prove nothing: the kernel may have dropped the pages
+        that it could not write.
+
+        Raises:
+            StoreError: if there is no room, or it cannot be opened. It can be read meanwhile.
+        """
+        folder = self._path / "db"
+        with self._mending:
+            if self._database is not failed:  # another thread was faster
+                return
+            check_room(folder)
+            failed.close(failed=True)
+            try:
+                self._database = Database(folder)
+            except StoreError:
+                with suppress(StoreError):
+                    self._database = Database(folder, read_only=True)
+                raise
+            logger.warning("the blobs in %s are opened anew after a failed write", self._path)
 
     def _last_piece(self, journal: int) -> int:
         last = -1
@@ -263,9 +326,7 @@ class RocksBlobs:
         writes.delete_range(META, start, mine)
         writes.delete_range(META, behind, stop)
         writes.put(META, _BLOB.pack(b"b", generation), _HEAD.pack(attempt, count, size) + meta)
-        self._db.write(writes)
-        if sync:
-            self._db.sync()
+        self._write(writes, sync=sync)
 
     def drop_attempt(self, generation: int, attempt: int) -> None:
         """Nothing of an attempt is kept, unless it is the blob: what of a commit failed may have
@@ -285,7 +346,7 @@ class RocksBlobs:
             META, first, _SEGMENT.pack(b"s", generation, attempt, _LAST_SEGMENT) + b"\0"
         )
         try:
-            self._db.write(writes)
+            self._write(writes)
         except StoreError:
             return  # what is left is dropped by `generations`, after a restart
 
@@ -314,6 +375,26 @@ class _Writer:
         if not self._ended:
             self._ended = True
             self._blobs.drop_attempt(self._generation, self._attempt)
+
+
+def _check_format(database: Database) -> bool:
+    """False if nothing was ever written to a database.
+
+    Raises:
+        UnknownContentError: if nothing says its format.
+        StateFormatError: if it has another format.
+    """
+    found = database.get(META, _FORMAT_KEY)
+    if found is None:
+        rows = database.scan(META)
+        if next(rows, None) is not None:
+            rows.close()  # type: ignore[attr-defined]
+            other = database.get(META, FORMAT_KEY) is not None
+            kind = StateFormatError if other else UnknownContentError
+            raise kind(f"{database.path} holds something else than blobs")
+    elif found != _FORMAT:
+        raise StateFormatError(f"the blobs in {database.path} have another version: {found[:40]!r}")
+    return found is not None
 
 
 def _segments(generation: int) -> tuple[bytes, bytes]:

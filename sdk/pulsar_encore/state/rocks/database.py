@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from importlib import import_module
@@ -29,7 +30,7 @@ from pulsar_encore.errors import (
 )
 
 from ..advice import advised
-from .beside import beside
+from .beside import CONFIG, MEMORY, beside
 from .writes import DUE, FAMILIES, STATE, Writes
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -43,6 +44,20 @@ _LOG: Final = 32 * 2**20
 # Writers are slowed down and stopped so late that a compaction on one busy core is done before.
 _SLOW_AT: Final = 40
 _STOP_AT: Final = 80
+NOTHING_DELETED: Final = (
+    "Nothing was deleted. Whatever is not acked comes again from the broker, with lower counts: "
+    "RocksState(path, salvage=True) goes on with what can be read, and an empty directory begins "
+    "anew"
+)
+_RAW: Final = '{"raw_mode":true,"prefix_extractors":{}}'
+_TRACKING: Final = """[Version]
+  rocksdb_version=9.8.4
+  options_file_version=1.1
+[DBOptions]
+  track_and_verify_wals_in_manifest=true
+[CFOptions "default"]
+[TableOptions/BlockBasedTable "default"]
+"""
 
 
 #: The process whose database was the first: RocksDB's threads are there, and none in its children,
@@ -101,6 +116,7 @@ class Database:
         read_only: Without a lock, beside an owner if there is one; sees what was written when it
             was opened, and writes nothing there, so that it need not be allowed to.
         salvage: Open although the end of the log is damaged, with what was written before that.
+        logs: If False, open with the tables only; for `read_only`.
 
     Raises:
         StateInUseError: Another process, or this one, has it open.
@@ -110,7 +126,9 @@ class Database:
         StoreError: The system does not let it be opened.
     """
 
-    def __init__(self, path: Path, *, read_only: bool = False, salvage: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, read_only: bool = False, salvage: bool = False, logs: bool = True
+    ) -> None:
         self.path: Path = path
         self.read_only: bool = read_only
         self._opened_at = path
@@ -118,7 +136,7 @@ class Database:
         recovery = rocks.DBRecoveryMode
         kind = recovery.point_in_time if salvage else recovery.tolerate_corrupted_tail_records
         families = {name: self._options(name) for name in FAMILIES}
-        options = self._options("")
+        options = self._options("", tracks=read_only or not salvage)
         options.set_wal_recovery_mode(kind())
         access = rocks.AccessType.read_only(False) if read_only else rocks.AccessType.read_write()
         try:
@@ -126,7 +144,7 @@ class Database:
                 raise StateFormatError(f"there is no state in {path}")
         except OSError as error:
             raise StoreError(f"the state in {path} cannot be read: {error}") from error
-        with beside(path) if read_only else nullcontext(path) as self._opened_at:
+        with beside(path, logs=logs) if read_only else nullcontext(path) as self._opened_at:
             try:
                 self._db: Any = rocks.Rdict(str(self._opened_at), options, families, access)
             except Exception as error:
@@ -134,9 +152,9 @@ class Database:
         self._families: list[Any] = [self._db.get_column_family(name) for name in FAMILIES]
         self._handles: list[Any] = [self._db.get_column_family_handle(name) for name in FAMILIES]
 
-    def _options(self, family: str) -> Any:
+    def _options(self, family: str, *, tracks: bool = False) -> Any:
         rocks = self._rocks
-        options = rocks.Options(raw_mode=True)
+        options = _tracking(rocks, self.path) if tracks else rocks.Options(raw_mode=True)
         options.create_if_missing(True)
         options.create_missing_column_families(True)
         options.set_write_buffer_size(_MEMTABLE)
@@ -300,6 +318,25 @@ class Database:
         self._db = None
 
 
+def _tracking(rocks: Any, path: Path) -> Any:
+    """Options with which RocksDB notices that a log other than the last is missing or cut.
+
+    rocksdict 0.3.29 has no setter for that option, but reads it from a file of options. RocksDB
+    9.8.4 crashes if a database that was written with the option is read without it.
+    """
+    failure: OSError | None = None
+    for where in (None, MEMORY, path.parent):  # the disk of temporary files may be full
+        try:
+            with tempfile.TemporaryDirectory(dir=where) as made:
+                (Path(made) / "OPTIONS-000001").write_text(_TRACKING, encoding="ascii")
+                (Path(made) / CONFIG).write_text(_RAW, encoding="ascii")
+                options, _ = rocks.Options.load_latest(made)
+                return options
+        except OSError as error:
+            failure = failure or error
+    raise StoreError(f"the state in {path} needs a temporary directory to be opened: {failure}")
+
+
 def _named(error: Exception, path: Path, opened_at: Path | None = None) -> Exception:
     text = str(error)
     if opened_at is not None:
@@ -307,11 +344,7 @@ def _named(error: Exception, path: Path, opened_at: Path | None = None) -> Excep
     if "lock hold by current process" in text or "While lock file" in text:
         return StateInUseError(f"the state in {path} is open already")
     if "Corruption:" in text or "No such file" in text:  # a file that others name is gone
-        return StateDamagedError(
-            f"the state in {path} is damaged ({text}). Nothing was deleted. Whatever is not acked "
-            "comes again from the broker, with lower counts: RocksState(path, salvage=True) goes "
-            "on with what can still be read, and an empty directory begins anew"
-        )
+        return StateDamagedError(f"the state in {path} is damaged ({text}). {NOTHING_DELETED}")
     if text.startswith("Invalid argument"):
         return UnknownContentError(f"{path} is no state directory of this package ({text})")
     return StoreError(f"the state in {path}: {advised(text)}")

@@ -1,8 +1,7 @@
-"""Whose a state directory is: RocksDB's lock, and a small file that says who, for whoever is
-refused.
+"""The file that names the owner of a state directory, for whoever is refused.
 
-Owns `Owner`, its file, and `locked`. The system takes the lock back from a process that dies; the
-file also says how far the directory had got, so that lost files are noticed. Refuses to decide.
+Owns `Owner`, its file, and `locked`. The file also says how far the directory had got, so that lost
+files are noticed. Refuses to decide.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class Owner:
 
 @contextmanager
 def locked(database: Path) -> Iterator[None]:
-    """Nobody opens a database to write to it meanwhile.
+    """Hold RocksDB's own lock, which is the only one of a version before `DirectoryLock`.
 
     Only for a database that this process has not open: the system forgets all locks that a process
     has on a file when it closes that file once.

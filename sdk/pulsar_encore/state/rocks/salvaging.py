@@ -1,39 +1,54 @@
-"""What to do with a damaged directory when its owner asked for it: keep what can be read.
+"""Salvage a damaged directory, if its owner asked for it: keep all records that can be read.
 
-Owns `salvage`. The damaged database is put aside, never changed and never deleted, and what can be
-read of it from either end of each family goes into a new one. Where it does not open, or opens with
-less than there was, RocksDB repairs a copy, out of the tables and logs themselves. Refuses to
-decide that something is damaged.
+Owns `salvage`. The damaged database is put aside, never changed and never deleted. A new one gets
+the rows of the damaged one, from either end of each family. A scan across several tables stops at
+the first that is damaged. RocksDB therefore repairs a copy without the damaged tables, and the new
+database gets the other rows from there. Refuses to decide that something is damaged.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from pulsar_encore.errors import StateDamagedError, StateFormatError, StoreError
 
 from .database import Database, repair
-from .loading import check_format
-from .writes import FAMILIES, Writes
+from .entry_record import from_bytes
+from .keys import (
+    EPOCH_KEY,
+    FORMAT,
+    FORMAT_KEY,
+    number,
+    read_due_key,
+    read_entry_key,
+    read_number,
+    source_key,
+)
+from .loading import SourceName, read_sources
+from .owner import Owner
+from .source_names import read_names
+from .writes import DUE, FAMILIES, META, STATE, Writes
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 _CHUNK: Final = 1_000
+_TABLE: Final = re.compile(r"\d{6,}\.sst")
 
 
-def salvage(path: Path, sequence: int) -> None:
-    """Put the database of a directory aside, and a new one in its place with what can be read.
+def salvage(path: Path, before: Owner | None) -> None:
+    """Put the database of a directory aside, and a new one with its readable rows in its place.
 
     Killed or failed, it can be done again: until the new one is whole nothing is changed.
 
     Args:
         path: Of the database.
-        sequence: Writes that it had, as far as that is known.
+        before: Its last owner, as far as that is known.
 
     Raises:
         StoreError: The new one cannot be written.
@@ -43,7 +58,7 @@ def salvage(path: Path, sequence: int) -> None:
         new.rename(path)
         return
     try:
-        kept = _keep(path, new, sequence)
+        kept = _keep(path, new, before)
         aside = _aside(path)
         if path.exists():
             path.rename(aside)
@@ -51,10 +66,10 @@ def salvage(path: Path, sequence: int) -> None:
     except OSError as error:
         raise StoreError(f"what is damaged in {path} cannot be salvaged: {error}") from error
     logger.warning(
-        "the state in %s was damaged: %d waiting messages and %d records could be read and are in "
-        "use, the rest is lost; the damaged files are in %s",
+        "the state in %s was damaged: %d records could be read and are in use, the rest is lost; "
+        "the damaged files are in %s",
         path,
-        *kept[:2],
+        kept,
         aside,
     )
 
@@ -71,73 +86,66 @@ def _aside(path: Path) -> Path:
     return aside
 
 
-def _keep(path: Path, new: Path, sequence: int) -> list[int]:
-    """Make the new one; how much of each family there is in it."""
+def _keep(path: Path, new: Path, before: Owner | None) -> int:
+    """Make the new one; returns how many records and due times there are in it."""
     shutil.rmtree(new, ignore_errors=True)
     database = Database(new)
-    kept = [0] * len(FAMILIES)
     try:
-        with _readable(path, sequence) as damaged:
-            if damaged is not None:
-                kept = [_copy(damaged, database, family) for family in range(len(FAMILIES))]
-        if not _says_format(database) and any(kept):
-            logger.error("whose state it was that is in %s cannot be read", path)
-            for family in range(len(FAMILIES)):
-                writes = Writes()
-                writes.delete_range(family, b"", b"\xff" * 64)
-                database.write(writes)
-            kept = [0] * len(FAMILIES)
+        damages = _copy_as_is(path, database, 0 if before is None else before.sequence)
+        left_out: set[str] = set()
+        while damages:
+            tables = {table for damage in damages for table in _TABLE.findall(str(damage))}
+            if left_out and tables <= left_out:
+                break
+            left_out |= tables or {""}
+            damages = _copy_repaired(path, database, left_out)
+        _name_sources(database, read_names(path.parent), 0 if before is None else before.epoch)
         database.flush()
+        return sum(1 for family in (DUE, STATE) for _ in database.scan(family))
     finally:
         database.close()
-    return kept
 
 
-@contextmanager
-def _readable(path: Path, sequence: int) -> Iterator[Database | None]:
-    """What is damaged, as it is or repaired in a copy; None when nothing of it can be read."""
-    if not path.exists():
-        logger.error("nothing can be read of the damaged state in %s: it is gone", path)
-        yield None
-        return
+def _copy_as_is(path: Path, database: Database, sequence: int) -> list[StoreError]:
+    """Copy from the damaged database, if all its writes are known to it; returns the failures."""
     try:
         damaged = Database(path, read_only=True, salvage=True)
     except StoreError as error:
         logger.error("%s", error)
-    else:
-        try:
-            if damaged.sequence >= sequence and _says_format(damaged):
-                yield damaged
-                return
-        finally:
-            damaged.close()
+        return [error]
+    try:
+        if damaged.sequence < sequence:
+            return [StateDamagedError(f"of {sequence} writes there are {damaged.sequence}")]
+        return _copy(damaged, database)
+    finally:
+        damaged.close()
+
+
+def _copy_repaired(path: Path, database: Database, left_out: Iterable[str]) -> list[StoreError]:
+    """Copy further rows from a repaired copy without some tables; returns the failures."""
+    if not path.exists():
+        logger.error("nothing can be read of the damaged state in %s: it is gone", path)
+        return []
     copy = path.with_name(f"{path.name}.repaired")
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(path, copy)
+    shutil.copytree(path, copy, ignore=shutil.ignore_patterns(*left_out))
     try:
+        repair(copy)
+        repaired = Database(copy, salvage=True)  # makes a family of which nothing is left
         try:
-            repair(copy)
-            damaged = Database(copy, salvage=True)  # makes a family of which nothing is left
-        except (StateDamagedError, StateFormatError) as error:
-            logger.error("nothing can be read of the damaged state in %s: %s", path, error)
-            yield None
-            return
-        try:
-            yield damaged
+            return _copy(repaired, database)
         finally:
-            damaged.close()
+            repaired.close()
+    except (StateDamagedError, StateFormatError) as error:
+        logger.error("nothing can be read of the damaged state in %s: %s", path, error)
+        return []
     finally:
         shutil.rmtree(copy, ignore_errors=True)
 
 
-def _says_format(database: Database) -> bool:
-    with suppress(StoreError):
-        return check_format(database)
-    return False
-
-
-def _copy(damaged: Database, database: Database, family: int) -> int:
-    """What comes before the first damage and after the last."""
+def _copy(damaged: Database, database: Database) -> list[StoreError]:
+    """Copy rows that are not there yet, before the first damage of each family and after the last;
+    returns the damages."""
     damages: list[StoreError] = []
 
     def readable(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
@@ -147,19 +155,52 @@ def _copy(damaged: Database, database: Database, family: int) -> int:
             logger.error("%s", error)
             damages.append(error)
 
-    count = 0
-    last = b""
-    for backwards in (False, True):
-        start = last + b"\0" if last else b""
-        writes = Writes()
-        for key, value in readable(damaged.scan(family, start, backwards=backwards)):
-            writes.put(family, key, value)
-            count += 1
-            last = last if backwards else key
+    for family in range(len(FAMILIES)):
+        last = b""
+        for backwards in (False, True):
+            before = len(damages)
+            start = last + b"\0" if last else b""
+            writes = Writes()
+            for key, value in readable(damaged.scan(family, start, backwards=backwards)):
+                if database.get(family, key) is None:
+                    writes.put(family, key, value)
+                last = last if backwards else key
+                if len(writes) >= _CHUNK:
+                    database.write(writes)
+                    writes = Writes()
+            database.write(writes)
+            if len(damages) == before:
+                break
+    return damages
+
+
+def _name_sources(database: Database, names: Mapping[int, SourceName], epoch: int) -> None:
+    """Restore missing rows of `meta`, and remove the records of sources without a name, because a
+    new source would get their number."""
+    writes = Writes()
+    if database.get(META, FORMAT_KEY) is None:
+        writes.put(META, FORMAT_KEY, number(FORMAT))
+    known = dict(read_sources(database))
+    for at, name in names.items():
+        if at not in known and name not in known.values():
+            known[at] = name
+            writes.put(META, source_key(*name), number(at))
+    with suppress(ValueError):
+        epoch = max(epoch, read_number(database.get(META, EPOCH_KEY) or b""))
+    lost = 0
+    for family in (DUE, STATE):
+        for key, value in database.scan(family):
+            with suppress(ValueError):
+                at = read_due_key(key)[1] if family == DUE else read_entry_key(key)[0]
+                if at not in known:
+                    lost += 1
+                    writes.delete(family, key)
+                elif family == STATE:
+                    epoch = max(epoch, from_bytes(value).epoch)
             if len(writes) >= _CHUNK:
                 database.write(writes)
                 writes = Writes()
-        database.write(writes)
-        if not damages:
-            break
-    return count
+    if lost:
+        logger.error("the sources of %d keys in %s cannot be read", lost, database.path)
+    writes.put(META, EPOCH_KEY, number(epoch))
+    database.write(writes)

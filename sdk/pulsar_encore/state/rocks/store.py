@@ -18,7 +18,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, Protocol, TypeAlias
@@ -37,7 +37,9 @@ from pulsar_encore.ids import MessageId
 from pulsar_encore.process import check_process
 
 from ..advice import advised
-from .database import Database, UnknownContentError
+from ..directory_lock import LOCK_FILE, DirectoryLock
+from .completeness import check_complete
+from .database import Database
 from .index import RocksIndex
 from .journal import Journal
 from .keys import (
@@ -55,6 +57,7 @@ from .owner import Owner, locked, read_owner, write_owner
 from .records import MOST_BUFFERED, STAY_BUFFER_MS, CountAttempts, Records
 from .room import check_room
 from .salvaging import salvage, salvaged
+from .source_names import add_name, write_names
 from .syncing import Syncer
 from .writes import DUE, META, STATE
 
@@ -63,10 +66,6 @@ logger: logging.Logger = logging.getLogger(__name__)
 Durability: TypeAlias = Literal["kill", "power"]
 
 _DATABASE: Final = "db"
-_NOTHING_DELETED: Final = (
-    "Nothing was deleted. Whatever is not acked comes again from the broker, with lower counts: "
-    "RocksState(path, salvage=True) goes on with what there is, and an empty directory begins anew"
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,11 +131,20 @@ class RocksStore:
             raise ConfigurationError(f'durability must be "kill" or "power", not {durability!r}')
         where = Path(path).resolve()
         with _opening:
-            core = _open.get(where)
+            core = _open.get(where) or next(
+                filter(lambda each: each.is_in(where), _open.values()), None
+            )
             if core is not None and core.pid != os.getpid():
-                core = None  # of the parent, in a child: RocksDB refuses it
+                core = None  # of the parent, in a child: its lock refuses the child
             if core is None:
-                core = _open[where] = _Core(where, wall_now_ms, durability, salvage, tidies)
+                lock = _lock(where)
+                try:
+                    core = _open[where] = _Core(
+                        where, wall_now_ms, durability, salvage, tidies, lock
+                    )
+                except BaseException:
+                    lock.release()
+                    raise
             elif core.durability != durability:
                 raise ConfigurationError(
                     f'the state in {where} is open with durability="{core.durability}" already'
@@ -262,9 +270,9 @@ class RocksStore:
         """
         core = self._opened
         if core.syncer is not None:
+            if core.journal.trouble is not None:  # something is in memory only
+                raise core.journal.trouble
             await core.syncer.synced()
-        elif core.durability == "power" and core.trouble is not None:  # it could not be mended
-            raise core.trouble
 
     @property
     def trouble(self) -> StoreError | None:
@@ -296,7 +304,7 @@ class RocksStore:
             StoreError: Something could not be written, and is lost with this.
         """
         core, self._core = self._core, None
-        if core is None:
+        if core is None or core.pid != os.getpid():  # a child must not write to its parent's files
             return
         with _opening:
             core.users -= 1
@@ -386,18 +394,24 @@ class _Core:
     """The directory, as long as anyone in the process uses it."""
 
     def __init__(
-        self, path: Path, wall_now_ms: int, durability: Durability, salvages: bool, tidies: bool
+        self,
+        path: Path,
+        wall_now_ms: int,
+        durability: Durability,
+        salvages: bool,
+        tidies: bool,
+        lock: DirectoryLock,
     ) -> None:
         self.path: Path = path
+        self._lock: DirectoryLock = lock
         self.pid: int = os.getpid()
         self.durability: Durability = durability
         self.users: int = 0
         self.claims: int = 0  # of them, who work with it on one thread
         self._thread: int | None = None  # of the event loop that works with it
-        self._guard: ExitStack = ExitStack()  # the lock, while it is open for reading only
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.syncer: Syncer | None = None
         self._used: dict[SourceName, Source] = {}
-        _prepare(path)
         try:
             database, loaded = _begin(path, wall_now_ms, tidies)
         except StateDamagedError:
@@ -405,7 +419,7 @@ class _Core:
                 raise
             before = read_owner(path)
             with _named_owner(path), locked(path / _DATABASE):
-                salvage(path / _DATABASE, 0 if before is None else before.sequence)
+                salvage(path / _DATABASE, before)
                 (path / "owner.json").unlink(missing_ok=True)
             database, loaded = _begin(path, wall_now_ms, tidies)
         self._numbers = loaded.numbers
@@ -431,6 +445,7 @@ class _Core:
             database.sync()
             self._owner = Owner.here(wall_now_ms, self._epoch, database.sequence)
             write_owner(path, self._owner)
+            write_names(path, self._numbers)
         except OSError as error:
             database.close()
             raise StoreError(f"the state in {path}: {advised(error)}") from error
@@ -441,9 +456,28 @@ class _Core:
 
     def _sync(self) -> None:
         if self.durability == "power":
-            self.syncer = Syncer()
+            self.syncer = Syncer(self._mend_soon)
             self.journal.written = self.syncer.written
             self.syncer.start(self.journal)
+
+    def _mend_soon(self) -> None:
+        """Have the loop, whose thread works with the database, open it anew."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it was closed
+                self._loop.call_soon_threadsafe(self._mend)
+
+    def _mend(self) -> None:
+        if self.users:
+            try:
+                self.mend()
+            except StoreError as error:
+                logger.warning("not yet synced, tried again later: %s", error)
+
+    def is_in(self, path: Path) -> bool:
+        """True if `path` is another name of the directory, as with a bind mount."""
+        with suppress(OSError):
+            return self.path.samefile(path)
+        return False
 
     def take(
         self, name: SourceName, count_attempts: CountAttempts, stay_ms: int, most: int
@@ -474,6 +508,7 @@ class _Core:
             self._numbers[name] = at
             self._found[at] = found
             self.journal.put(META, source_key(*name), number(at))
+            add_name(self.path, at, name)
         self._epoch += 1  # the next one, of this source or another
         self.journal.put(META, EPOCH_KEY, number(self._epoch))
         self.journal.commit()
@@ -487,6 +522,8 @@ class _Core:
                 f"{self.path}: give each thread a directory of its own"
             )
         self._thread = threading.get_ident()
+        with suppress(RuntimeError):  # it is used without a loop
+            self._loop = asyncio.get_running_loop()
 
     def topics(self, subscription: str) -> list[str]:
         return [topic for topic, each, _ in self._numbers if each == subscription]
@@ -522,29 +559,26 @@ class _Core:
         return trouble
 
     def mend(self) -> bool:
-        if self.journal.trouble is None:
-            return True
-        if self.journal.flush_all():
+        syncer = self.syncer
+        unsynced = syncer is not None and syncer.trouble is not None
+        if (self.journal.trouble is None or self.journal.flush_all()) and not unsynced:
             return True
         check_room(self.path / _DATABASE)  # what is closed in vain cannot be read meanwhile
-        if self.syncer is not None:
-            self.syncer.stop()
-            self.syncer = None
-        self.journal.database.close(failed=True)
-        try:
-            self._guard.close()
-            self.journal.database = Database(self.path / _DATABASE)
-        except StoreError as error:
-            self.journal.trouble = error
-            self._read_only()
-            raise
-        self._sync()
+        with nullcontext() if syncer is None else syncer.syncing:
+            self.journal.database.close(failed=True)
+            try:
+                self.journal.database = Database(self.path / _DATABASE)
+            except StoreError as error:
+                self.journal.trouble = error
+                self._read_only()
+                raise
+        if syncer is not None:
+            syncer.mended()
         return self.journal.flush_all()
 
     def _read_only(self) -> None:
-        """It can be read while it cannot be written, and is nobody else's meanwhile."""
+        """It can be read while it cannot be written. The lock keeps other processes out."""
         try:
-            self._guard.enter_context(locked(self.path / _DATABASE))
             self.journal.database = Database(self.path / _DATABASE, read_only=True)
         except StoreError as error:
             logger.warning("%s", error)
@@ -571,6 +605,9 @@ class _Core:
             self.leave(source)
         written = self.journal.flush_all()
         if self.syncer is not None:
+            if self.syncer.trouble is not None:
+                with suppress(StoreError):
+                    self.mend()
             self.syncer.stop()
         database = self.journal.database
         try:
@@ -580,7 +617,7 @@ class _Core:
             raise StoreError(f"the state in {self.path} was closed, but: {error}") from error
         finally:
             database.close()
-            self._guard.close()
+            self._lock.release()
         if self.journal.trouble is not None:
             raise StoreError(
                 f"{self.journal.unwritten} changes of the state in {self.path} are lost: "
@@ -605,11 +642,18 @@ def _prepare(path: Path) -> None:
         names = {each.name for each in path.iterdir()}
     except OSError as error:
         raise StoreError(f"the state in {path}: {advised(error)}") from error
-    if names and not names & {_DATABASE, "owner.json", salvaged(path / _DATABASE).name}:
+    ours = {_DATABASE, "owner.json", LOCK_FILE, salvaged(path / _DATABASE).name}
+    if names and not names & ours:
         raise StateFormatError(
             f"{path} holds something else ({', '.join(sorted(names)[:3])}): name a directory of "
             "its own for the state"
         )
+
+
+def _lock(path: Path) -> DirectoryLock:
+    _prepare(path)
+    with _named_owner(path):
+        return DirectoryLock(path / LOCK_FILE)
 
 
 def _begin(path: Path, wall_now_ms: int, tidies: bool) -> tuple[Database, Loaded]:
@@ -619,42 +663,13 @@ def _begin(path: Path, wall_now_ms: int, tidies: bool) -> tuple[Database, Loaded
         # RocksDB deletes what it does not know when it opens a directory to write: look first. Not
         # beside an owner, whose files come and go meanwhile.
         with locked(folder):
-            _look(path, before)
+            check_complete(path, before, check_format)
         database = Database(folder)
     try:
         return database, load(database, wall_now_ms, tidies=tidies)
     except BaseException:
         database.close()
         raise
-
-
-def _look(path: Path, before: Owner | None) -> None:
-    """Nothing is missing of what the last owner had."""
-    folder = path / _DATABASE
-    sequence = 0
-    if salvaged(folder).exists() and not folder.exists():
-        raise StateDamagedError(
-            f"the state in {path} was damaged, and salvaging it was interrupted. {_NOTHING_DELETED}"
-        )
-    if (folder / "CURRENT").exists():
-        try:
-            looking = Database(folder, read_only=True)
-            try:
-                sequence = looking.sequence
-                check_format(looking)
-            finally:
-                looking.close()
-        except UnknownContentError as error:
-            if before is None:
-                raise
-            raise StateDamagedError(
-                f"the state in {path}, that {before} had, is damaged ({error}). {_NOTHING_DELETED}"
-            ) from error
-    if before is not None and sequence < before.sequence:
-        raise StateDamagedError(
-            f"files of the state in {path} are lost: of {before.sequence} writes there are "
-            f"{sequence}. {_NOTHING_DELETED}"
-        )
 
 
 @contextmanager

@@ -1,5 +1,10 @@
 """The thread of `durability="power"`: one fsync for all writes of a few milliseconds.
 
+After an fsync that failed, RocksDB refuses every later one of the same log. Rightly: the kernel may
+have dropped the pages that it could not write, so that a second fsync would succeed and prove
+nothing. The database has to be opened anew, which replays the log into tables and syncs those. The
+thread asks for that, and retries until an fsync succeeds, also if nothing more is written.
+
 Owns `Syncer`. Whoever waits is woken by the fsync that began after their write, at the latest by
 the end of it all. Refuses to write anything, because a write that asks for its own fsync would hold
 the interpreter (see `database`).
@@ -10,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
 
@@ -22,18 +28,27 @@ logger: logging.Logger = logging.getLogger(__name__)
 # What an fsync costs is shared by all writes of this time, or of this many.
 _GATHER_S: Final = 0.005
 _ENOUGH: Final = 500
-_PAUSE_S: Final = 1.0  # after an fsync that failed
+_PAUSE_S: Final = 1.0  # after an fsync that failed, twice as long after each further one, up to:
+_LONGEST_PAUSE_S: Final = 30.0
 
 
 class Syncer:
     """Sees to it that what was written is on the platters.
 
+    Args:
+        failed: Called on the syncer's thread after each fsync that failed; has the database opened
+            anew.
+
     Attributes:
+        syncing: Held during an fsync, and by whoever closes the database.
         syncs: How many fsyncs there were.
         trouble: Why the last one failed; None when it did not.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, failed: Callable[[], None]) -> None:
+        self._failed = failed
+        self.syncing: threading.Lock = threading.Lock()
+        self._mended = False
         self._changed = threading.Condition()
         self._written = 0
         self._synced = 0
@@ -77,6 +92,12 @@ class Syncer:
         """
         await asyncio.wrap_future(self.point())
 
+    def mended(self) -> None:
+        """The database was opened anew: sync now."""
+        with self._changed:
+            self._mended = True
+            self._changed.notify_all()
+
     def stop(self) -> None:
         """End, after a last fsync."""
         with self._changed:
@@ -106,8 +127,10 @@ class Syncer:
     def _sync_until_the_end(self) -> None:
         assert self._journal is not None
         changed = self._changed
+        pause_s = _PAUSE_S
         while True:
             with changed:
+                self._mended = False
                 changed.wait_for(lambda: self._ends or self._written > self._synced)
                 if not self._ends:
                     changed.wait_for(
@@ -118,7 +141,8 @@ class Syncer:
                     return
             failure: StoreError | None = None
             try:
-                self._journal.database.sync()
+                with self.syncing:
+                    self._journal.database.sync()
             except StoreError as error:
                 failure = error
             self._tell(failure)
@@ -135,8 +159,12 @@ class Syncer:
                     future.set_result(None)
                 else:
                     future.set_exception(failure)
-            if failure is not None:
-                if ends:
-                    return
-                with changed:
-                    changed.wait_for(lambda: self._ends, _PAUSE_S)
+            if failure is None:
+                pause_s = _PAUSE_S
+                continue
+            if ends:
+                return
+            self._failed()
+            with changed:
+                changed.wait_for(lambda: self._ends or self._mended, pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -68,7 +68,7 @@ class Journal:
         self._behind: dict[int, int] = dict.fromkeys(found, 0) if fsync != "none" else {}
         self.size: int = size  # bytes since `rotate`
         self._older: dict[int, int] = {}  # bytes by number, of those before that count
-        self._lost_in: int | None = None  # the last number of which the backlog grew too long
+        self._lost_in: int | None = None  # the last journal that is `lost`
 
     def write(self, data: bytes) -> None:
         """Add a record."""
@@ -96,6 +96,11 @@ class Journal:
         except StoreError as error:
             self._failed(error)
 
+    def try_again(self) -> None:
+        """Write what waits in memory, if its time has come: no record may follow for long."""
+        if self._backlog and self._clock() >= self._retry_at:
+            self._try()
+
     def _write_backlog(self) -> None:
         head = HEADER if self._fresh else b""
         self._append(head + self._backlog)
@@ -122,7 +127,8 @@ class Journal:
 
     @property
     def lost(self) -> bool:
-        """The backlog grew too long: only a snapshot of the head helps, once it is committed."""
+        """The backlog grew too long, or an fsync failed: only a snapshot of the head helps, once it
+        is committed."""
         return self._lost_in is not None
 
     @property
@@ -182,7 +188,14 @@ class Journal:
 
     def _sync(self, numbers: Iterable[int]) -> Generator[None, None, None]:
         for number in numbers:
-            self._store.append(number, b"", sync=True)
+            try:
+                self._store.append(number, b"", sync=True)
+            except StoreError:
+                # Another fsync that succeeds would prove nothing: the kernel may have dropped the
+                # pages that it could not write. Only a snapshot, which is written anew, helps.
+                self._lost_in = self.number
+                self._metrics.journal_failed += 1
+                raise
             yield
 
     def _synced(self, marks: dict[int, int]) -> None:

@@ -130,8 +130,10 @@ class Storing:
         """Begin what is to be done now."""
         tasks, limits, membership = self._tasks, self._limits, self._membership
         journal = self._journal
-        if journal is not None and journal.sync_is_due() and self._may("sync"):
-            self._start("sync", journal.syncing())
+        if journal is not None:
+            journal.try_again()
+            if journal.sync_is_due() and self._may("sync"):
+                self._start("sync", journal.syncing())
         departed = membership.departed
         full = journal is not None and (
             journal.size - self._carried > limits.journal_bytes or journal.lost

@@ -1,0 +1,99 @@
+"""Whether a database that is about to be opened has everything that its last owner wrote.
+
+RocksDB opens with less, and without an error, if the end of its MANIFEST or a whole log is missing:
+a crash could have left the same files in some cases, but not in those that are told apart here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+from pulsar_encore.errors import StateDamagedError
+
+from .database import NOTHING_DELETED, Database, UnknownContentError
+from .owner import Owner
+from .salvaging import salvaged
+
+_LOG_START: Final = Struct(
+    "<IHBQ"
+)  # of a log's first record: CRC, size, type; of its batch: number
+
+
+def check_complete(
+    path: Path, before: Owner | None, check_format: Callable[[Database], object]
+) -> None:
+    """Open a database to read, and check that no write of the last owner is missing.
+
+    Args:
+        path: The state directory.
+        before: The last owner, if that is known.
+        check_format: Raises if the database says another format than is expected.
+
+    Raises:
+        StateDamagedError: if files are lost or damaged.
+        StoreError: if the files cannot be read.
+    """
+    folder = path / "db"
+    sequence = 0
+    if salvaged(folder).exists() and not folder.exists():
+        raise StateDamagedError(
+            f"the state in {path} was damaged, and salvaging it was interrupted. {NOTHING_DELETED}"
+        )
+    if (folder / "CURRENT").exists():
+        try:
+            looking = Database(folder, read_only=True)
+            try:
+                sequence = looking.sequence
+                check_format(looking)
+            finally:
+                looking.close()
+        except UnknownContentError as error:
+            if before is None:
+                raise
+            raise StateDamagedError(
+                f"the state in {path}, that {before} had, is damaged ({error}). {NOTHING_DELETED}"
+            ) from error
+        _check_logs(folder, before)
+    if before is not None and sequence < before.sequence:
+        raise StateDamagedError(
+            f"files of the state in {path} are lost: of {before.sequence} writes there are "
+            f"{sequence}. {NOTHING_DELETED}"
+        )
+
+
+def _check_logs(folder: Path, before: Owner | None) -> None:
+    """Check that the oldest log begins no later than the tables end.
+
+    A MANIFEST that lost its end names neither the newest tables nor, as their writes are in the
+    tables, the logs that were removed since.
+    """
+    logs = sorted(folder.glob("*.log"))
+    if not logs and before is not None and not before.closed:  # RocksDB always keeps one
+        raise StateDamagedError(
+            f"files of the state in {folder.parent} are lost: there is no log. {NOTHING_DELETED}"
+        )
+    starts = map(_start, logs)
+    start = next((each for each in starts if len(each) == _LOG_START.size), None)
+    if start is None:
+        return
+    try:
+        tables = Database(folder, read_only=True, logs=False)
+    except StateDamagedError:
+        # The MANIFEST names a log, which is there, or the database had not opened with all logs.
+        # Logs are removed in order, so those behind it are there as well.
+        return
+    first, last = _LOG_START.unpack(start)[3], tables.sequence
+    tables.close()
+    if first > last + 1:
+        raise StateDamagedError(
+            f"files of the state in {folder.parent} are lost: its tables have writes up to {last}, "
+            f"and its logs from {first} on. {NOTHING_DELETED}"
+        )
+
+
+def _start(log: Path) -> bytes:
+    with log.open("rb") as file:
+        return file.read(_LOG_START.size)
