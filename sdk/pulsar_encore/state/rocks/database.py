@@ -173,6 +173,17 @@ class Database:
         except Exception as error:
             raise self._error(error) from error
 
+    def put(self, family: int, key: bytes, value: bytes) -> None:
+        """Write one key, as `write` does.
+
+        Raises:
+            StoreError: It is not written, or it is not known whether it is.
+        """
+        try:
+            self._families[family].put(key, value)
+        except Exception as error:
+            raise self._error(error) from error
+
     def _batch(self, writes: Writes) -> Any:
         batch = self._rocks.WriteBatch(raw_mode=True)
         for family, ranges in enumerate(writes.ranges):
