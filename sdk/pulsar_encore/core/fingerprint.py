@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Final, Protocol
 
 #: No fingerprint: of a record of format 1, or of a message known by its id only.
-UNKNOWN: Final = 0
+NO_FINGERPRINT: Final = 0
 
 _SEQUENCE_BITS: Final = 24
 _SEQUENCE_MASK: Final = (1 << _SEQUENCE_BITS) - 1
@@ -37,7 +37,7 @@ def fingerprint_of(message: Identified) -> int:
     try:
         name = message.producer_name()
     except UnicodeDecodeError:  # raw bytes, which the C++ client cannot show
-        return UNKNOWN
+        return NO_FINGERPRINT
     text = f"{message.publish_timestamp()} {name}".encode("utf-8", "surrogatepass")
     first = int.from_bytes(blake2b(text, digest_size=5).digest()) or 1
     sequence_id = message.sequence_id()

@@ -30,7 +30,7 @@ from pulsar_encore.core.due import (
     MessageKey,
     bucket_edge,
 )
-from pulsar_encore.core.fingerprint import UNKNOWN, differ, fuller
+from pulsar_encore.core.fingerprint import NO_FINGERPRINT, differ, fuller
 from pulsar_encore.errors import (
     ConfigurationError,
     StateDamagedError,
@@ -73,7 +73,7 @@ class HandedOver(NamedTuple):
     size: int = 1
     mask: int = 1
     attempt: int = 1
-    fingerprint: int = UNKNOWN
+    fingerprint: int = NO_FINGERPRINT
 
 
 class Recalled(NamedTuple):
@@ -211,7 +211,7 @@ class Records:
         *,
         bits: int = 0,
         size: int = 1,
-        fingerprint: int = UNKNOWN,
+        fingerprint: int = NO_FINGERPRINT,
     ) -> None:
         """An attempt ended without an ack and the message waits: one write of one record.
 
@@ -242,7 +242,7 @@ class Records:
         *,
         bits: int = 0,
         size: int = 1,
-        fingerprint: int = UNKNOWN,
+        fingerprint: int = NO_FINGERPRINT,
     ) -> None:
         """A message that is handed over is its holder's until then: one write for both, also with
         "lazy".
