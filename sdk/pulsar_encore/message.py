@@ -281,3 +281,8 @@ def of_one_entry(items: Sequence[object], at: int, end: int) -> tuple[Entry | No
         entry = message._entry
         indexes.append(message._index)
     return entry, indexes
+
+
+def raw_of(message: Message) -> RawMessage:
+    """Return what the transport holds of a message."""
+    return message._raw

@@ -90,7 +90,7 @@ def test_a_batch_of_a_thousand_is_one_small_record(store: RocksStore, path: Path
     now = store.statistics()
     assert (now.writes - start.writes, now.operations - start.operations) == (1, 1)
     record = records.recall_entry(1, 1)
-    assert record is not None and len(to_bytes(record)) < 24
+    assert record is not None and len(to_bytes(record)) < 32
     records.waits((1, 1, 700), 5000, 1, 1_800_000_000_000)
     with after_kill(path) as source:
         waiting, killer = source.records.recall(1, 1, 700), source.records.recall(1, 1, 3)

@@ -15,7 +15,7 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -24,11 +24,13 @@ from ..closing import to_its_end
 from ..consumer import Consumer
 from ..consumer.forwarding.copying import producer_options
 from ..core.entry import EntryKey
+from ..core.fingerprint import differ, fingerprint_of
 from ..errors import (
     ClosedError,
     EncoreError,
     NotSupportedError,
     StateInUseError,
+    StateMismatchError,
     StoreError,
     TransportError,
     UnreadableError,
@@ -38,10 +40,10 @@ from ..ids import MessageId
 from ..letters.form import Form, form_of
 from ..letters.id_text import id_text
 from ..letters.writing import Author, parked_nack
-from ..message import Message
+from ..message import Message, raw_of
 from ..options import ConsumerType, InitialPosition, Subscription
 from ..outgoing import Outgoing
-from ..state.rocks import RocksStore, Source
+from ..state.rocks import MOST_DIFFERENT, RocksStore, Source
 from ..timer import wall_now_ms
 from ..topic_names import base_name
 from ..transport.base import ProducerLink
@@ -65,6 +67,10 @@ _NO_CLUSTER: Final = frozenset({"ConnectError", "Timeout", "AuthenticationError"
 _CHUNKED: Final = (
     "it is a chunked message, or none: only a consumer that was sent all of its chunks can ack "
     "them; the next one of the subscription gets it at once"
+)
+_OTHER: Final = (
+    "its id is that of another message now, which stays: the topic was deleted and made again, or "
+    "is one of another cluster"
 )
 _PART_OF_A_BATCH: Final = (
     "it is part of a batch, and the stock transport acks no part of one that it was not sent: use "
@@ -115,6 +121,8 @@ async def evacuate(
         StateFormatError: There is no state in it, or a newer version's.
         StateDamagedError: Files are lost or damaged.
         StoreError: The system does not let it be opened or written.
+        StateMismatchError: What waits is of another cluster, as the messages show that have its
+            ids; nothing of that topic was acked or let go of.
         ConfigurationError: Nothing is kept of the topic or subscription; `rocksdict` is missing.
         EvacuationStoppedError: The cluster was lost on the way, or the client closed.
         TransportError: The cluster could not be reached.
@@ -156,10 +164,16 @@ class _Part:
     Attributes:
         key: The entry.
         dues: Until when its messages wait, by batch index, -1 for all of them.
+        fingerprint: Which entry it is (`core.fingerprint`); 0 where that is unknown.
     """
 
     key: EntryKey
     dues: dict[int, int]
+    fingerprint: int
+
+    def is_other(self, messages: Sequence[Message]) -> bool:
+        """True if the messages read at its id are of another entry."""
+        return differ(self.fingerprint, fingerprint_of(raw_of(messages[0])))
 
     def place(self, message: Message) -> int | None:
         """Under which index a message of the entry waits; None for one that does not."""
@@ -265,11 +279,16 @@ class _Moving:
                 await self._ensure_subscription()
                 entries = Entries(self._client, self._plan.topic, self._crypto_key_reader)
                 open_.push_async_callback(entries.close)
+                await self._compare(parts)
                 open_.push_async_callback(self._settle)
                 for at, part in enumerate(parts):
                     if at % _BURST == 0:
                         await asyncio.sleep(0)  # of what is gone nothing else suspends
                     messages = await entries.of(part.key, partial(_run, parts, at))
+                    if messages and part.is_other(messages):
+                        done = at + 1
+                        self._let_go(source, part, _OTHER)
+                        continue
                     if messages is None or (messages and messages[0].message_id().first_chunk):
                         done = at + 1
                         self._stay([part], _CHUNKED)
@@ -297,6 +316,38 @@ class _Moving:
             self._stay(parts[done:], str(self._failure))
         elif self._failure is not None:
             raise self._failure
+
+    async def _compare(self, parts: Sequence[_Part]) -> None:
+        """Read entries until one is the one that its record was written for, up to 100 others.
+
+        Raises:
+            StateMismatchError: There are others only. Nothing has been acked or let go of.
+        """
+        others = 0
+        entries = Entries(self._client, self._plan.topic, self._crypto_key_reader)
+        try:
+            for at, part in enumerate(parts):
+                if at % _BURST == 0:
+                    await asyncio.sleep(0)
+                if not part.fingerprint:
+                    continue
+                messages = await entries.of(part.key, partial(_run, parts, at))
+                if not messages:
+                    continue
+                if not part.is_other(messages):
+                    return
+                others += 1
+                if others == MOST_DIFFERENT:
+                    break
+        finally:
+            await entries.close()
+        if others:
+            raise StateMismatchError(
+                f"the state is of another cluster, or {self._plan.topic} was deleted and made "
+                f"again: all {others} messages that were compared differ from those that wait. "
+                "Nothing of this topic was acked or moved. Name the cluster that the state is of, "
+                "or delete the state if that cluster is gone"
+            )
 
     async def _guarded(self, moving: Coroutine[Any, Any, None]) -> None:
         try:
@@ -328,11 +379,12 @@ class _Moving:
         chosen = [each for each in messages if part.place(each) is not None]
         absent = part.dues.keys() - {part.place(each) for each in chosen}
         if absent:
-            missing = _Part(part.key, {each: part.dues[each] for each in absent})
+            missing = replace(part, dues={each: part.dues[each] for each in absent})
             self._let_go(source, missing, "its entry has no such message")
         whole = len(chosen) == len(messages) >= messages[0].message_id().batch_size
         if not whole and not self._transport.capabilities.ack_unseen_index:
-            stays = _Part(part.key, {at: due for at, due in part.dues.items() if at not in absent})
+            left = {at: due for at, due in part.dues.items() if at not in absent}
+            stays = replace(part, dues=left)
             return self._stay([stays], _PART_OF_A_BATCH)
         outcomes = await asyncio.gather(
             *(self._send(source, part, each) for each in chosen), return_exceptions=True
@@ -407,9 +459,12 @@ class _Moving:
 
     def _forget(self, source: Source, part: _Part, places: Sequence[int]) -> None:
         ledger, entry = part.key
-        mask = None if -1 in places else sum(1 << each for each in places)
-        source.records.settled(ledger, entry, mask)
-        source.index.discard_each(((ledger, entry, each) for each in places), at_once=True)
+        if -1 in places:
+            source.records.settled(ledger, entry)
+            self._store.flush()
+        else:
+            source.records.ends_waiting((ledger, entry, each) for each in places)
+            source.records.settled(ledger, entry, sum(1 << each for each in places))
         if self._store.trouble is not None:
             raise StoreError(
                 f"the state cannot be written: {self._store.trouble}. What was moved may be moved "
@@ -514,10 +569,10 @@ class _Moving:
 
 def _parts(source: Source) -> list[_Part]:
     """What waits, by entry, in order."""
-    found: dict[EntryKey, dict[int, int]] = {}
-    for due_ms, (ledger, entry, index) in source.index.waiting():
-        found.setdefault((ledger, entry), {})[index] = due_ms
-    return [_Part(key, found[key]) for key in sorted(found)]
+    return [
+        _Part(key, record.dues_by_index(), record.fingerprint)
+        for key, record in source.records.entries_waiting()
+    ]
 
 
 def _run(parts: Sequence[_Part], at: int) -> int:

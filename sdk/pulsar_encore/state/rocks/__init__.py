@@ -8,10 +8,11 @@ to `durability="power"`. `RocksBlobs` is a `BlobStore`, for a `SpillingIndex`.
 
 from .blobs import RocksBlobs
 from .offline import FoundRecord, FoundSource, StateReader
-from .records import HandedOver, Recalled, Records
+from .records import MOST_DIFFERENT, HandedOver, Recalled, Records
 from .store import RocksStore, Sharer, Source, StoreStatistics
 
 __all__ = [
+    "MOST_DIFFERENT",
     "FoundRecord",
     "FoundSource",
     "HandedOver",

@@ -169,18 +169,14 @@ class Database:
         """
         # Made elsewhere: an error keeps this frame, and whatever it names would keep the lock.
         try:
+            due, records, meta = writes.points
+            if len(records) == 1 and not (due or meta or any(writes.ranges)):
+                # As nearly always; a batch of one takes half as long again.
+                ((key, value),) = records.items()
+                if value is not None:
+                    self._families[STATE].put(key, value)
+                    return
             self._db.write(self._batch(writes))
-        except Exception as error:
-            raise self._error(error) from error
-
-    def put(self, family: int, key: bytes, value: bytes) -> None:
-        """Write one key, as `write` does.
-
-        Raises:
-            StoreError: It is not written, or it is not known whether it is.
-        """
-        try:
-            self._families[family].put(key, value)
         except Exception as error:
             raise self._error(error) from error
 

@@ -321,7 +321,6 @@ class Records:
     def ends_waiting(self, keys: Iterable[MessageKey]) -> None:
         """These messages wait no longer, though their time may be yet to come: one write, at once,
         so that not even a kill that comes now brings the due times back."""
-        changed = False
         with self._journal:
             for key in keys:
                 entry = key[:2]
@@ -331,9 +330,6 @@ class Records:
                 rest = entry_record.waits_no_more(record, _mask_of(key, record))
                 if rest is not record:
                     self._write(entry, rest)
-                    changed = True
-        if changed:
-            self._journal.flush()
 
     @property
     def waiting(self) -> int:
