@@ -257,6 +257,7 @@ class SourceState:
         known = durable.recall(entry.key)
         attempts = {index: count for index, count in known.attempts.items() if index in here}
         waiting = {index: due_ms for index, due_ms in known.dues.items() if index in here}
+        durable.passed(entry.due_key(index) for index in here if index not in waiting)
         if not waiting or self.in_order:
             self._count_recalled(entry, attempts)
             for each, until_ms in waiting.items():

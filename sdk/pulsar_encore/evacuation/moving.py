@@ -24,13 +24,12 @@ from ..closing import to_its_end
 from ..consumer import Consumer
 from ..consumer.forwarding.copying import producer_options
 from ..core.entry import EntryKey
-from ..core.fingerprint import differ, fingerprint_of
+from ..core.fingerprint import NO_FINGERPRINT, differ, fingerprint_of
 from ..errors import (
     ClosedError,
     EncoreError,
     NotSupportedError,
     StateInUseError,
-    StateMismatchError,
     StoreError,
     TransportError,
     UnreadableError,
@@ -43,11 +42,12 @@ from ..letters.writing import Author, parked_nack
 from ..message import Message, raw_of
 from ..options import ConsumerType, InitialPosition, Subscription
 from ..outgoing import Outgoing
-from ..state.rocks import MOST_DIFFERENT, RocksStore, Source
+from ..state.rocks import RocksStore, Source
 from ..timer import wall_now_ms
 from ..topic_names import base_name
 from ..transport.base import ProducerLink
 from ..version import VERSION
+from .comparing import Comparison
 from .entries import NEAR, Entries
 from .errors import EvacuationStoppedError
 from .looking import waiting_id
@@ -68,6 +68,7 @@ _CHUNKED: Final = (
     "it is a chunked message, or none: only a consumer that was sent all of its chunks can ack "
     "them; the next one of the subscription gets it at once"
 )
+_GONE: Final = "its topic has it no more"
 _OTHER: Final = (
     "its id is that of another message now, which stays: the topic was deleted and made again, or "
     "is one of another cluster"
@@ -271,6 +272,10 @@ class _Moving:
             source.close()
 
     async def _move(self, source: Source, parts: Sequence[_Part]) -> None:
+        # Records without a fingerprint say nothing of the cluster, so their entries come last.
+        parts = sorted(parts, key=lambda part: not part.fingerprint)
+        named = sum(part.fingerprint != NO_FINGERPRINT for part in parts)
+        comparison = Comparison[_Part](self._plan.topic, named)
         done = 0
         try:
             async with AsyncExitStack() as open_:
@@ -278,18 +283,25 @@ class _Moving:
                 open_.push_async_callback(consumer.close)
                 await self._ensure_subscription()
                 entries = Entries(self._client, self._plan.topic, self._crypto_key_reader)
-                open_.push_async_callback(entries.close)
-                await self._compare(parts)
+                open_.push_async_callback(lambda: entries.close())
                 open_.push_async_callback(self._settle)
                 for at, part in enumerate(parts):
                     if at % _BURST == 0:
                         await asyncio.sleep(0)  # of what is gone nothing else suspends
+                    if at == named > 0:  # ids begin again
+                        await entries.close()
+                        entries = Entries(self._client, self._plan.topic, self._crypto_key_reader)
                     messages = await entries.of(part.key, partial(_run, parts, at))
-                    if messages and part.is_other(messages):
-                        done = at + 1
-                        self._let_go(source, part, _OTHER)
+                    other = bool(messages) and part.is_other(messages or ())
+                    if other or messages == []:
+                        reason = _OTHER if other else _GONE
+                        for gone, why in comparison.missing(part, reason, other=other):
+                            self._let_go(source, gone, why)
                         continue
-                    if messages is None or (messages and messages[0].message_id().first_chunk):
+                    if messages and part.fingerprint:
+                        for gone, why in comparison.same():
+                            self._let_go(source, gone, why)
+                    if not messages or messages[0].message_id().first_chunk:
                         done = at + 1
                         self._stay([part], _CHUNKED)
                         continue
@@ -297,9 +309,6 @@ class _Moving:
                     if self._failure is not None:
                         break
                     done = at + 1
-                    if not messages:
-                        self._let_go(source, part, "its topic has it no more")
-                        continue
                     moving = self._move_part(source, consumer, part, messages)
                     task = self._loop.create_task(self._guarded(moving))
                     self._under_way[task] = len(messages)
@@ -316,38 +325,6 @@ class _Moving:
             self._stay(parts[done:], str(self._failure))
         elif self._failure is not None:
             raise self._failure
-
-    async def _compare(self, parts: Sequence[_Part]) -> None:
-        """Read entries until one is the one that its record was written for, up to 100 others.
-
-        Raises:
-            StateMismatchError: There are others only. Nothing has been acked or let go of.
-        """
-        others = 0
-        entries = Entries(self._client, self._plan.topic, self._crypto_key_reader)
-        try:
-            for at, part in enumerate(parts):
-                if at % _BURST == 0:
-                    await asyncio.sleep(0)
-                if not part.fingerprint:
-                    continue
-                messages = await entries.of(part.key, partial(_run, parts, at))
-                if not messages:
-                    continue
-                if not part.is_other(messages):
-                    return
-                others += 1
-                if others == MOST_DIFFERENT:
-                    break
-        finally:
-            await entries.close()
-        if others:
-            raise StateMismatchError(
-                f"the state is of another cluster, or {self._plan.topic} was deleted and made "
-                f"again: all {others} messages that were compared differ from those that wait. "
-                "Nothing of this topic was acked or moved. Name the cluster that the state is of, "
-                "or delete the state if that cluster is gone"
-            )
 
     async def _guarded(self, moving: Coroutine[Any, Any, None]) -> None:
         try:

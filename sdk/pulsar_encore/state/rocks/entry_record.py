@@ -85,7 +85,8 @@ def handed_over(
 ) -> EntryRecord:
     """These messages are handed over for the `attempt`th time; a count that is higher stays.
 
-    They no longer wait, or, where they are leased, wait until `due_ms` should this process end.
+    Where they are leased, they wait until `due_ms` should this process end. None leaves due times
+    as they are: a message that is leased may be told of once more, as it is held for long.
     """
     size, before, held, settled, first_ms, _, dues, fingerprint = record
     groups = _raised(before, mask, attempt)
@@ -93,7 +94,7 @@ def handed_over(
     held |= mask
     # What was settled comes again when its ack was lost with a process, or the cursor set back.
     settled &= ~mask
-    if dues or due_ms is not None:
+    if due_ms is not None:
         dues = _dues(dues, mask, due_ms)
     return EntryRecord(size, groups, held, settled, first_ms, epoch, dues, fingerprint)
 
