@@ -444,9 +444,12 @@ class DurableSource:
     def leased_until(self, key: MessageKey, attempt: int) -> int | None:
         if any(each.in_hands(key) for each in self._source.sharers):
             return None
-        due_ms = self._records.leased_until(key, attempt)
+        due_ms = self._records.leased_until(key, attempt) if self.trusts(key[:2]) else None
         wall, now = wall_now_ms(self._loop), now_ms(self._loop)
         return None if due_ms is None or due_ms <= wall else due_ms - wall + now + 1
+
+    def trusts(self, key: EntryKey) -> bool | None:
+        return self._records.trusts(key)
 
     def waits_anywhere(
         self, key: MessageKey, due_ms: int, bits: int, size: int, *, leased: bool

@@ -106,7 +106,12 @@ class Durable(Protocol):
 
     def leased_until(self, key: MessageKey, attempt: int) -> int | None:
         """When a message comes that was leased with that attempt, of which nothing was heard since;
-        None where something was, or that time is over."""
+        None where something was, that time is over, or `trusts` is not true."""
+        ...
+
+    def trusts(self, key: EntryKey) -> bool | None:
+        """True if what is known of an entry may be used for its id alone, though the entry has not
+        come: what is known is of this cluster. None while no message has shown whether it is."""
         ...
 
     def waits_anywhere(

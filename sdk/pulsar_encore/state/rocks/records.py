@@ -156,6 +156,7 @@ class Records:
         # Entries that waited until their due times passed: since when they are not in `_waiting`.
         # The disk still has those due times until the record is written again.
         self._passed: dict[EntryKey, int] = {}
+        self._same = EntrySet()  # entries that came and were those of their records
         self._now_ms = 0  # as last told
         self.matched: int = 0
         self.mismatched: int = 0
@@ -432,11 +433,23 @@ class Records:
         if record is None:
             return True
         if not differ(record.fingerprint, fingerprint):
-            self.matched += bool(record.fingerprint and fingerprint)
+            if record.fingerprint and fingerprint:
+                self.matched += 1
+                self._same.add((ledger, entry))
             return True
         self.mismatched += 1
         self.settled(ledger, entry)
         return False
+
+    def trusts(self, key: EntryKey) -> bool | None:
+        """True if what is known of an entry may be used though the entry has not come: it came
+        before, or others came and none differed from its record. None before any came."""
+        record = self._of(key)
+        if record is None or not record.fingerprint or key in self._same:
+            return True
+        if record.epoch == self._epoch or (self.matched and not self.mismatched):
+            return True
+        return False if self.mismatched else None
 
     @property
     def foreign(self) -> bool:
@@ -469,6 +482,7 @@ class Records:
             self._buffered.discard(key)
         self._recent.pop(key, None)
         self._waiting.discard(key)
+        self._same.discard(key)
         self._passed.pop(key, None)
         if self._unread:
             self._read_again(key)
@@ -482,6 +496,7 @@ class Records:
             del self._buffer[key]
         self._recent.clear()
         self._waiting.take_through(ledger, entry)
+        self._same.take_through(ledger, entry)
         for key in [key for key in self._passed if key <= (ledger, entry)]:
             del self._passed[key]
         for key in [key for key in self._unread if key <= (ledger, entry)]:
@@ -497,6 +512,7 @@ class Records:
         self._buffered.clear()
         self._recent.clear()
         self._waiting.clear()
+        self._same.clear()
         self._passed.clear()
         for key in list(self._unread):
             self._read_again(key)
