@@ -237,6 +237,7 @@ class _Moving:
             version=VERSION,
             refuse_byte_keys=not (self._transport.capabilities.binary_keys or text_keys),
         )
+        self._consumer: Consumer | None = None
         self._producers: dict[Form, ProducerLink] = {}
         self._blocked: dict[Form, EncoreError] = {}  # why there is no producer
         self._making = asyncio.Lock()
@@ -279,9 +280,7 @@ class _Moving:
         done = 0
         try:
             async with AsyncExitStack() as open_:
-                consumer = await self._subscribe()
-                open_.push_async_callback(consumer.close)
-                await self._ensure_subscription()
+                open_.push_async_callback(self._end)
                 entries = Entries(self._client, self._plan.topic, self._crypto_key_reader)
                 open_.push_async_callback(lambda: entries.close())
                 open_.push_async_callback(self._settle)
@@ -308,8 +307,11 @@ class _Moving:
                     await self._room(len(messages))
                     if self._failure is not None:
                         break
+                    if self._consumer is None:  # not before it is known to be the right cluster
+                        self._consumer = await self._subscribe()
+                        await self._ensure_subscription()
                     done = at + 1
-                    moving = self._move_part(source, consumer, part, messages)
+                    moving = self._move_part(source, self._consumer, part, messages)
                     task = self._loop.create_task(self._guarded(moving))
                     self._under_way[task] = len(messages)
                     task.add_done_callback(lambda task: self._under_way.pop(task, None))
@@ -494,6 +496,10 @@ class _Moving:
                 f"the subscription {plan.subscription!r} of {plan.topic} is in use by consumers "
                 "of another type than Shared: stop them, and run it again"
             ) from error
+
+    async def _end(self) -> None:
+        if self._consumer is not None:
+            await self._consumer.close()
 
     async def _ensure_subscription(self) -> None:
         """What is sent to a topic without a subscription is kept for nobody."""
