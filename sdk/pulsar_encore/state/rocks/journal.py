@@ -11,7 +11,7 @@ what keys mean, and the time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final
 
@@ -32,9 +32,6 @@ _PROBE: Final = 16  # of it first, so that a disk that refuses costs a write lit
 
 class Journal:
     """Writes of one store. As a context manager it makes one write of all that is done inside.
-
-    Args:
-        database: Where it goes.
 
     Attributes:
         written: Called after each write, if anything is.
@@ -86,19 +83,15 @@ class Journal:
         """Remove the keys from `start` up to `stop` with the next `commit`."""
         self._now.delete_range(family, start, stop)
 
-    def delete_ranges(self, family: int, spans: Collection[Span]) -> None:
-        """The same of several."""
-        self._now.delete_ranges(family, spans)
-
     def delete_later(self, family: int, key: bytes) -> None:
         """Remove a key with whatever is written next, or when there is much of it."""
         self._now.points[family].pop(key, None)
         self._late.points[family][key] = None
 
-    def delete_ranges_later(self, family: int, spans: Collection[Span]) -> None:
+    def delete_range_later(self, family: int, span: Span) -> None:
         """Remove keys with whatever is written next, or when there is much of it."""
-        self._now.drop(family, spans)
-        self._late.delete_ranges(family, spans)
+        self._now.drop(family, (span,))
+        self._late.delete_range(family, *span)
 
     def get(self, family: int, key: bytes) -> bytes | None:
         """The value of a key, as if everything were written.

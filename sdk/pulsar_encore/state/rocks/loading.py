@@ -183,12 +183,7 @@ def upgrade(database: Database) -> None:
 
     Each write leaves a directory that this function goes on with, should the process be killed.
     The number of the format comes last. Due times are also looked for in a directory of format 2,
-    because a salvaged one may have some of before.
-
-    Raises:
-        StateFormatError: A newer version wrote it, or something else did.
-        StateDamagedError: A file is damaged.
-        StoreError: It cannot be read or written.
+    because a salvaged one may have some of before. Raises as `load`.
     """
     if not check_format(database):
         return

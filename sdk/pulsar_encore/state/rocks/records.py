@@ -166,12 +166,8 @@ class Records:
     # Hand-overs
 
     def started(self, handed: Iterable[HandedOver], wall_now_ms: int) -> None:
-        """These are about to be handed over: one write for all of them, or none (see
-        `count_attempts`).
-
-        Args:
-            handed: Which, each entry once.
-            wall_now_ms: The time, in ms since the epoch.
+        """These, each entry once, are about to be handed over: one write for all of them, or none
+        (see `count_attempts`).
 
         Raises:
             StoreError: With "before": it is not on disk. It is kept in memory, and is written as
@@ -245,22 +241,8 @@ class Records:
         size: int = 1,
         fingerprint: int = NO_FINGERPRINT,
     ) -> None:
-        """A message that is handed over is its holder's until then: one write for both, also with
-        "lazy".
-
-        What ends before waits until then, and is `unfinished`.
-
-        Args:
-            key: Which message.
-            due_wall_ms: Until when, in ms since the epoch.
-            attempt: For how many times it was handed over, this one included.
-            wall_now_ms: The time, in ms since the epoch.
-            bits: See `DueIndex.add`.
-            size: Messages in its entry.
-            fingerprint: Of the entry; 0 where it is unknown.
-
-        Raises:
-            ConfigurationError: The key, due time or bits are out of range; nothing has changed.
+        """A message that is handed over for the `attempt`th time is its holder's until then: one
+        write of one record, also with "lazy". As `waits`, but that it is `unfinished`.
         """
         entry, edge = _checked(key, due_wall_ms, bits)
         self._now_ms = wall_now_ms
@@ -268,11 +250,7 @@ class Records:
         self._write(entry, entry_record.handed_over(record, mask, attempt, self._epoch, edge))
 
     def moved(self, key: MessageKey, due_wall_ms: int, bits: int = 0) -> None:
-        """A message that has a record waits until another time, and nothing else changes.
-
-        Raises:
-            ConfigurationError: The key, due time or bits are out of range; nothing has changed.
-        """
+        """A message that has a record waits until another time, and nothing else changes."""
         entry, edge = _checked(key, due_wall_ms, bits)
         record = self._of(entry)
         if record is not None:
@@ -346,14 +324,8 @@ class Records:
     def returned(
         self, ledger: int, entry: int, attempts: Mapping[int, int], wall_now_ms: int
     ) -> None:
-        """Messages went back and nobody failed at them: that they were handed over counts no more.
-
-        Args:
-            ledger: Of the entry.
-            entry: Of the entry.
-            attempts: By index, how many attempts are left to count.
-            wall_now_ms: The time, in ms since the epoch.
-        """
+        """Messages went back and nobody failed at them: that they were handed over counts no more,
+        and so many attempts are left, by index."""
         self._now_ms = wall_now_ms
         record = self._of((ledger, entry))
         if record is None:
@@ -384,13 +356,8 @@ class Records:
         return bool(self._stored) or bool(self._buffer)
 
     def recall(self, ledger: int, entry: int, index: int = -1) -> Recalled | None:
-        """What is known of a message that came; None, without a look at the disk, when nothing is.
-
-        Args:
-            ledger: Of its entry.
-            entry: Of its entry.
-            index: In its batch; -1 for a message that is its entry.
-        """
+        """What is known of a message that came (index -1: it is its entry); None, without a look at
+        the disk, when nothing is."""
         record = self.recall_entry(ledger, entry)
         if record is None:
             return None
@@ -419,10 +386,6 @@ class Records:
             record = record._replace(epoch=self._epoch, dues=())
             self._write(key, record)
         return record
-
-    def unfinished(self, record: EntryRecord) -> int:
-        """Mask of the messages of which `Recalled.unfinished` is true."""
-        return entry_record.unfinished(record, self._epoch)
 
     def compare(self, ledger: int, entry: int, fingerprint: int) -> bool:
         """True if what is known of an entry is of the entry that came; else it is dropped.
@@ -459,13 +422,8 @@ class Records:
     # Endings
 
     def settled(self, ledger: int, entry: int, mask: int | None = None) -> None:
-        """Messages are acked, or letters of them stored: nothing of them is kept. Writes nothing.
-
-        Args:
-            ledger: Of the entry.
-            entry: Of the entry.
-            mask: Which of its messages; None for all of it.
-        """
+        """Messages of an entry, with None all of it, are acked, or letters of them stored: nothing
+        of them is kept. Writes nothing."""
         key = (ledger, entry)
         held = self._buffer.get(key)
         if held is None and key not in self._stored:
@@ -503,7 +461,7 @@ class Records:
             self._read_again(key)
         if self._stored.take_through(ledger, entry):
             span = entries_through(self._source, ledger, entry)
-            self._journal.delete_ranges_later(STATE, (span,))
+            self._journal.delete_range_later(STATE, span)
             self._journal.commit()
 
     def clear(self) -> None:
@@ -523,24 +481,13 @@ class Records:
 
     # The buffer
 
-    def next_flush(self) -> int | None:
-        """When `flush` has something to write, in ms since the epoch; None when nothing is in
-        memory only."""
-        first = [since_ms for since_ms, _ in islice(self._buffer.values(), 1)]
-        first += islice(self._passed.values(), 1)
-        return min(first) + self._stay_ms if first else None
-
     def flush(self, wall_now_ms: int, limit: int = 500) -> int:
         """Write what was in memory for longer than `stay_buffer_ms`, the longest there first.
 
         Also what is in memory since a time that is yet to come: then the clock was set back.
 
-        Args:
-            wall_now_ms: The time, in ms since the epoch.
-            limit: At most so many entries, which takes 3 ms or so.
-
         Returns:
-            How many were written; `limit` says that there may be more.
+            How many were written; `limit`, which takes 3 ms or so, says that there may be more.
         """
         self._now_ms = wall_now_ms
         self._join(limit)

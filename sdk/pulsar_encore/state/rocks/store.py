@@ -192,9 +192,7 @@ class RocksStore:
             topic: Full name; of the partition, if any.
             subscription: Its name.
             consumer: Where owners of one subscription are to be kept apart: which of them.
-            count_attempts: See `Records`.
-            stay_buffer_ms: See `Records`.
-            most_buffered: See `Records`.
+            count_attempts, stay_buffer_ms, most_buffered: See `Records`.
 
         Asked for once more, it is the same `Source`, until each who asked has closed it.
 
