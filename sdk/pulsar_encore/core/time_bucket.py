@@ -89,25 +89,17 @@ class TimeBucketIndex:
         Raises:
             ConfigurationError: The key, `due_ms` or `bits` is out of range.
         """
-        return self.replace(key, due_ms, bits) is not None
-
-    def replace(self, key: MessageKey, due_ms: int, bits: int) -> int | None:
-        """As `move`; returns the edge that the key was due at before, None when it was not tracked.
-
-        Raises:
-            ConfigurationError: The key, `due_ms` or `bits` is out of range.
-        """
         edge = bucket_edge(due_ms, bits)
         lane, _, position = self._keys.resolve(key)
         number, was = (-1, -1) if lane is None else self._find(lane, position)
         if lane is None or was < 0:
             self.add(key, due_ms, bits)
-            return None
+            return False
         if was != edge:
             self._take(was, number, number + 1)
             self._put(number, edge)
             self._place(lane, number, edge)
-        return was
+        return True
 
     def discard(self, key: MessageKey) -> bool:
         """Forget a key; True when it was tracked.
@@ -115,27 +107,19 @@ class TimeBucketIndex:
         Raises:
             ConfigurationError: The key is out of range.
         """
-        return self.pull(key) is not None
-
-    def pull(self, key: MessageKey) -> int | None:
-        """As `discard`; returns the edge that the key was due at, None when it was not tracked.
-
-        Raises:
-            ConfigurationError: The key is out of range.
-        """
         lane, _, position = self._keys.resolve(key)
         if lane is None:
-            return None
+            return False
         number, edge = self._find(lane, position)
         if edge < 0:
-            return None
+            return False
         self._take(edge, number, number + 1)
         slot = number >> self._keys.block_bits
         runs = self._keys.runs[slot]
         if runs:
             positions.forget(runs, number & self._keys.block_mask)
         self._forget(slot, 1)
-        return edge
+        return True
 
     def discard_entry(self, ledger: int, entry: int) -> int:
         """Forget the entry's whole key and all its batch indexes; returns how many there were.
@@ -155,38 +139,6 @@ class TimeBucketIndex:
             ConfigurationError: `ledger` or `entry` is out of range.
         """
         return sum(self._strip(lane, 0, stop) for lane, stop in self._keys.through(ledger, entry))
-
-    # Looking, for an engine that keeps the same on disk
-
-    def edges(self) -> list[int]:
-        """Of the buckets that hold keys: when they are due, in no order."""
-        return [edge for edge, held in self._buckets.items() if held]
-
-    def holds_at(self, edge: int) -> bool:
-        """Whether any key is due at exactly that edge."""
-        return bool(self._buckets.get(edge))
-
-    def due_of(self, key: MessageKey) -> int | None:
-        """The edge that a key is due at; None when it is not tracked.
-
-        Raises:
-            ConfigurationError: The key is out of range.
-        """
-        lane, _, position = self._keys.resolve(key)
-        edge = -1 if lane is None else self._find(lane, position)[1]
-        return edge if edge >= 0 else None
-
-    def keys_of_entry(self, ledger: int, entry: int) -> list[tuple[int, MessageKey]]:
-        """(edge, key) of all that `discard_entry` would forget, in no order.
-
-        Raises:
-            ConfigurationError: `ledger` or `entry` is out of range.
-        """
-        return [
-            found
-            for lane, start, stop in self._keys.of_entry(ledger, entry)
-            for found in self._among(lane, start, stop)
-        ]
 
     def keys_through(self, ledger: int, entry: int) -> list[tuple[int, MessageKey]]:
         """(edge, key) of all that `discard_through` would forget, in no order.
