@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pulsar_encore.core.due import MessageKey
+from pulsar_encore.core.due_index import TimeBucketIndex
 from pulsar_encore.state.rocks import HandedOver, RocksStore, Source
 
 BATCH = 50
@@ -65,8 +66,9 @@ class Known:
             if found is None or found.attempts < attempts:
                 wrong.append(f"{ledger}:{entry}:{index} was handed over {attempts} times: {found}")
         for key, due_ms in self.waiting.items():
-            if source.index.due_of(key) != due_ms:
-                wrong.append(f"{key} waits until {due_ms}: {source.index.due_of(key)}")
+            found = source.records.recall(*key)
+            if found is None or found.due_ms != due_ms:
+                wrong.append(f"{key} waits until {due_ms}: {found}")
         self.found += len(self.attempts) + len(self.waiting)
         return wrong
 
@@ -90,6 +92,10 @@ class Child:
         self.now = 1_800_000_000_000 + life * 1_000
         self.source = source_of(RocksStore(path, wall_now_ms=self.now))
         self.ledger, self.entry = life, 0
+        self.due = TimeBucketIndex()  # as the consumer has it
+        for (ledger, entry), record in self.source.records.entries_waiting():
+            for index, due_ms in record.dues_by_index().items():
+                self.due.add((ledger, entry, index), due_ms, 0)
         self.held: dict[MessageKey, int] = {}
         self.size: dict[tuple[int, int], int] = {}
 
@@ -140,15 +146,15 @@ class Child:
             attempts = self.held.pop(key)
             size = BATCH if key[2] >= 0 else 1
             self.source.records.waits(key, due_ms, attempts, self.now, size=size)
+            self.due.move(key, due_ms, 0)
             waits.append((key, due_ms))
         tell("waits", waits)
 
     def take(self) -> None:
         """What is due is handed over again."""
-        batch = self.source.index.pop_due(self.now, 50)
-        keys = list(batch)
+        keys = list(self.due.pop_due(self.now, 50))
         tell("done", ((key, 0) for key in keys))
-        self.source.index.done(batch)
+        self.source.records.passed(keys)
         again = []
         for key in keys:
             found = self.source.records.recall(*key)

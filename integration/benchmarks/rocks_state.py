@@ -7,8 +7,9 @@ the old one in a write each, removal of what is due one by one, a scan of 16,384
 it. It keeps nothing in memory, and answers no question about a key. Its broker fsyncs each write;
 here neither does.
 
-- expiry: a million messages, entries of 20 ledgers in order, all due within a minute; taken 500 at
-  a time, as the consumer does, and done with. Opening is what the next process does first.
+- expiry: a million messages, entries of 20 ledgers in order, all due within a minute; their due
+  times pass 500 at a time, as the consumer takes them from its index in memory, and they are acked.
+  Opening is what the next process does first.
 - changes: 100,000 messages that wait get another due time, five times each: one after the other, a
   minute from then (as leases are renewed), or any of them, between 1 s and 1 h, at random; 100 in a
   write, or each in its own.
@@ -141,6 +142,11 @@ def key_of(number: int, count: int) -> MessageKey:
     return number // share, number % share, -1
 
 
+def fingerprint_of(key: MessageKey) -> int:
+    """As good as a hash: for each entry another one."""
+    return ((key[0] << 32 | key[1]) * 0x9E3779B97F4A7C15 & 2**64 - 1) or 1
+
+
 def opened(path: Path, **options: Any) -> tuple[RocksStore, Source]:
     """A store and its one source."""
     store = RocksStore(path, wall_now_ms=NOW)
@@ -170,11 +176,11 @@ def waits(count: int, spread_ms: int, mixed: bool) -> Iterator[tuple[MessageKey,
 
 def fill(store: RocksStore, source: Source, count: int, spread_ms: int, mixed: bool) -> None:
     """Messages that wait, 100 in a write."""
-    add, rows = source.index.add, waits(count, spread_ms, mixed)
+    nack, rows = source.records.waits, waits(count, spread_ms, mixed)
     while some := list(islice(rows, 100)):
         with store.one_batch():
-            for row in some:
-                add(*row)
+            for key, due_ms, bits in some:
+                nack(key, due_ms, 1, NOW, bits=bits, fingerprint=fingerprint_of(key))
 
 
 def expiry(path: Path, scale: float) -> Figures:
@@ -186,12 +192,19 @@ def expiry(path: Path, scale: float) -> Figures:
     start = perf_counter()
     store, source = opened(path)
     opening = perf_counter() - start
-    taken = 0
     watch = Stopwatch()
-    while batch := watch(lambda: source.index.pop_due(NOW + 120_000, BURST)):
-        taken += len(batch)
-        watch(lambda batch=batch: source.index.done(batch))
-    assert taken == count
+    records = source.records
+    keys = [key for key, *_ in waits(count, 60_000, mixed=False)]
+
+    def settled(some: list[MessageKey]) -> None:
+        records.passed(some)
+        for ledger, entry, _ in some:
+            records.settled(ledger, entry)
+
+    for at in range(0, count, BURST):
+        watch(lambda at=at: settled(keys[at : at + BURST]))
+    store.flush()
+    assert len(records) == records.waiting == 0
     start = perf_counter()
     store.close()
     closing = perf_counter() - start
@@ -238,12 +251,12 @@ def changes(path: Path, scale: float, each: int, mixed: bool) -> Figures:
     store, source = opened(path)
     fill(store, source, count, 3_600_000, mixed)
     moves = moves_of(count, mixed)
-    watch, move = Stopwatch(), source.index.move
+    watch, nack = Stopwatch(), source.records.waits
 
     def some(at: int) -> None:
         with store.one_batch():
             for key, due_ms, bits in moves[at : at + each]:
-                move(key, due_ms, bits)
+                nack(key, due_ms, 1, NOW, bits=bits)
 
     for at in range(0, len(moves), each):
         watch(lambda at=at: some(at))
@@ -351,7 +364,7 @@ def weight(path: Path, scale: float, mixed: bool, stored: bool) -> Figures:
     spread_ms = 3_600_000 if mixed else 60_000
     store, source = opened(path)
     fill(store, source, 1000, spread_ms, mixed)  # so that no code is loaded later
-    source.index.clear()
+    source.records.clear()
     index = TimeBucketIndex()
     before = rss()
     if stored:

@@ -166,6 +166,14 @@ class StateFormatError(StoreError):
     """What is stored is something else than state, or state that a newer version wrote."""
 
 
+class StateMismatchError(StoreError):
+    """A state directory is of another cluster, or its topic was deleted and made again.
+
+    The ids in it are those of other messages: all messages that were compared with their records
+    differ from them. The text says what to do.
+    """
+
+
 class StateDamagedError(StoreError):
     """Files of a state directory are lost, cut or changed. Nothing was opened and nothing deleted;
     the text says how to go on with what can still be read."""

@@ -36,6 +36,9 @@ class RawMessage(Protocol):
     def schema_version(self) -> str: ...
     def int_schema_version(self) -> int: ...
     def producer_name(self) -> str: ...
+    def sequence_id(self) -> int | None:
+        """Return the sequence id of the entry; None if the transport does not show it."""
+
     def has_null_value(self) -> bool: ...
     def encryption_context(self) -> ContextFields | None: ...
 
@@ -278,3 +281,8 @@ def of_one_entry(items: Sequence[object], at: int, end: int) -> tuple[Entry | No
         entry = message._entry
         indexes.append(message._index)
     return entry, indexes
+
+
+def raw_of(message: Message) -> RawMessage:
+    """Return what the transport holds of a message."""
+    return message._raw

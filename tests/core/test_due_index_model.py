@@ -6,12 +6,7 @@ opened again, and partial drains cut groups. A new engine is one more line in `E
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
 from collections.abc import Callable
-from functools import cache
-from itertools import count
 from typing import Any
 
 import pytest
@@ -27,21 +22,6 @@ from hypothesis.stateful import (
 
 from pulsar_encore.core.due_index import DueIndex, MessageKey, TimeBucketIndex
 from pulsar_encore.state import MemoryBlobs, SpillingIndex
-from pulsar_encore.state.rocks import RocksIndex, RocksStore
-
-numbers = count()
-
-
-@cache
-def rocks_store() -> RocksStore:
-    folder = tempfile.mkdtemp()
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return RocksStore(folder, wall_now_ms=0)
-
-
-def rocks_index() -> RocksIndex:
-    """Of a source of its own, in one store for all tests."""
-    return rocks_store().source("persistent://public/default/t", f"s{next(numbers)}").index
 
 
 def spilling(**options: Any) -> Callable[[], DueIndex]:
@@ -56,7 +36,6 @@ ENGINES: dict[str, Callable[[], DueIndex]] = {
     "time buckets, sealed at once": lambda: TimeBucketIndex(
         open_buckets=0, block_bits=1, page_bits=1
     ),
-    "RocksDB": rocks_index,
     "spilling": spilling(),
     "spilling, sealed at once": spilling(min_index_count_per_bucket=1),
     "spilling, merged at once": spilling(

@@ -23,7 +23,7 @@ from pulsar_encore import Client, Consumer, TransportError
 from pulsar_encore.evacuation import EvacuationReport, EvacuationStoppedError, evacuate, moving
 from pulsar_encore.exceptions import MessageTooBig
 from pulsar_encore.outgoing import Outgoing
-from pulsar_encore.state.rocks import RocksIndex, StateReader
+from pulsar_encore.state.rocks import Records, StateReader
 from pulsar_encore.testing import MemoryTransport
 from pulsar_encore.transport.native.producer.link import NativeProducer
 
@@ -74,7 +74,7 @@ async def killed_at(
     [
         (NativeProducer, "publish", 3),
         (Consumer, "acknowledge", 4),
-        (RocksIndex, "discard_each", 4),
+        (Records, "settled", 4),
     ],
 )
 async def test_killed_between_two_steps_it_goes_on_and_nothing_is_lost(

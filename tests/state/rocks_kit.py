@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from pulsar_encore.core.due import MessageKey
 from pulsar_encore.state.rocks import RocksStore, Source
 
 TOPIC = "persistent://public/default/t"
@@ -21,6 +22,26 @@ def opened(path: Path, *, now: int = 0, **options: Any) -> RocksStore:
 
 def source_of(store: RocksStore, topic: str = TOPIC, **options: Any) -> Source:
     return store.source(topic, "s", **options)
+
+
+def nack(source: Source, key: MessageKey, due_ms: int, bits: int = 0) -> None:
+    """A message that nobody is known to have received waits."""
+    size = 1 if key[2] < 0 else max(key[2] + 1, 2)
+    source.records.waits(key, due_ms, 0, 0, bits=bits, size=size)
+
+
+def waiting(source: Source) -> list[tuple[int, MessageKey]]:
+    """(due time, key) of all that waits, by due time."""
+    return sorted(
+        (due_ms, (*entry, index))
+        for entry, record in source.records.entries_waiting()
+        for index, due_ms in record.dues_by_index().items()
+    )
+
+
+def keys_of(source: Source) -> list[MessageKey]:
+    """The keys of all that waits, by due time."""
+    return [key for _, key in waiting(source)]
 
 
 def killed(path: Path) -> Path:

@@ -90,7 +90,7 @@ def test_a_batch_of_a_thousand_is_one_small_record(store: RocksStore, path: Path
     now = store.statistics()
     assert (now.writes - start.writes, now.operations - start.operations) == (1, 1)
     record = records.recall_entry(1, 1)
-    assert record is not None and len(to_bytes(record)) < 24
+    assert record is not None and len(to_bytes(record)) < 32
     records.waits((1, 1, 700), 5000, 1, 1_800_000_000_000)
     with after_kill(path) as source:
         waiting, killer = source.records.recall(1, 1, 700), source.records.recall(1, 1, 3)
@@ -143,11 +143,9 @@ def test_what_stays_is_written_the_longest_there_first(store: RocksStore, path: 
     records = lazy(store)
     for entry in range(5):
         records.started([HandedOver(1, entry)], entry * 1000)
-    assert records.next_flush() == 10_000
     assert records.flush(9_999) == 0
     assert records.flush(11_500, limit=1) == 1
     assert records.flush(11_500) == 1
-    assert records.next_flush() == 12_000
     with after_kill(path) as source:
         assert [source.records.recall(1, e) is not None for e in range(5)] == [
             True,

@@ -246,11 +246,14 @@ class Consumer:
         Raises:
             ConfigurationError: It is no handle.
             LeaseLostError: It is over, or another consumer's.
+            MessageNotHeldError: No message that the state knows has come in 5 s after a restart, so
+                that it may be of another cluster. Try again.
         """
         self._check_open()
         named, leases, inheritance = handles.read(handle), self._leases, self._parts.inheritance
         if inheritance is not None and leases.granted_elsewhere(named):
-            return Lease(inheritance.find(named, handle), inheritance, self._turn, self._loop)
+            found = await inheritance.find(named, handle)
+            return Lease(found, inheritance, self._turn, self._loop)
         return Lease(leases.find(handle), leases, self._turn, self._loop)
 
     def _check_receiver(self) -> None:

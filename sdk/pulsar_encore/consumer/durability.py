@@ -20,8 +20,9 @@ from ..backoff import to_ms
 from ..core.due import MessageKey
 from ..core.durable import Recall
 from ..core.entry import HELD, Entry, EntryKey, set_bits
+from ..core.fingerprint import NO_FINGERPRINT
 from ..core.source_state import SourceState
-from ..errors import EncoreError, MessageNotHeldError, StoreError
+from ..errors import EncoreError, MessageNotHeldError, StateMismatchError, StoreError
 from ..ids import MessageId
 from ..options import ConsumerOptions
 from ..options.durable_state import RocksState
@@ -35,8 +36,6 @@ logger: logging.Logger = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
 # A write that failed is tried with each look, and the database opened anew after so many.
 _MEND_LOOKS: Final = 5
-# What was due so long ago did not come again: it was settled elsewhere.
-_LATE_MS: Final = 60_000
 _ARRIVED_MS: Final = 5_000  # after so long an ack is at the broker, or its loss was noticed
 _BURST: Final = 500  # keys or entries in one turn of the loop: 3 ms or so
 _HELD_DIGITS: Final = bytes(0x31 if state == HELD else 0x30 for state in range(256))
@@ -60,6 +59,7 @@ class Durability:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._store: RocksStore | None = store
+        self._path = state.path
         self._options = options
         self._loop = loop
         before = options.dead_letter_policy is not None
@@ -79,6 +79,9 @@ class Durability:
         self.rearm: Callable[[SourceState], None] = _nobody
         #: Acks a message of this consumer, or one that is on its way here, by its id.
         self.ack: Callable[[MessageId], object] = _nobody
+        #: Ends the consumer, as its messages are not those that the directory knows.
+        self.fail: Callable[[StateMismatchError], object] = _nobody
+        self._fresh = state.on_mismatch == "fresh"
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -123,12 +126,8 @@ class Durability:
         """Something came or changed: look in a while, unless that is to be already."""
         if self._store is None:
             return
-        at = self._loop.time() + _LOOK_S
-        if self._timer is not None:
-            if self._timer.when() <= at:
-                return
-            self._timer.cancel()  # it is for what waits, perhaps for long
-        self._timer = self._loop.call_at(at, self._look)
+        if self._timer is None:
+            self._timer = self._loop.call_later(_LOOK_S, self._look)
 
     def of(self, topic: str) -> DurableSource | None:
         """What is kept of a topic or partition; None where the store takes no more."""
@@ -144,6 +143,27 @@ class Durability:
             there.close()
         made = self._sources[topic] = DurableSource(source, self._loop, self.watch, self)
         return made
+
+    def mismatched(self, source: Source) -> None:
+        """A message that came is another one than its record was written for."""
+        topic, records = source.name[0], source.records
+        if records.mismatched == 1:
+            logger.warning(
+                "%s: a message has the id of another one that the state in %s knows: the cluster "
+                "is another one, or the topic was deleted and made again. The message is handed "
+                "over as new. This is logged once for each topic",
+                topic,
+                self._path,
+            )
+        if records.foreign and not self._fresh:
+            self.fail(
+                StateMismatchError(
+                    f"the state in {self._path} is of another cluster, or the topic {topic} was "
+                    f"deleted and made again: all of the first {records.mismatched} messages "
+                    "differ from those whose ids it knows. Use another directory for this "
+                    'cluster, or RocksState(..., on_mismatch="fresh") to drop what it knows'
+                )
+            )
 
     def state_of(self, durable: DurableSource) -> SourceState | None:
         """Whose it is; None before it is made."""
@@ -196,12 +216,7 @@ class Durability:
         """When there is something to look at, in s; None when there is nothing."""
         if store.trouble is not None or any(each.unwritten for each in self._sources.values()):
             return _LOOK_S
-        if not self.before and any(state.unacked for state in self._states):
-            return _LOOK_S
-        late = [at for each in self._sources.values() if (at := each.late_at()) is not None]
-        if not late:
-            return None
-        return max(_LOOK_S, (min(late) - wall_now_ms(self._loop)) / 1000)
+        return _LOOK_S if not self.before and any(each.unacked for each in self._states) else None
 
     def _write_held(self, held: Iterator[tuple[SourceState, Entry, int]]) -> None:
         """What the application has had for long: a burst now, the rest in the next turn."""
@@ -325,7 +340,6 @@ class DurableSource:
         source.sharers.add(self)
         self._source = source
         self._records = source.records
-        self._waiting = source.index
         self._loop = loop
         self._buried: set[EntryKey] = set()  # letters of some of it; the rest is not acked yet
         self._arriving: dict[EntryKey, float] = {}  # all of it is: when that has arrived, ms
@@ -336,18 +350,27 @@ class DurableSource:
     def knows(self, key: EntryKey) -> bool:
         return self._records.knows(key)
 
+    def is_of(self, key: EntryKey, fingerprint: int) -> bool:
+        if self._records.compare(*key, fingerprint):
+            return True
+        self._buried.discard(key)
+        self._arriving.pop(key, None)
+        self._home.mismatched(self._source)
+        self._removed()
+        return False
+
     def recall(self, key: EntryKey) -> Recall:
         record = self._records.recall_entry(*key)
         attempts: dict[int, int] = {}
+        dues: dict[int, int] = {}
         if record is not None:
             for count, mask in record.groups:
                 attempts.update(dict.fromkeys(set_bits(mask), count))
-        dues: dict[int, int] = {}
-        if len(self._waiting):
-            wall, now = wall_now_ms(self._loop), now_ms(self._loop)
-            for index, due_ms in self._waiting.dues_of_entry(*key).items():
-                if due_ms > wall:
-                    dues[max(index, 0)] = due_ms - wall + now + 1
+            if record.dues:
+                wall, now = wall_now_ms(self._loop), now_ms(self._loop)
+                for index, due_ms in record.dues_by_index().items():
+                    if due_ms > wall:
+                        dues[max(index, 0)] = due_ms - wall + now + 1
         return Recall(attempts, dues)
 
     def first_ms(self, key: EntryKey) -> int | None:
@@ -370,30 +393,63 @@ class DurableSource:
         ledger, number = entry.key
         wall = wall_now_ms(self._loop)
         for attempt, mask in masks.items():
-            handed = HandedOver(ledger, number, entry.size, mask, attempt)
+            handed = HandedOver(ledger, number, entry.size, mask, attempt, entry.fingerprint())
             try:
                 self._records.started((handed,), wall)
             except StoreError:
                 pass  # it is counted in memory, written when that goes, and said in the statistics
 
-    def waits(self, key: MessageKey, due_ms: int, bits: int, attempts: int, size: int) -> None:
-        wall = wall_now_ms(self._loop)
-        self._records.waits(key, self._on_the_wall(due_ms), attempts, wall, bits=bits, size=size)
+    def waits(
+        self,
+        key: MessageKey,
+        due_ms: int,
+        bits: int,
+        attempts: int,
+        size: int,
+        fingerprint: int = NO_FINGERPRINT,
+    ) -> None:
+        self._records.waits(
+            key,
+            self._on_the_wall(due_ms),
+            attempts,
+            wall_now_ms(self._loop),
+            bits=bits,
+            size=size,
+            fingerprint=fingerprint,
+        )
         self._changed()
 
-    def leased(self, key: MessageKey, due_ms: int, bits: int, attempt: int, size: int) -> None:
+    def leased(
+        self,
+        key: MessageKey,
+        due_ms: int,
+        bits: int,
+        attempt: int,
+        size: int,
+        fingerprint: int = NO_FINGERPRINT,
+    ) -> None:
         for each in self._sharers():
             each.moved(key, due_ms, bits)  # or it would come to an end at the time of before
-        wall = wall_now_ms(self._loop)
-        self._records.leased(key, self._on_the_wall(due_ms), attempt, wall, bits=bits, size=size)
+        self._records.leased(
+            key,
+            self._on_the_wall(due_ms),
+            attempt,
+            wall_now_ms(self._loop),
+            bits=bits,
+            size=size,
+            fingerprint=fingerprint,
+        )
         self._changed()
 
     def leased_until(self, key: MessageKey, attempt: int) -> int | None:
         if any(each.in_hands(key) for each in self._source.sharers):
             return None
-        due_ms = self._records.leased_until(key, attempt)
+        due_ms = self._records.leased_until(key, attempt) if self.trusts(key[:2]) else None
         wall, now = wall_now_ms(self._loop), now_ms(self._loop)
         return None if due_ms is None or due_ms <= wall else due_ms - wall + now + 1
+
+    def trusts(self, key: EntryKey) -> bool | None:
+        return self._records.trusts(key)
 
     def waits_anywhere(
         self, key: MessageKey, due_ms: int, bits: int, size: int, *, leased: bool
@@ -403,7 +459,7 @@ class DurableSource:
             each.moved(key, due_ms, bits)
         wall, until = wall_now_ms(self._loop), self._on_the_wall(due_ms)
         if leased:
-            self._waiting.move(key, until, bits)
+            self._records.moved(key, until, bits)
         else:
             self._records.waits(key, until, 0, wall, bits=bits, size=size)
         self._changed()
@@ -453,13 +509,11 @@ class DurableSource:
         self._changed()
 
     def passed(self, keys: Iterable[MessageKey]) -> None:
-        if len(self._waiting):
-            self._waiting.discard_each(keys)
-            self._removed()
+        self._records.passed(keys)
+        self._changed()
 
     def ends_waiting(self, keys: Iterable[MessageKey]) -> None:
-        if len(self._waiting):
-            self._waiting.discard_each(keys, at_once=True)
+        self._records.ends_waiting(keys)
 
     def settled(self, key: EntryKey, mask: int | None = None) -> None:
         if mask is None and key in self._buried:
@@ -469,11 +523,6 @@ class DurableSource:
             self._records.settled(*key, mask)
         if mask is not None:
             self._changed()
-        if len(self._waiting):
-            if mask is None:
-                self._waiting.discard_entry(*key)
-            else:
-                self._waiting.discard_each((*key, index) for index in set_bits(mask))
         self._removed()
 
     def buried(self, key: EntryKey, mask: int, whole: bool) -> None:
@@ -483,20 +532,17 @@ class DurableSource:
         self._records.given_back(*key, mask, wall_now_ms(self._loop))  # the count stays
         if whole:
             self.settled(key)
-        elif len(self._waiting):  # a lease that was out when it failed
-            self._waiting.discard_each((*key, index) for index in set_bits(mask))
+        else:  # a lease that was out when it failed
+            self._records.passed((*key, index) for index in set_bits(mask))
         self._changed()
 
     def settled_through(self, key: EntryKey) -> None:
         self._records.settled_through(*key)
-        if len(self._waiting):
-            self._waiting.discard_through(*key)
         self._removed()
 
     def clear(self) -> None:
         self._buried.clear()
         self._arriving.clear()
-        self._waiting.clear()
         self._records.clear()
 
     def _removed(self) -> None:
@@ -506,14 +552,11 @@ class DurableSource:
             self._changed()
 
     def look(self) -> None:
-        """Write what was in memory for long; let go of what was due long ago and did not come."""
+        """Write what was in memory for long."""
         wall = wall_now_ms(self._loop)
         self._records.flush(wall, _BURST)
         if self._arriving:
             self.forget_buried(now_ms(self._loop), _BURST)
-        late = self.late_at()
-        if late is not None and late < wall:
-            self._waiting.done(self._waiting.pop_due(wall - _LATE_MS, _BURST))
 
     def forget_buried(self, now: float, most: int | None = None) -> None:
         """Of what letters were written and whose acks have arrived by now (ms), nothing is kept."""
@@ -532,11 +575,6 @@ class DurableSource:
     def unwritten(self) -> bool:
         """Something is in memory only, and is to be written in a while."""
         return self._records.buffered > 0 or len(self._arriving) > 0
-
-    def late_at(self) -> int | None:
-        """When the first of what waits is too late to come, in ms since the epoch."""
-        head = self._waiting.next_due()
-        return None if head is None else head + _LATE_MS
 
     def close(self) -> None:
         """Write what is in memory only."""

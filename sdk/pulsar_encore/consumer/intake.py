@@ -11,8 +11,10 @@ import logging
 from collections.abc import Container, Sequence
 
 from ..core.entry import Entry
+from ..core.fingerprint import NO_FINGERPRINT
 from ..core.rewind import Admission, Rewind
 from ..core.source_state import SourceState
+from ..errors import StateMismatchError
 from ..timer import now_ms
 from ..transport.base import (
     ConsumerLink,
@@ -75,8 +77,13 @@ class Intake:
         self._loop = loop
         self._arrivals = arrivals
         self._durability = durability
+        self._foreign: StateMismatchError | None = None
+        if durability is not None:
+            durability.fail = self._is_foreign
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
+        if self._foreign is not None:
+            return  # the consumer has failed: the broker sends it again to another one
         now = now_ms(self._loop)
         self._acks.arrived(now)
         arrived = 0
@@ -85,11 +92,27 @@ class Intake:
                 arrived += self._run(each, now)
             else:
                 arrived += self._one(self._sources.by_number[each.source], each, now)
+        if self._foreign is not None:
+            self._end(self._foreign)
+            return
         if arrived:
             self._queue.wake(arrived)
             self._window.watch()
         if self._durability is not None:
             self._durability.watch()
+
+    def _is_foreign(self, error: StateMismatchError) -> None:
+        """The state is of another cluster. Called while a delivery arrives, which ends first."""
+        self._foreign = error
+
+    def _end(self, error: StateMismatchError) -> None:
+        """End the consumer. What is queued is not handed over, because all of it would be taken
+        for messages that nobody has received before."""
+        states = self._sources.of(None)
+        for state in states:
+            state.disconnected()
+        self._queue.drop(states)
+        self.on_failed(error)
 
     def _run(self, run: Run, now: int) -> int:
         """Queue what is wanted of plain messages; returns how many."""
@@ -99,6 +122,9 @@ class Intake:
             entries = state.arrive_first(run.places)
         count = len(entries)
         if count:
+            if state.durable is not None:
+                for entry, message in zip(entries, run.messages, strict=False):
+                    entry.came_as = message
             self._queue.push_run(entries, run.messages[:count])
         if count < len(run.places):  # something is special: one by one
             return count + sum(self._one(state, each, now) for each in run.singly(count))
@@ -119,6 +145,7 @@ class Intake:
             delivery.ack_set,
             delivery.first_chunk,
             now,
+            NO_FINGERPRINT if state.durable is None else messages[0],
         )
         delivered = len(indexes)
         if len(positions) < delivered:

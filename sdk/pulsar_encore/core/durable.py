@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from ..ids import MessageId
 from .due import MessageKey
 from .entry import EntryKey
+from .fingerprint import NO_FINGERPRINT
 
 
 class Recall(NamedTuple):
@@ -40,6 +41,17 @@ class Durable(Protocol):
         """Whether anything is known of an entry. Asked for each that comes, so it is cheap."""
         ...
 
+    def is_of(self, key: EntryKey, fingerprint: int) -> bool:
+        """True if what is known of an entry is of the one that came; else it is forgotten.
+
+        Ids begin again in another cluster, and in a topic that was made again.
+
+        Args:
+            key: The entry, of which something is known.
+            fingerprint: Of the entry that came (`core.fingerprint`).
+        """
+        ...
+
     def recall(self, key: EntryKey) -> Recall:
         """What is known of an entry."""
         ...
@@ -49,7 +61,15 @@ class Durable(Protocol):
         is not known."""
         ...
 
-    def waits(self, key: MessageKey, due_ms: int, bits: int, attempts: int, size: int) -> None:
+    def waits(
+        self,
+        key: MessageKey,
+        due_ms: int,
+        bits: int,
+        attempts: int,
+        size: int,
+        fingerprint: int = NO_FINGERPRINT,
+    ) -> None:
         """A message waits until `due_ms`, and was handed over `attempts` times.
 
         Args:
@@ -58,10 +78,19 @@ class Durable(Protocol):
             bits: See `DueIndex.add`.
             attempts: A count that is higher stays.
             size: Messages in its entry.
+            fingerprint: Of its entry; 0 where only the id is known.
         """
         ...
 
-    def leased(self, key: MessageKey, due_ms: int, bits: int, attempt: int, size: int) -> None:
+    def leased(
+        self,
+        key: MessageKey,
+        due_ms: int,
+        bits: int,
+        attempt: int,
+        size: int,
+        fingerprint: int = NO_FINGERPRINT,
+    ) -> None:
         """A message that is handed over is its holder's until `due_ms`, whatever becomes of this
         process; where it ends before, the message waits until then, and has failed.
 
@@ -71,12 +100,18 @@ class Durable(Protocol):
             bits: See `DueIndex.add`.
             attempt: For how many times it was handed over, this one included.
             size: Messages in its entry.
+            fingerprint: Of its entry; 0 where only the id is known.
         """
         ...
 
     def leased_until(self, key: MessageKey, attempt: int) -> int | None:
         """When a message comes that was leased with that attempt, of which nothing was heard since;
-        None where something was, or that time is over."""
+        None where something was, that time is over, or `trusts` is not true."""
+        ...
+
+    def trusts(self, key: EntryKey) -> bool | None:
+        """True if what is known of an entry may be used for its id alone, though the entry has not
+        come: what is known is of this cluster. None while no message has shown whether it is."""
         ...
 
     def waits_anywhere(

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from .fingerprint import NO_FINGERPRINT, Identified, fingerprint_of
 from .packed import Packed
 
 EntryKey = tuple[int, int]
@@ -107,6 +108,8 @@ class Entry:
         unsent_part: A partial ack waits to be sent; written by `Acks`.
         again: Why a copy of it may be on its way here besides (`duplicates`), 0 for no reason.
         first_chunk: (ledger, entry) of the first chunk of a chunked message, else None.
+        came_as: A message of the entry, until its fingerprint is asked for, and the fingerprint
+            from then on; 0 where it is unknown, and where nothing outlives the process.
     """
 
     __slots__ = (
@@ -114,6 +117,7 @@ class Entry:
         "active",
         "again",
         "batched",
+        "came_as",
         "era",
         "failed",
         "first_chunk",
@@ -153,6 +157,7 @@ class Entry:
         self.unsent_part: bool = False
         self.again: int = 0
         self.first_chunk: EntryKey | None = first_chunk
+        self.came_as: Identified | int = NO_FINGERPRINT
 
     # Coming
 
@@ -171,6 +176,7 @@ class Entry:
         entry.redelivered = 0
         entry.failed = entry.hand_overs = entry.first_chunk = None
         entry.batched = entry.unsent_part = False
+        entry.came_as = NO_FINGERPRINT
         entry.live = source.live_alone
         entry.again = again
         return entry
@@ -371,6 +377,14 @@ class Entry:
     def remaining(self) -> int:
         """The ack set as a bit mask: bit i is 1 while index i is unacked (wire notes 5.4)."""
         return int(self.state[::-1].translate(_UNACKED_DIGITS), 2)
+
+    def fingerprint(self) -> int:
+        """Return the fingerprint of the entry, 0 where it is unknown. Computed once, and then the
+        message is let go of, whose payload may be large."""
+        came_as = self.came_as
+        if not isinstance(came_as, int):
+            came_as = self.came_as = fingerprint_of(came_as)
+        return came_as
 
     def due_key(self, index: int) -> tuple[int, int, int]:
         """The `DueIndex` key of a message: without an index where the message is the entry."""

@@ -48,6 +48,7 @@ from .entry import (
     release_alone,
     set_bits,
 )
+from .fingerprint import NO_FINGERPRINT, Identified, fingerprint_of
 from .packed import Packed, PackedEntries
 from .rewind import Rewind
 
@@ -149,6 +150,7 @@ class SourceState:
         ack_set: int = -1,
         first_chunk: EntryKey | None = None,
         now_ms: int = _LAST,
+        came_as: Identified | int = NO_FINGERPRINT,
     ) -> tuple[Entry | None, Sequence[int]]:
         """A delivery: its record, and which of `indexes` to queue (positions in `indexes`).
 
@@ -162,6 +164,13 @@ class SourceState:
             passing = Entry(self, key, batch_size or 1, batch_size > 0)
             passing.queue_all()
             return passing, range(len(indexes))
+        known = self.durable is not None and self.durable.knows(key)
+        if known and self.durable is not None:
+            if not isinstance(came_as, int):
+                came_as = fingerprint_of(came_as)
+            if not self.durable.is_of(key, came_as):
+                self._replaced(key)
+                known = False
         entry = self.find(key)
         if entry is None:
             if self.acks.covers(key):
@@ -185,6 +194,7 @@ class SourceState:
             else:
                 redelivered = redelivery_count
             entry = Entry(self, key, size, batch_size > 0, redelivered, first_chunk, self.era)
+            entry.came_as = came_as
             if size == 1:
                 entry.live = self.live_alone
             self._keep(key, entry)
@@ -198,10 +208,12 @@ class SourceState:
             if count == entry.size and entry.unacked == count:
                 entry.queue_all()
                 self.unacked += count
-                if self.durable is not None and self.durable.knows(key):
+                if known and self.durable is not None:
                     return self._recalled(self.durable, entry, indexes, range(count))
                 return entry, range(count)
         else:
+            if not entry.came_as:
+                entry.came_as = came_as
             self._away.pop(key, None)
             if entry.size == 1:
                 if self.duplicates.asked_all:
@@ -216,9 +228,23 @@ class SourceState:
             self._rest(entry)
         elif not wanted:
             self._pack(entry)
-        if wanted and self.durable is not None and self.durable.knows(key):
+        if wanted and known and self.durable is not None:
             return self._recalled(self.durable, entry, indexes, wanted)
         return entry, wanted
+
+    def _replaced(self, key: EntryKey) -> None:
+        """Another message has this id now: forget the one that had it."""
+        waiting = self.nacks.discard_entry(*key)
+        self.timeouts.discard_entry(*key)
+        self.attempts.done(key)
+        self.attempts.forget((*key, -1))
+        entry = self.find(key)
+        if entry is None:
+            self.unacked -= waiting
+            return
+        self.unacked -= waiting - entry.state.count(NACKED) + entry.active
+        self.acks.drop_part(entry)
+        self._drop(entry)
 
     def _recalled(
         self, durable: Durable, entry: Entry, indexes: Sequence[int], wanted: Sequence[int]
@@ -231,6 +257,7 @@ class SourceState:
         known = durable.recall(entry.key)
         attempts = {index: count for index, count in known.attempts.items() if index in here}
         waiting = {index: due_ms for index, due_ms in known.dues.items() if index in here}
+        durable.passed(entry.due_key(index) for index in here if index not in waiting)
         if not waiting or self.in_order:
             self._count_recalled(entry, attempts)
             for each, until_ms in waiting.items():
@@ -652,7 +679,7 @@ class SourceState:
         due_key = entry.due_key(index)
         if before == NACKED:
             self.nacks.move(due_key, due_ms, bits)
-            self._remember_due(due_key, due_ms, bits, 0, entry.size)
+            self._remember_due(due_key, due_ms, bits, 0, entry.size, entry)
             self._pack(entry)
             return True
         if before not in (HELD, QUEUED):
@@ -660,7 +687,7 @@ class SourceState:
         self.nacks.add(due_key, due_ms, bits)  # first: what it refuses stays held
         if self.durable is not None:
             attempts = self.attempts.ended(entry, index) if before == HELD else 0
-            self._remember_due(due_key, due_ms, bits, attempts, entry.size)
+            self._remember_due(due_key, due_ms, bits, attempts, entry.size, entry)
         if len(self.timeouts):
             self.timeouts.discard(due_key)
         entry.nack(index)
@@ -675,10 +702,17 @@ class SourceState:
             self._pack(entry)
 
     def _remember_due(
-        self, key: MessageKey, due_ms: int, bits: int, attempts: int, size: int
+        self,
+        key: MessageKey,
+        due_ms: int,
+        bits: int,
+        attempts: int,
+        size: int,
+        entry: Entry | None = None,
     ) -> None:
         if self.durable is not None:
-            self.durable.waits(key, due_ms, bits, attempts, size)
+            fingerprint = NO_FINGERPRINT if entry is None else entry.fingerprint()
+            self.durable.waits(key, due_ms, bits, attempts, size, fingerprint)
             self.special = True
 
     def leave(self, entry: Entry, index: int) -> bool:
@@ -701,7 +735,9 @@ class SourceState:
         """A message that is held for the `attempt`th time is its holder's until `due_ms`, also over
         the end of this process; called again, until then."""
         if self.durable is not None:
-            self.durable.leased(entry.due_key(index), due_ms, bits, attempt, entry.size)
+            self.durable.leased(
+                entry.due_key(index), due_ms, bits, attempt, entry.size, entry.fingerprint()
+            )
             self.special = True  # to ack it is to forget that
 
     def in_hands(self, key: MessageKey) -> bool:
@@ -733,7 +769,12 @@ class SourceState:
             return False
         due_key = entry.due_key(index)
         self._remember_due(
-            due_key, due_ms, bits, self.attempts.ended(entry, index) if held else 0, entry.size
+            due_key,
+            due_ms,
+            bits,
+            self.attempts.ended(entry, index) if held else 0,
+            entry.size,
+            entry,
         )
         if held:
             entry.offer_again(index)

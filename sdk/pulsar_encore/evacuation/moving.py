@@ -15,7 +15,7 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -24,6 +24,7 @@ from ..closing import to_its_end
 from ..consumer import Consumer
 from ..consumer.forwarding.copying import producer_options
 from ..core.entry import EntryKey
+from ..core.fingerprint import NO_FINGERPRINT, differ, fingerprint_of
 from ..errors import (
     ClosedError,
     EncoreError,
@@ -38,7 +39,7 @@ from ..ids import MessageId
 from ..letters.form import Form, form_of
 from ..letters.id_text import id_text
 from ..letters.writing import Author, parked_nack
-from ..message import Message
+from ..message import Message, raw_of
 from ..options import ConsumerType, InitialPosition, Subscription
 from ..outgoing import Outgoing
 from ..state.rocks import RocksStore, Source
@@ -46,6 +47,7 @@ from ..timer import wall_now_ms
 from ..topic_names import base_name
 from ..transport.base import ProducerLink
 from ..version import VERSION
+from .comparing import Comparison
 from .entries import NEAR, Entries
 from .errors import EvacuationStoppedError
 from .looking import waiting_id
@@ -65,6 +67,11 @@ _NO_CLUSTER: Final = frozenset({"ConnectError", "Timeout", "AuthenticationError"
 _CHUNKED: Final = (
     "it is a chunked message, or none: only a consumer that was sent all of its chunks can ack "
     "them; the next one of the subscription gets it at once"
+)
+_GONE: Final = "its topic has it no more"
+_OTHER: Final = (
+    "its id is that of another message now, which stays: the topic was deleted and made again, or "
+    "is one of another cluster"
 )
 _PART_OF_A_BATCH: Final = (
     "it is part of a batch, and the stock transport acks no part of one that it was not sent: use "
@@ -115,6 +122,8 @@ async def evacuate(
         StateFormatError: There is no state in it, or a newer version's.
         StateDamagedError: Files are lost or damaged.
         StoreError: The system does not let it be opened or written.
+        StateMismatchError: What waits is of another cluster, as the messages show that have its
+            ids; nothing of that topic was acked or let go of.
         ConfigurationError: Nothing is kept of the topic or subscription; `rocksdict` is missing.
         EvacuationStoppedError: The cluster was lost on the way, or the client closed.
         TransportError: The cluster could not be reached.
@@ -156,10 +165,16 @@ class _Part:
     Attributes:
         key: The entry.
         dues: Until when its messages wait, by batch index, -1 for all of them.
+        fingerprint: Which entry it is (`core.fingerprint`); 0 where that is unknown.
     """
 
     key: EntryKey
     dues: dict[int, int]
+    fingerprint: int
+
+    def is_other(self, messages: Sequence[Message]) -> bool:
+        """True if the messages read at its id are of another entry."""
+        return differ(self.fingerprint, fingerprint_of(raw_of(messages[0])))
 
     def place(self, message: Message) -> int | None:
         """Under which index a message of the entry waits; None for one that does not."""
@@ -222,6 +237,7 @@ class _Moving:
             version=VERSION,
             refuse_byte_keys=not (self._transport.capabilities.binary_keys or text_keys),
         )
+        self._consumer: Consumer | None = None
         self._producers: dict[Form, ProducerLink] = {}
         self._blocked: dict[Form, EncoreError] = {}  # why there is no producer
         self._making = asyncio.Lock()
@@ -257,31 +273,45 @@ class _Moving:
             source.close()
 
     async def _move(self, source: Source, parts: Sequence[_Part]) -> None:
+        # Records without a fingerprint say nothing of the cluster, so their entries come last.
+        parts = sorted(parts, key=lambda part: not part.fingerprint)
+        named = sum(part.fingerprint != NO_FINGERPRINT for part in parts)
+        comparison = Comparison[_Part](self._plan.topic, named)
         done = 0
         try:
             async with AsyncExitStack() as open_:
-                consumer = await self._subscribe()
-                open_.push_async_callback(consumer.close)
-                await self._ensure_subscription()
+                open_.push_async_callback(self._end)
                 entries = Entries(self._client, self._plan.topic, self._crypto_key_reader)
-                open_.push_async_callback(entries.close)
+                open_.push_async_callback(lambda: entries.close())
                 open_.push_async_callback(self._settle)
                 for at, part in enumerate(parts):
                     if at % _BURST == 0:
                         await asyncio.sleep(0)  # of what is gone nothing else suspends
+                    if at == named > 0:  # ids begin again
+                        await entries.close()
+                        entries = Entries(self._client, self._plan.topic, self._crypto_key_reader)
                     messages = await entries.of(part.key, partial(_run, parts, at))
-                    if messages is None or (messages and messages[0].message_id().first_chunk):
+                    other = bool(messages) and part.is_other(messages or ())
+                    if other or messages == []:
+                        reason = _OTHER if other else _GONE
+                        for gone, why in comparison.missing(part, reason, other=other):
+                            self._let_go(source, gone, why)
+                        continue
+                    if messages and part.fingerprint:
+                        for gone, why in comparison.same():
+                            self._let_go(source, gone, why)
+                    if not messages or messages[0].message_id().first_chunk:
                         done = at + 1
                         self._stay([part], _CHUNKED)
                         continue
                     await self._room(len(messages))
                     if self._failure is not None:
                         break
+                    if self._consumer is None:  # not before it is known to be the right cluster
+                        self._consumer = await self._subscribe()
+                        await self._ensure_subscription()
                     done = at + 1
-                    if not messages:
-                        self._let_go(source, part, "its topic has it no more")
-                        continue
-                    moving = self._move_part(source, consumer, part, messages)
+                    moving = self._move_part(source, self._consumer, part, messages)
                     task = self._loop.create_task(self._guarded(moving))
                     self._under_way[task] = len(messages)
                     task.add_done_callback(lambda task: self._under_way.pop(task, None))
@@ -328,11 +358,12 @@ class _Moving:
         chosen = [each for each in messages if part.place(each) is not None]
         absent = part.dues.keys() - {part.place(each) for each in chosen}
         if absent:
-            missing = _Part(part.key, {each: part.dues[each] for each in absent})
+            missing = replace(part, dues={each: part.dues[each] for each in absent})
             self._let_go(source, missing, "its entry has no such message")
         whole = len(chosen) == len(messages) >= messages[0].message_id().batch_size
         if not whole and not self._transport.capabilities.ack_unseen_index:
-            stays = _Part(part.key, {at: due for at, due in part.dues.items() if at not in absent})
+            left = {at: due for at, due in part.dues.items() if at not in absent}
+            stays = replace(part, dues=left)
             return self._stay([stays], _PART_OF_A_BATCH)
         outcomes = await asyncio.gather(
             *(self._send(source, part, each) for each in chosen), return_exceptions=True
@@ -407,9 +438,12 @@ class _Moving:
 
     def _forget(self, source: Source, part: _Part, places: Sequence[int]) -> None:
         ledger, entry = part.key
-        mask = None if -1 in places else sum(1 << each for each in places)
-        source.records.settled(ledger, entry, mask)
-        source.index.discard_each(((ledger, entry, each) for each in places), at_once=True)
+        if -1 in places:
+            source.records.settled(ledger, entry)
+            self._store.flush()
+        else:
+            source.records.ends_waiting((ledger, entry, each) for each in places)
+            source.records.settled(ledger, entry, sum(1 << each for each in places))
         if self._store.trouble is not None:
             raise StoreError(
                 f"the state cannot be written: {self._store.trouble}. What was moved may be moved "
@@ -463,6 +497,10 @@ class _Moving:
                 "of another type than Shared: stop them, and run it again"
             ) from error
 
+    async def _end(self) -> None:
+        if self._consumer is not None:
+            await self._consumer.close()
+
     async def _ensure_subscription(self) -> None:
         """What is sent to a topic without a subscription is kept for nobody."""
         plan = self._plan
@@ -514,10 +552,10 @@ class _Moving:
 
 def _parts(source: Source) -> list[_Part]:
     """What waits, by entry, in order."""
-    found: dict[EntryKey, dict[int, int]] = {}
-    for due_ms, (ledger, entry, index) in source.index.waiting():
-        found.setdefault((ledger, entry), {})[index] = due_ms
-    return [_Part(key, found[key]) for key in sorted(found)]
+    return [
+        _Part(key, record.dues_by_index(), record.fingerprint)
+        for key, record in source.records.entries_waiting()
+    ]
 
 
 def _run(parts: Sequence[_Part], at: int) -> int:

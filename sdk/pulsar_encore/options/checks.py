@@ -62,11 +62,33 @@ def boolean(value: Any, name: str) -> bool:
 
 
 def text(value: Any, name: str, *, blank: type[Exception] = ConfigurationError) -> str:
-    """A string with something in it; `blank` is the error for one without."""
+    """A string with something in it, of whole characters; `blank` is the error for any other."""
+    _not_blank(value, name, blank)
+    encodable(value, name, blank)
+    return str(value)
+
+
+def encodable(value: str, name: str, error: type[Exception] = ConfigurationError) -> None:
+    """Raise an error for a string with a lone surrogate.
+
+    Neither the protocol nor anything on disk can hold it, as both are UTF-8. Such strings come from
+    file names and JSON escapes.
+    """
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as failed:
+            raise error(
+                f"{name} contains a lone surrogate, U+{ord(value[failed.start]):04X} at index "
+                f"{failed.start}, which is no character and cannot be encoded as UTF-8, got "
+                f"{value!r}. Use a name of whole characters"
+            ) from failed
+
+
+def _not_blank(value: Any, name: str, blank: type[Exception] = ConfigurationError) -> None:
     if not isinstance(value, str) or not value.strip():
         kind = blank if isinstance(value, str) else ConfigurationError
         raise kind(f"{name} must be a string that is not blank, got {value!r}")
-    return value
 
 
 def optional_text(value: Any, name: str) -> str | None:
@@ -84,6 +106,8 @@ def string_map(value: Any, name: str) -> dict[str, str]:
             raise ConfigurationError(f"{name}: key {key!r} must be a string that is not empty")
         if not isinstance(item, str):
             raise ConfigurationError(f"{name}[{key!r}] must be a string, got {item!r}")
+        encodable(key, f"{name}: a key")
+        encodable(item, f"{name}[{key!r}]")
     return dict(value)
 
 
@@ -99,7 +123,9 @@ def topic_name(value: Any, name: str) -> str:
 
 def readable_file(value: Any, name: str) -> str | None:
     """Path of a file that can be opened, or None."""
-    path = optional_text(value, name)
+    if value is not None:
+        _not_blank(value, name)  # one of raw bytes has lone surrogates, and can be opened
+    path: str | None = value
     if path is not None:
         try:
             os.close(os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))

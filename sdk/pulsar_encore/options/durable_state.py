@@ -34,6 +34,11 @@ class RocksState:
             each burst of writes on a thread, has ended.
         salvage: What is damaged in the directory is put aside, and what can still be read is used;
             by default that is a `StateDamagedError`.
+        on_mismatch: What happens if the directory is of another cluster, or a topic was deleted and
+            made again, so that ids in the directory are those of other messages. A message whose
+            record was written for another one is always handed over as new. "error": if that is so
+            for the first 100 messages of a topic, the consumer fails with `StateMismatchError`.
+            "fresh": it goes on.
 
     Raises:
         ConfigurationError: An option is wrong.
@@ -44,6 +49,7 @@ class RocksState:
     stay_buffer: float | timedelta = 10.0
     durability: Literal["kill", "power"] = "kill"
     salvage: bool = False
+    on_mismatch: Literal["error", "fresh"] = "error"
 
     def __post_init__(self) -> None:
         path: Any = self.path
@@ -59,6 +65,10 @@ class RocksState:
         if self.durability not in ("kill", "power"):
             raise ConfigurationError(
                 f'durability must be "kill" or "power", got {self.durability!r}'
+            )
+        if self.on_mismatch not in ("error", "fresh"):
+            raise ConfigurationError(
+                f'on_mismatch must be "error" or "fresh", got {self.on_mismatch!r}'
             )
         boolean(self.salvage, "salvage")
         if to_ms(self.stay_buffer, "stay_buffer") < 1:

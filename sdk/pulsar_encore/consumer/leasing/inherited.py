@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Final
 
 from ...backoff import to_ms
 from ...core.due import MessageKey, precision_bits
 from ...core.durable import Durable
+from ...core.entry import EntryKey
 from ...core.source_state import SourceState
 from ...core.verdicts import Verdicts
 from ...errors import LeaseLostError, MessageNotHeldError
@@ -28,6 +30,9 @@ from ..settling.receipts import Receipts
 from ..settling.settlement import Settlement
 from . import handle as handles
 from .grant import BITS, Keeper, lost
+
+_LOOK_S: Final = 0.05
+_LOOKS: Final = 100  # 5 s
 
 
 class Inherited:
@@ -112,12 +117,13 @@ class Inheritance:
         self._loop = loop
         self._place = Place("lease")
 
-    def find(self, named: handles.Handle, text: str) -> Inherited:
+    async def find(self, named: handles.Handle, text: str) -> Inherited:
         """The lease that a handle names.
 
         Raises:
             ConfigurationError: It is no handle.
             LeaseLostError: It is over, or of a consumer with another state.
+            MessageNotHeldError: It cannot be told yet whether the state is of this cluster.
         """
         message_id = handles.message_id_of(named)
         try:
@@ -130,6 +136,7 @@ class Inheritance:
         index = message_id.batch_index() if message_id.batch_size > 1 else -1
         if state.durable is None or not state.shared:
             raise _over(named)
+        await self._trusted(state.durable, entry_key, named)
         key = (*entry_key, index)
         found = Inherited(
             text, named.attempt, message_id, state, state.durable, key, named.first_ms
@@ -140,6 +147,22 @@ class Inheritance:
         found.due_ms = due_ms
         found.length_ms = max(due_ms - now_ms(self._loop), 1)
         return found
+
+    async def _trusted(self, durable: Durable, key: EntryKey, named: handles.Handle) -> None:
+        """Wait for a message that shows whether the state is of this cluster.
+
+        Ids begin again in another cluster: an ack by the id of a handle could be that of a message
+        which nobody has received. What the last process had not acked comes first, so this wait is
+        short.
+        """
+        for _ in range(_LOOKS):
+            if durable.trusts(key) is not None:
+                return
+            await asyncio.sleep(_LOOK_S)
+        raise MessageNotHeldError(
+            f"no message of {named.topic} that the state knows has come yet, so the state may be "
+            "of another cluster, whose ids mean other messages: try again in a moment"
+        )
 
     def _until(self, lease: Inherited) -> int | None:
         if lease.source.durable is not lease.durable:  # the consumer was closed

@@ -1,24 +1,31 @@
-"""What is known of one entry: how often which of its messages were handed over, in a few bytes.
+"""The record of one entry: attempts and due times of its messages, and which entry it is.
 
 Owns `EntryRecord`, its steps and its bytes. A batch of a thousand messages is one record: sets of
 messages are masks, written as runs, so that "all of them", "the first 300" and "all but three"
-take a byte or two each. Invariants: masks of `groups` do not meet, and no count in it is 0; what is
-settled is in no other mask. Refuses to know the time, and where the bytes are kept.
+take a byte or two each. An entry that is one message has a record of fixed size, because nearly all
+records are of such entries and each nack reads and writes one. Invariants: masks of `groups` do not
+meet, and no count in it is 0; masks of `dues` do not meet; what is settled is in no other mask.
+Refuses to know the time, and where the bytes are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterator
+from struct import Struct
+from struct import error as StructError
 from typing import Final, NamedTuple
 
 from pulsar_encore.core.due import MAX_BATCH_INDEX
+from pulsar_encore.core.entry import set_bits
 
 MOST_ATTEMPTS: Final = 2**16 - 1
 MOST_MESSAGES: Final = MAX_BATCH_INDEX + 1
 
 Groups = tuple[tuple[int, int], ...]
 """(attempts, mask), by attempts."""
+
+Dues = tuple[tuple[int, int], ...]
+"""(due time in ms since the epoch, mask), by due time."""
 
 
 class EntryRecord(NamedTuple):
@@ -30,6 +37,8 @@ class EntryRecord(NamedTuple):
         settled: Mask of what is settled.
         first_ms: When the first of them was handed over for the first time, ms since the epoch.
         epoch: Of the owner that handed over what is `held`, or the last of it.
+        dues: Until when messages wait.
+        fingerprint: Which message or batch this is (`core.fingerprint`); 0 where that is unknown.
     """
 
     size: int
@@ -38,6 +47,8 @@ class EntryRecord(NamedTuple):
     settled: int
     first_ms: int
     epoch: int
+    dues: Dues = ()
+    fingerprint: int = 0
 
     def attempts_of(self, index: int) -> int:
         """How often a message was handed over."""
@@ -47,32 +58,68 @@ class EntryRecord(NamedTuple):
                 return attempts
         return 0
 
+    def due_of(self, index: int) -> int | None:
+        """Return when a message is due, in ms since the epoch; None if it does not wait."""
+        bit = 1 << max(index, 0)
+        return next((due_ms for due_ms, mask in self.dues if mask & bit), None)
+
+    def dues_by_index(self) -> dict[int, int]:
+        """Return due times by batch index; by -1 for an entry that is one message."""
+        if self.size == 1:
+            return {-1: self.dues[0][0]} if self.dues else {}
+        return {index: due_ms for due_ms, mask in self.dues for index in set_bits(mask)}
+
     @property
     def done(self) -> bool:
         """Everything of the entry is settled."""
         return self.settled == (1 << self.size) - 1
 
 
-def fresh(size: int, first_ms: int, epoch: int) -> EntryRecord:
+def fresh(size: int, first_ms: int, epoch: int, fingerprint: int = 0) -> EntryRecord:
     """Of an entry of which nothing was handed over so far."""
-    return EntryRecord(size, (), 0, 0, first_ms, epoch)
+    return EntryRecord(size, (), 0, 0, first_ms, epoch, (), fingerprint)
 
 
-def handed_over(record: EntryRecord, mask: int, attempt: int, epoch: int) -> EntryRecord:
-    """These messages are handed over for the `attempt`th time; a count that is higher stays."""
-    groups = _raised(record.groups, mask, attempt)
+def handed_over(
+    record: EntryRecord, mask: int, attempt: int, epoch: int, due_ms: int | None = None
+) -> EntryRecord:
+    """These messages are handed over for the `attempt`th time; a count that is higher stays.
+
+    Where they are leased, they wait until `due_ms` should this process end. None leaves due times
+    as they are: a message that is leased may be told of once more, as it is held for long.
+    """
+    size, before, held, settled, first_ms, _, dues, fingerprint = record
+    groups = _raised(before, mask, attempt)
     # What an owner before held, and this one has not handed over again, may be leased still.
-    held = mask | record.held
+    held |= mask
     # What was settled comes again when its ack was lost with a process, or the cursor set back.
-    settled = record.settled & ~mask
-    return EntryRecord(record.size, groups, held, settled, record.first_ms, epoch)
+    settled &= ~mask
+    if due_ms is not None:
+        dues = _dues(dues, mask, due_ms)
+    return EntryRecord(size, groups, held, settled, first_ms, epoch, dues, fingerprint)
 
 
-def given_back(record: EntryRecord, mask: int, attempts: int) -> EntryRecord:
-    """The attempt at these messages ended without an ack, and `attempts` have been made."""
-    mask &= ~record.settled
-    groups = _raised(record.groups, mask, attempts)
-    return record._replace(groups=groups, held=record.held & ~mask)
+def given_back(
+    record: EntryRecord, mask: int, attempts: int, due_ms: int | None = None
+) -> EntryRecord:
+    """The attempt at these messages ended without an ack, `attempts` have been made, and they wait
+    until `due_ms`; None leaves due times as they are."""
+    size, groups, held, settled, first_ms, epoch, dues, fingerprint = record
+    if due_ms is not None:
+        dues = _dues(dues, mask, due_ms)
+    mask &= ~settled
+    groups = _raised(groups, mask, attempts)
+    return EntryRecord(size, groups, held & ~mask, settled, first_ms, epoch, dues, fingerprint)
+
+
+def waits(record: EntryRecord, mask: int, due_ms: int) -> EntryRecord:
+    """These messages wait until `due_ms`; an earlier due time of them is void."""
+    return record._replace(dues=_dues(record.dues, mask, due_ms))
+
+
+def waits_no_more(record: EntryRecord, mask: int = -1) -> EntryRecord:
+    """These messages no longer wait; all with -1."""
+    return record._replace(dues=_dues(record.dues, mask)) if record.dues else record
 
 
 def lowered(record: EntryRecord, mask: int, attempts: int) -> EntryRecord:
@@ -90,25 +137,16 @@ def lowered(record: EntryRecord, mask: int, attempts: int) -> EntryRecord:
     return record._replace(groups=tuple(sorted(found.items())), held=record.held & ~mask)
 
 
-def times_of(data: bytes) -> tuple[int, int]:
-    """`first_ms` and `epoch` of what `to_bytes` made, without a look at the rest.
-
-    Raises:
-        ValueError: The bytes are no record.
-    """
-    if not data or data[0] & 0x0F != _VERSION:
-        raise ValueError(f"not a record of version {_VERSION}: {data[:8].hex()}")
-    found = list(islice(_numbers(data), 3))
-    if len(found) < 3:
-        raise ValueError(f"a record is cut short: {data.hex()}")
-    return found[1], found[2]
-
-
 def settled(record: EntryRecord, mask: int) -> EntryRecord:
     """These messages need no count any more."""
     mask &= (1 << record.size) - 1
     groups = tuple((n, rest) for n, each in record.groups if (rest := each & ~mask))
-    return record._replace(groups=groups, held=record.held & ~mask, settled=record.settled | mask)
+    return record._replace(
+        groups=groups,
+        held=record.held & ~mask,
+        settled=record.settled | mask,
+        dues=_dues(record.dues, mask),
+    )
 
 
 def merged(record: EntryRecord, newer: EntryRecord) -> EntryRecord:
@@ -126,7 +164,11 @@ def merged(record: EntryRecord, newer: EntryRecord) -> EntryRecord:
         settled=record.settled & ~told,
         first_ms=min(record.first_ms, newer.first_ms),
         epoch=newer.epoch,
+        fingerprint=newer.fingerprint or record.fingerprint,
+        dues=_dues(record.dues, told),
     )
+    for due_ms, mask in newer.dues:
+        both = waits(both, mask, due_ms)
     return settled(both, newer.settled)
 
 
@@ -135,12 +177,26 @@ def unfinished(record: EntryRecord, epoch: int) -> int:
     return 0 if record.epoch == epoch else record.held
 
 
+def _dues(dues: Dues, mask: int, due_ms: int | None = None) -> Dues:
+    """Due times without those of some messages, and with a new one for all of these."""
+    rest = tuple([(each, kept) for each, was in dues if (kept := was & ~mask)]) if dues else ()
+    if due_ms is None:
+        return rest
+    if not rest:
+        return ((due_ms, mask),)
+    found = dict(rest)
+    found[due_ms] = found.get(due_ms, 0) | mask
+    return tuple(sorted(found.items()))
+
+
 def _raised(groups: Groups, mask: int, attempts: int) -> Groups:
     if not mask or attempts < 1:
         return groups
     attempts = min(attempts, MOST_ATTEMPTS)
     if not groups:
         return ((attempts, mask),)
+    if len(groups) == 1 and groups[0][1] == mask:  # always, of an entry that is one message
+        return groups if groups[0][0] >= attempts else ((attempts, mask),)
     found: dict[int, int] = {}
     for n, each in groups:
         if n < attempts:
@@ -154,34 +210,61 @@ def _raised(groups: Groups, mask: int, attempts: int) -> Groups:
     return tuple(sorted(found.items()))
 
 
-# Bytes
+# Bytes. The first byte has the kind in its low half. Kind 1 is what format 1 of a directory wrote;
+# it has neither due times nor a fingerprint, and is still read.
 
-_VERSION: Final = 1
-_WORD: Final = 7  # bytes: eight as a number of seven bits a byte
-_HELD_IS_REST: Final = 0x10  # all that was handed over
+_OLD: Final = 1
+_GENERAL: Final = 2
+_SINGLE: Final = 3  # one message, of which at most one thing of each kind is known
+
+_HELD_IS_REST: Final = 0x10  # all that was handed over; of a single message: it is held
 _HAS_HELD: Final = 0x20
 _HAS_SETTLED: Final = 0x40
+_HAS_DUES: Final = 0x80
+WITH_DUES: Final = bytes((_HAS_DUES,))
+"""A record whose bytes are not less than this has due times."""
+
+_WORD: Final = 7  # bytes: eight as a number of seven bits a byte
+# Head, attempts, epoch, `first_ms`, fingerprint; and the due time where there is one.
+_ONE: Final = Struct(">BHIQQ")
+_ONE_WITH_DUE: Final = Struct(">BHIQQQ")
+_U64: Final = Struct(">Q")
 
 
 def to_bytes(record: EntryRecord) -> bytes:
-    """As it is stored; 13 bytes for a message that is its entry, handed over once."""
-    head = _VERSION
+    """As it is stored; 23 bytes for a message that is its entry, 31 where it waits."""
+    size, groups, held, settled, first_ms, epoch, dues, fingerprint = record
+    if size == 1 and not settled and not epoch >> 32:
+        attempts = groups[0][0] if groups else 0
+        head = _SINGLE | held << 4
+        if dues:
+            head |= _HAS_DUES
+            return _ONE_WITH_DUE.pack(head, attempts, epoch, first_ms, fingerprint, dues[0][0])
+        return _ONE.pack(head, attempts, epoch, first_ms, fingerprint)
+    head = _GENERAL
     handed = 0
-    for _, mask in record.groups:
+    for _, mask in groups:
         handed |= mask
-    numbers = [record.size, record.first_ms, record.epoch, len(record.groups)]
-    for attempts, mask in record.groups:
+    numbers = [size, first_ms, epoch, len(groups)]
+    for attempts, mask in groups:
         numbers.append(attempts)
         numbers += _runs(mask)
-    if record.held and record.held == handed:
+    if held and held == handed:
         head |= _HELD_IS_REST
-    elif record.held:
+    elif held:
         head |= _HAS_HELD
-        numbers += _runs(record.held)
-    if record.settled:
+        numbers += _runs(held)
+    if settled:
         head |= _HAS_SETTLED
-        numbers += _runs(record.settled)
+        numbers += _runs(settled)
+    if dues:
+        head |= _HAS_DUES
+        numbers.append(len(dues))
+        for due_ms, mask in dues:
+            numbers.append(due_ms)
+            numbers += _runs(mask)
     packed = bytearray((head,))
+    packed += _U64.pack(fingerprint)
     for each in numbers:
         while each > 0x7F:
             packed.append(each & 0x7F | 0x80)
@@ -195,15 +278,19 @@ def from_bytes(data: bytes) -> EntryRecord:
     Raises:
         ValueError: The bytes are no record, or one that a newer version wrote.
     """
-    if not data or data[0] & 0x0F != _VERSION:
-        raise ValueError(f"not a record of version {_VERSION}: {data[:8].hex()}")
-    head = data[0]
-    numbers = _numbers(data)
+    head = data[0] if data else 0
+    kind = head & 0x0F
+    if kind == _SINGLE:
+        return _single(data, head)
+    if kind not in (_OLD, _GENERAL):
+        raise ValueError(f"not a record that this version knows: {data[:8].hex()}")
     try:
+        fingerprint = 0 if kind == _OLD else _U64.unpack_from(data, 1)[0]
+        numbers = iter(_numbers(data[1 if kind == _OLD else 9 :]))
         size, first_ms, epoch, count = (next(numbers) for _ in range(4))
         if not 1 <= size <= MOST_MESSAGES or count > size:
             raise ValueError(f"not a record: {size} messages in {count} groups")
-        groups = tuple((next(numbers), _mask(numbers, size)) for _ in range(count))
+        groups = tuple([(next(numbers), _mask(numbers, size)) for _ in range(count)])
         held = 0
         if head & _HELD_IS_REST:
             for _, mask in groups:
@@ -211,13 +298,53 @@ def from_bytes(data: bytes) -> EntryRecord:
         elif head & _HAS_HELD:
             held = _mask(numbers, size)
         done = _mask(numbers, size) if head & _HAS_SETTLED else 0
-    except RuntimeError as error:  # what a generator makes of StopIteration
-        raise ValueError(f"a record is cut short: {data.hex()}") from error
-    except StopIteration as error:
+        dues: Dues = ()
+        if head & _HAS_DUES and kind != _OLD:
+            count = next(numbers)
+            if not 1 <= count <= size:
+                raise ValueError(f"not a record: {size} messages with {count} due times")
+            dues = tuple([(next(numbers), _mask(numbers, size)) for _ in range(count)])
+    except (StopIteration, RuntimeError, StructError) as error:  # a generator makes it the second
         raise ValueError(f"a record is cut short: {data.hex()}") from error
     if next(numbers, None) is not None:
         raise ValueError(f"a record goes on behind its end: {data.hex()}")
-    return EntryRecord(size, groups, held, done, first_ms, epoch)
+    return EntryRecord(size, groups, held, done, first_ms, epoch, dues, fingerprint)
+
+
+def _single(data: bytes, head: int) -> EntryRecord:
+    dues: Dues = ()
+    try:
+        if head & _HAS_DUES:
+            _, attempts, epoch, first_ms, fingerprint, due_ms = _ONE_WITH_DUE.unpack(data)
+            dues = ((due_ms, 1),)
+        else:
+            _, attempts, epoch, first_ms, fingerprint = _ONE.unpack(data)
+    except StructError as error:
+        raise ValueError(f"a record of another length: {data.hex()}") from error
+    groups = ((attempts, 1),) if attempts else ()
+    held = 1 if head & _HELD_IS_REST else 0
+    return EntryRecord(1, groups, held, 0, first_ms, epoch, dues, fingerprint)
+
+
+def is_stale(data: bytes, before_ms: int, old_epoch: int) -> bool:
+    """True if nothing is to be expected of a message any more, by the bytes of its record.
+
+    A record that waits is stale if it was due before `before_ms`. Any other is if its first
+    hand-over was before that and an owner of an epoch lower than `old_epoch` made the last one:
+    that the message came long ago alone says little, as poison may be at work for months.
+    """
+    try:
+        if data[0] & 0x0F == _SINGLE:  # nearly always
+            if data[0] & _HAS_DUES:
+                return bool(_U64.unpack_from(data, _ONE.size)[0] < before_ms)
+            _, _, epoch, first_ms, _ = _ONE.unpack_from(data)
+            return bool(first_ms < before_ms and epoch < old_epoch)
+        record = from_bytes(data)
+    except (ValueError, IndexError, StructError):
+        return False  # it is named, and left alone, when it is asked for
+    if record.dues:
+        return record.dues[-1][0] < before_ms
+    return record.first_ms < before_ms and record.epoch < old_epoch
 
 
 def _runs(mask: int) -> list[int]:
@@ -261,15 +388,18 @@ def _mask(numbers: Iterator[int], size: int) -> int:
     return mask
 
 
-def _numbers(data: Iterable[int]) -> Iterator[int]:
+def _numbers(data: bytes) -> list[int]:
+    numbers: list[int] = []
     number = shift = 0
-    rest = iter(data)
-    next(rest)
-    for byte in rest:
-        number |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            yield number
+    for byte in data:
+        if byte > 0x7F:
+            number |= (byte & 0x7F) << shift
+            shift += 7
+        elif shift:
+            numbers.append(number | byte << shift)
             number = shift = 0
+        else:
+            numbers.append(byte)
     if shift:
         raise ValueError("a number is cut short")
+    return numbers

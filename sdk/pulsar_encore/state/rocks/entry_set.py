@@ -5,6 +5,7 @@ Owns `EntrySet`. Invariant: no ledger is kept that has no entry. Refuses to know
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from itertools import takewhile
 
@@ -42,6 +43,14 @@ class EntrySet:
             self._ledgers[key[0]] = BitMap64((key[1],))
         else:
             ids.add(key[1])
+
+    def fill(self, ledger: int, entries: array[int]) -> None:
+        """Have entries of a ledger in the set, many at once."""
+        ids = self._ledgers.get(ledger)
+        if ids is None:
+            self._ledgers[ledger] = BitMap64(entries)
+        else:
+            ids |= BitMap64(entries)
 
     def discard(self, key: EntryKey) -> bool:
         """Have an entry out of the set; True when it was in it."""

@@ -11,7 +11,7 @@ what keys mean, and the time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final
 
@@ -32,9 +32,6 @@ _PROBE: Final = 16  # of it first, so that a disk that refuses costs a write lit
 
 class Journal:
     """Writes of one store. As a context manager it makes one write of all that is done inside.
-
-    Args:
-        database: Where it goes.
 
     Attributes:
         written: Called after each write, if anything is.
@@ -60,14 +57,23 @@ class Journal:
         self.failures: int = 0
         self.lost: int = 0
 
-    def points(self, family: int) -> dict[bytes, bytes | None]:
-        """Where the next `commit` looks for keys and values to write, None to remove; for who
-        does it often."""
-        return self._now.points[family]
-
     def put(self, family: int, key: bytes, value: bytes) -> None:
         """Write a key with the next `commit`."""
         self._now.points[family][key] = value
+
+    def write(self, family: int, key: bytes, value: bytes) -> None:
+        """Write a key, and commit."""
+        points = self._now.points[family]
+        points[key] = value
+        if self._depth:
+            return
+        if len(self._now) > 1 or self._late or self.trouble is not None:
+            self.flush()
+        elif self._write(self._now, 1):
+            points.clear()  # a new `Writes` for each nack is a tenth of its time
+        else:
+            self._again, self._now = self._now, Writes()
+            self._bound()
 
     def delete(self, family: int, key: bytes) -> None:
         """Remove a key with the next `commit`."""
@@ -77,19 +83,15 @@ class Journal:
         """Remove the keys from `start` up to `stop` with the next `commit`."""
         self._now.delete_range(family, start, stop)
 
-    def delete_ranges(self, family: int, spans: Collection[Span]) -> None:
-        """The same of several."""
-        self._now.delete_ranges(family, spans)
-
     def delete_later(self, family: int, key: bytes) -> None:
         """Remove a key with whatever is written next, or when there is much of it."""
         self._now.points[family].pop(key, None)
         self._late.points[family][key] = None
 
-    def delete_ranges_later(self, family: int, spans: Collection[Span]) -> None:
+    def delete_range_later(self, family: int, span: Span) -> None:
         """Remove keys with whatever is written next, or when there is much of it."""
-        self._now.drop(family, spans)
-        self._late.delete_ranges(family, spans)
+        self._now.drop(family, (span,))
+        self._late.delete_range(family, *span)
 
     def get(self, family: int, key: bytes) -> bytes | None:
         """The value of a key, as if everything were written.
@@ -169,7 +171,7 @@ class Journal:
                 return True
         return False
 
-    def _write(self, writes: Writes) -> bool:
+    def _write(self, writes: Writes, operations: int | None = None) -> bool:
         try:
             self.database.write(writes)
         except StoreError as error:
@@ -182,7 +184,7 @@ class Journal:
             return False
         self.refused = False
         self.writes += 1
-        self.operations += len(writes)
+        self.operations += len(writes) if operations is None else operations
         if self.written is not None:
             self.written()
         return True

@@ -1,8 +1,8 @@
 """The keys of the store as bytes, in an order that the scans live on.
 
-Owns the layout: what waits is in order of its due time, then of source and id, so that all of a
-source that is due in one bucket lies side by side and is removed as one range; what is known of
-entries is in order of source and id. Big-endian throughout, because RocksDB compares bytes.
+Owns the layout: records are in order of source and id. Big-endian throughout, because RocksDB
+compares bytes. Format 1 of a directory kept due times by themselves, one key for each message, in
+order of the due time; they are read when such a directory is opened, and merged into the records.
 """
 
 from __future__ import annotations
@@ -12,26 +12,27 @@ from struct import Struct
 from typing import Final
 
 from pulsar_encore.core.due import MAX_BATCH_INDEX, MAX_ID_BITS, MessageKey
+from pulsar_encore.errors import ConfigurationError
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+#: Formats that are read; a directory of an older one is brought to `FORMAT` when it is opened.
+FORMATS: Final = (1, FORMAT)
 
 MOST_SOURCES: Final = 2**32 - 1
 
 _DUE: Final = Struct(">QIQQI")
-_BUCKET: Final = Struct(">QI")
 _ENTRY: Final = Struct(">IQQ")
 _SOURCE: Final = Struct(">I")
 _U64: Final = Struct(">Q")
 _OPENING: Final = Struct(">QQ")
 
-# By their parts, without a call more for each message; a place is 0 for one that is no batch.
-due_packed: Final[Callable[[int, int, int, int, int], bytes]] = _DUE.pack
+# By its parts, without a call more for each message.
 entry_packed: Final[Callable[[int, int, int], bytes]] = _ENTRY.pack
 
 
 def due_key(due_ms: int, source: int, key: MessageKey) -> bytes:
-    """Of a message that waits; 32 bytes."""
-    return due_packed(due_ms, source, key[0], key[1], key[2] + 1)
+    """Of a message that waits, in format 1; 32 bytes."""
+    return _DUE.pack(due_ms, source, key[0], key[1], key[2] + 1)
 
 
 def read_due_key(data: bytes) -> tuple[int, int, MessageKey]:
@@ -48,11 +49,6 @@ def read_due_key(data: bytes) -> tuple[int, int, MessageKey]:
     if index - 1 > MAX_BATCH_INDEX:
         raise ValueError(f"not a batch index: {index - 1}")
     return due_ms, source, (ledger, entry, index - 1)
-
-
-def bucket_range(due_ms: int, source: int) -> tuple[bytes, bytes]:
-    """From where, and up to where, the keys of a source lie that are due at exactly that time."""
-    return _BUCKET.pack(due_ms, source), _BUCKET.pack(due_ms, source) + b"\xff" * 21
 
 
 def entry_key(source: int, ledger: int, entry: int) -> bytes:
@@ -93,8 +89,21 @@ SOURCE_PREFIX: Final = b"source/"
 
 
 def source_key(topic: str, subscription: str, consumer: str) -> bytes:
-    """Of the number of a source; names may hold any character but NUL."""
-    return SOURCE_PREFIX + "\0".join((topic, subscription, consumer)).encode()
+    """Of the number of a source.
+
+    Raises:
+        ConfigurationError: A name has a NUL, or a lone surrogate, which is no character.
+    """
+    for name in (topic, subscription, consumer):
+        if "\0" in name:
+            raise ConfigurationError(f"names must not contain NUL: {name!r}")
+    try:
+        return SOURCE_PREFIX + "\0".join((topic, subscription, consumer)).encode()
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(
+            f"a name contains a lone surrogate, which UTF-8 cannot encode: topic {topic!r}, "
+            f"subscription {subscription!r}, consumer {consumer!r}. Use names of whole characters"
+        ) from error
 
 
 def read_source_key(data: bytes) -> tuple[str, str, str]:

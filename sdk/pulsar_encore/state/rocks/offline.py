@@ -19,7 +19,7 @@ from pulsar_encore.errors import StateDamagedError, StateFormatError
 
 from .database import Database
 from .entry_record import EntryRecord, from_bytes
-from .keys import entry_key, read_due_key, read_entry_key, source_range
+from .keys import due_key, entry_key, read_due_key, read_entry_key, source_range
 from .loading import check_format, read_sources
 from .owner import Owner, read_owner
 from .writes import DUE, STATE
@@ -87,10 +87,19 @@ class StateReader:
         """(due in ms since the epoch, number of the source, key) of all that waits, the earliest
         first.
 
+        Sorts in memory: 100 bytes or so for each message that waits.
+
         Raises:
-            StateDamagedError: What comes next is damaged.
+            StateDamagedError: Something is damaged.
         """
-        for data, _ in self._database.scan(DUE):
+        # As packed keys, which take a third of the memory of tuples.
+        found = [
+            due_key(due_ms, each.source, (each.ledger, each.entry, index))
+            for each in self.records()
+            for index, due_ms in each.record.dues_by_index().items()
+        ]
+        found += [data for data, _ in self._database.scan(DUE)]  # a directory of format 1
+        for data in sorted(found):
             try:
                 yield read_due_key(data)
             except ValueError:

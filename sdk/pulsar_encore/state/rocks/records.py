@@ -1,15 +1,19 @@
-"""`Records`: how often each message of one source was handed over, across the lives of a process.
+"""`Records`: attempts and due times of the messages of one source, across the lives of a process.
 
 Owns the memory before the disk, as RocketMQ's pop buffer: what is settled soon was never written.
 What is not is written by `flush`, which its owner calls; with `count_attempts="before"` it is
 written before the message is handed over, and a process that is killed while it has it has counted
-the attempt. Removing what is settled is never written on its own: what comes of a loss is a record
-of a message that does not come again.
+the attempt. A due time is written at once. Removing what is settled is never written on its own:
+what comes of a loss is a record of a message that does not come again.
+
+A record is only used for the message that it was written for: their fingerprints are compared when
+the message comes (`compare`), and a record of another message is dropped.
 
 Invariants: an entry is in the buffer, on disk, or in both, and then the buffer is newer; a count
 never falls while its entry is known, so what a disk does not let read is never written over: what
-is counted meanwhile is kept apart and joined with it. Refuses to know the time: each call that
-needs it is told.
+is counted meanwhile is kept apart and joined with it. `_waiting` has the entries of which a message
+waits; the due times that the disk has of any other are void. Refuses to know the time: each call
+that needs it is told.
 """
 
 from __future__ import annotations
@@ -20,13 +24,22 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from pulsar_encore.core.due import MAX_ID_BITS, MessageKey
-from pulsar_encore.errors import ConfigurationError, StateDamagedError, StoreError
+from pulsar_encore.core.due import (
+    MAX_BATCH_INDEX,
+    MAX_ID_BITS,
+    MessageKey,
+    bucket_edge,
+)
+from pulsar_encore.core.fingerprint import NO_FINGERPRINT, differ, fuller
+from pulsar_encore.errors import (
+    ConfigurationError,
+    StateDamagedError,
+    StoreError,
+)
 
 from . import entry_record
 from .entry_record import EntryRecord
 from .entry_set import EntryKey, EntrySet
-from .index import RocksIndex
 from .journal import Journal
 from .keys import entries_through, entry_packed, source_range
 from .writes import STATE
@@ -37,6 +50,7 @@ CountAttempts: TypeAlias = Literal["before", "lazy"]
 
 _RECENT: Final = 256
 _LAST_MS: Final = (1 << MAX_ID_BITS) - 1
+MOST_DIFFERENT: Final = 100  # messages that all differ from their records: it is another cluster
 _LONG_MS: Final = 15 * 24 * 3600 * 1000  # half of what makes it stale
 STAY_BUFFER_MS: Final = 10_000  # RocketMQ's popCkStayBufferTime
 MOST_BUFFERED: Final = 50_000  # the broker's window of a consumer; some 20 MB
@@ -51,6 +65,7 @@ class HandedOver(NamedTuple):
         size: Messages in it; 1 for one that is no batch.
         mask: Which of them: bit i for batch index i, 1 for one that is no batch.
         attempt: For how many times now: 1 for the first.
+        fingerprint: See `core.fingerprint`; 0 where it is unknown.
     """
 
     ledger: int
@@ -58,6 +73,7 @@ class HandedOver(NamedTuple):
     size: int = 1
     mask: int = 1
     attempt: int = 1
+    fingerprint: int = NO_FINGERPRINT
 
 
 class Recalled(NamedTuple):
@@ -87,7 +103,7 @@ class Records:
         source: The number of the source.
         epoch: Of this owner, higher than that of any before.
         stored: Entries that have a record on disk.
-        index: What of the source waits.
+        waiting: Those of them of which a message waits.
         count_attempts: "before" writes what is handed over before it is; "lazy" only what is not
             settled for `stay_buffer_ms`, so a kill forgets the attempts of that time.
         stay_buffer_ms: How long what is handed over stays in memory only.
@@ -96,6 +112,8 @@ class Records:
     Attributes:
         unreadable: Records that were found damaged, or of a newer version. They stay on disk.
         trouble: Why what is on disk cannot be read, and so not be written either; None when it can.
+        matched: Messages that came and were those of their records.
+        mismatched: Messages that came and were others; their records were dropped.
     """
 
     def __init__(
@@ -104,7 +122,7 @@ class Records:
         source: int,
         epoch: int,
         stored: EntrySet,
-        index: RocksIndex,
+        waiting: EntrySet,
         *,
         count_attempts: CountAttempts = "before",
         stay_buffer_ms: int = STAY_BUFFER_MS,
@@ -123,7 +141,7 @@ class Records:
         self._source = source
         self._epoch = epoch
         self._stored = stored
-        self._live = index
+        self._waiting = waiting
         self._before = count_attempts == "before"
         self._stay_ms = stay_buffer_ms
         self._most = most_buffered
@@ -135,19 +153,21 @@ class Records:
         # On disk and not to be read: which, and what was counted of them since.
         self._unread: set[EntryKey] = set()
         self._apart: dict[EntryKey, EntryRecord] = {}
+        # Entries that waited until their due times passed: since when they are not in `_waiting`.
+        # The disk still has those due times until the record is written again.
+        self._passed: dict[EntryKey, int] = {}
+        self._same = EntrySet()  # entries that came and were those of their records
         self._now_ms = 0  # as last told
+        self.matched: int = 0
+        self.mismatched: int = 0
         self.unreadable: int = 0
         self.trouble: StoreError | None = None
 
     # Hand-overs
 
     def started(self, handed: Iterable[HandedOver], wall_now_ms: int) -> None:
-        """These are about to be handed over: one write for all of them, or none (see
-        `count_attempts`).
-
-        Args:
-            handed: Which, each entry once.
-            wall_now_ms: The time, in ms since the epoch.
+        """These, each entry once, are about to be handed over: one write for all of them, or none
+        (see `count_attempts`).
 
         Raises:
             StoreError: With "before": it is not on disk. It is kept in memory, and is written as
@@ -156,7 +176,7 @@ class Records:
         self._now_ms = wall_now_ms
         buffer, stored, epoch = self._buffer, self._stored, self._epoch
         with self._journal:
-            for ledger, entry, size, mask, attempt in handed:
+            for ledger, entry, size, mask, attempt, fingerprint in handed:
                 key = (ledger, entry)
                 record: EntryRecord | None
                 if key in buffer:
@@ -165,9 +185,9 @@ class Records:
                     since_ms = wall_now_ms
                     record = self._of(key) if key in stored else None
                 if record is None:
-                    record = entry_record.fresh(size, wall_now_ms, epoch)
-                elif record.size < size:
-                    record = record._replace(size=size)
+                    record = entry_record.fresh(size, wall_now_ms, epoch, fingerprint)
+                elif record.size < size or record.fingerprint != fingerprint:
+                    record = _named(record, size, fingerprint)
                 record = entry_record.handed_over(record, mask, attempt, epoch)
                 if self._before:
                     self._write(key, record)
@@ -188,34 +208,27 @@ class Records:
         *,
         bits: int = 0,
         size: int = 1,
+        fingerprint: int = NO_FINGERPRINT,
     ) -> None:
-        """An attempt ended without an ack and the message waits: one write for both.
-
-        What the index says of it already stays as it is, if it is the same.
+        """An attempt ended without an ack and the message waits: one write of one record.
 
         Args:
-            key: Which message.
-            due_wall_ms: Until when, in ms since the epoch.
+            key: Which message; with index -1 all of its entry.
+            due_wall_ms: Until when, in ms since the epoch; rounded up as in `DueIndex.add`.
             attempts: How often it was handed over by now; a count that is higher stays.
             wall_now_ms: The time, in ms since the epoch.
             bits: See `DueIndex.add`.
             size: Messages in its entry, where no hand-over was told of.
+            fingerprint: Of the entry; 0 where it is unknown.
 
         Raises:
             ConfigurationError: The key or bits are out of range, or the due time is negative;
                 nothing has changed.
         """
+        entry, edge = _checked(key, due_wall_ms, bits)
         self._now_ms = wall_now_ms
-        with self._journal:
-            # By the loop's clock it may be possible and by the wall's be out of range.
-            self._live.move(key, min(due_wall_ms, _LAST_MS), bits)
-            at = max(key[2], 0)
-            record = self._of(key[:2])
-            if record is None:
-                record = entry_record.fresh(max(size, at + 1), wall_now_ms, self._epoch)
-            elif record.size <= at:
-                record = record._replace(size=at + 1)
-            self._write(key[:2], entry_record.given_back(record, 1 << at, attempts))
+        record, mask = self._to_change(key, size, fingerprint)
+        self._write(entry, entry_record.given_back(record, mask, attempts, edge))
 
     def leased(
         self,
@@ -226,58 +239,93 @@ class Records:
         *,
         bits: int = 0,
         size: int = 1,
+        fingerprint: int = NO_FINGERPRINT,
     ) -> None:
-        """A message that is handed over is its holder's until then: one write for both, also with
-        "lazy".
-
-        What ends before waits until then, and is `unfinished`.
-
-        Args:
-            key: Which message.
-            due_wall_ms: Until when, in ms since the epoch.
-            attempt: For how many times it was handed over, this one included.
-            wall_now_ms: The time, in ms since the epoch.
-            bits: See `DueIndex.add`.
-            size: Messages in its entry.
-
-        Raises:
-            ConfigurationError: The key, due time or bits are out of range; nothing has changed.
+        """A message that is handed over for the `attempt`th time is its holder's until then: one
+        write of one record, also with "lazy". As `waits`, but that it is `unfinished`.
         """
+        entry, edge = _checked(key, due_wall_ms, bits)
         self._now_ms = wall_now_ms
-        entry = key[:2]
-        with self._journal:
-            self._live.move(key, min(due_wall_ms, _LAST_MS), bits)
-            mask = 1 << max(key[2], 0)
-            record = self._of(entry)
-            before = record
-            if record is None:
-                record = entry_record.fresh(size, wall_now_ms, self._epoch)
-            elif record.size < size:
-                record = record._replace(size=size)
-            record = entry_record.handed_over(record, mask, attempt, self._epoch)
-            if record != before or entry in self._buffer:  # the disk says something else
-                self._write(entry, record)
+        record, mask = self._to_change(key, size, fingerprint)
+        self._write(entry, entry_record.handed_over(record, mask, attempt, self._epoch, edge))
+
+    def moved(self, key: MessageKey, due_wall_ms: int, bits: int = 0) -> None:
+        """A message that has a record waits until another time, and nothing else changes."""
+        entry, edge = _checked(key, due_wall_ms, bits)
+        record = self._of(entry)
+        if record is not None:
+            self._write(entry, entry_record.waits(record, _mask_of(key, record), edge))
+
+    def _to_change(self, key: MessageKey, size: int, fingerprint: int) -> tuple[EntryRecord, int]:
+        """The record of a message's entry, and the message's mask in it."""
+        index = key[2]
+        if size <= index:
+            size = index + 1
+        record = self._of(key[:2])
+        if record is None:
+            record = entry_record.fresh(size, self._now_ms, self._epoch, fingerprint)
+        elif record.size < size or record.fingerprint != fingerprint:
+            record = _named(record, size, fingerprint)
+        return record, _mask_of(key, record)
 
     def leased_until(self, key: MessageKey, attempt: int) -> int | None:
         """When a lease ends that was granted with that attempt, in ms since the epoch; None when it
         was settled, or failed, or the message was handed over again."""
-        due_ms = self._live.due_of(key) if len(self._live) else None
-        record = None if due_ms is None else self._of(key[:2])
+        record = self._of(key[:2]) if key[:2] in self._waiting else None
         if record is None or not record.held >> max(key[2], 0) & 1:
             return None
-        return due_ms if record.attempts_of(key[2]) == attempt else None
+        return record.due_of(key[2]) if record.attempts_of(key[2]) == attempt else None
+
+    # Due times that are void
+
+    def passed(self, keys: Iterable[MessageKey]) -> None:
+        """The due times of these messages have come. Writes nothing: a due time in the past is as
+        good as none, and is removed from the disk by a later write, or by `flush`."""
+        waiting, passed = self._waiting, self._passed
+        for key in keys:
+            entry = key[:2]
+            if entry not in waiting:
+                continue
+            record = self._buffer[entry][1] if entry in self._buffer else None
+            if record is None and key[2] >= 0:
+                record = self._of(entry)
+            if record is not None:
+                record = entry_record.waits_no_more(record, _mask_of(key, record))
+                self._keep(entry, record, self._now_ms)
+            else:
+                self._recent.pop(entry, None)
+                waiting.discard(entry)
+                passed[entry] = self._now_ms
+
+    def ends_waiting(self, keys: Iterable[MessageKey]) -> None:
+        """These messages wait no longer, though their time may be yet to come: one write, at once,
+        so that not even a kill that comes now brings the due times back."""
+        with self._journal:
+            for key in keys:
+                entry = key[:2]
+                record = self._of(entry) if entry in self._waiting else None
+                if record is None:
+                    continue
+                rest = entry_record.waits_no_more(record, _mask_of(key, record))
+                if rest is not record:
+                    self._write(entry, rest)
+
+    @property
+    def waiting(self) -> int:
+        """Entries of which a message waits."""
+        return len(self._waiting)
+
+    def entries_waiting(self) -> list[tuple[EntryKey, EntryRecord]]:
+        """Entries of which a message waits, with their records, in order; those whose record
+        cannot be read are left out."""
+        found = ((key, self._of(key)) for key in sorted(self._waiting))
+        return [(key, record) for key, record in found if record is not None and record.dues]
 
     def returned(
         self, ledger: int, entry: int, attempts: Mapping[int, int], wall_now_ms: int
     ) -> None:
-        """Messages went back and nobody failed at them: that they were handed over counts no more.
-
-        Args:
-            ledger: Of the entry.
-            entry: Of the entry.
-            attempts: By index, how many attempts are left to count.
-            wall_now_ms: The time, in ms since the epoch.
-        """
+        """Messages went back and nobody failed at them: that they were handed over counts no more,
+        and so many attempts are left, by index."""
         self._now_ms = wall_now_ms
         record = self._of((ledger, entry))
         if record is None:
@@ -308,28 +356,22 @@ class Records:
         return bool(self._stored) or bool(self._buffer)
 
     def recall(self, ledger: int, entry: int, index: int = -1) -> Recalled | None:
-        """What is known of a message that came; None, without a look at the disk, when nothing is.
-
-        Args:
-            ledger: Of its entry.
-            entry: Of its entry.
-            index: In its batch; -1 for a message that is its entry.
-        """
-        due_ms = self._live.due_of((ledger, entry, index)) if len(self._live) else None
+        """What is known of a message that came (index -1: it is its entry); None, without a look at
+        the disk, when nothing is."""
         record = self.recall_entry(ledger, entry)
         if record is None:
-            return None if due_ms is None else Recalled(0, due_ms, self._now_ms, False, False)
+            return None
         bit = 1 << max(index, 0)
         return Recalled(
             record.attempts_of(index),
-            due_ms,
+            record.due_of(index),
             record.first_ms,
             entry_record.unfinished(record, self._epoch) & bit != 0,
             record.settled & bit != 0,
         )
 
     def recall_entry(self, ledger: int, entry: int) -> EntryRecord | None:
-        """The same of all messages of an entry, but for what waits."""
+        """The same of all messages of an entry."""
         key = (ledger, entry)
         if key not in self._buffer and key not in self._stored:
             return None
@@ -338,26 +380,50 @@ class Records:
             record is not None
             and record.epoch < self._epoch
             and not record.held
+            and not (record.dues and record.dues[-1][0] > self._now_ms)
             and record.first_ms < self._now_ms - _LONG_MS
         ):  # it came after a long wait: it is not stale, should it not be handed over now
-            record = record._replace(epoch=self._epoch)
+            record = record._replace(epoch=self._epoch, dues=())
             self._write(key, record)
         return record
 
-    def unfinished(self, record: EntryRecord) -> int:
-        """Mask of the messages of which `Recalled.unfinished` is true."""
-        return entry_record.unfinished(record, self._epoch)
+    def compare(self, ledger: int, entry: int, fingerprint: int) -> bool:
+        """True if what is known of an entry is of the entry that came; else it is dropped.
+
+        An unknown fingerprint on either side is taken for a match, and is not counted as one.
+        """
+        record = self._of((ledger, entry))
+        if record is None:
+            return True
+        if not differ(record.fingerprint, fingerprint):
+            if record.fingerprint and fingerprint:
+                self.matched += 1
+                self._same.add((ledger, entry))
+            return True
+        self.mismatched += 1
+        self.settled(ledger, entry)
+        return False
+
+    def trusts(self, key: EntryKey) -> bool | None:
+        """True if what is known of an entry may be used though the entry has not come: it came
+        before, or others came and none differed from its record. None before any came."""
+        record = self._of(key)
+        if record is None or not record.fingerprint or key in self._same:
+            return True
+        if record.epoch == self._epoch or (self.matched and not self.mismatched):
+            return True
+        return False if self.mismatched else None
+
+    @property
+    def foreign(self) -> bool:
+        """True if the first `MOST_DIFFERENT` messages that came all differed from their records."""
+        return self.mismatched >= MOST_DIFFERENT and not self.matched
 
     # Endings
 
     def settled(self, ledger: int, entry: int, mask: int | None = None) -> None:
-        """Messages are acked, or letters of them stored: nothing of them is kept. Writes nothing.
-
-        Args:
-            ledger: Of the entry.
-            entry: Of the entry.
-            mask: Which of its messages; None for all of it.
-        """
+        """Messages of an entry, with None all of it, are acked, or letters of them stored: nothing
+        of them is kept. Writes nothing."""
         key = (ledger, entry)
         held = self._buffer.get(key)
         if held is None and key not in self._stored:
@@ -373,6 +439,9 @@ class Records:
             del self._buffer[key]
             self._buffered.discard(key)
         self._recent.pop(key, None)
+        self._waiting.discard(key)
+        self._same.discard(key)
+        self._passed.pop(key, None)
         if self._unread:
             self._read_again(key)
         if self._stored.discard(key):
@@ -384,18 +453,25 @@ class Records:
         for key in self._buffered.take_through(ledger, entry):
             del self._buffer[key]
         self._recent.clear()
+        self._waiting.take_through(ledger, entry)
+        self._same.take_through(ledger, entry)
+        for key in [key for key in self._passed if key <= (ledger, entry)]:
+            del self._passed[key]
         for key in [key for key in self._unread if key <= (ledger, entry)]:
             self._read_again(key)
         if self._stored.take_through(ledger, entry):
             span = entries_through(self._source, ledger, entry)
-            self._journal.delete_ranges_later(STATE, (span,))
+            self._journal.delete_range_later(STATE, span)
             self._journal.commit()
 
     def clear(self) -> None:
-        """Nothing is known any more, as after a seek. What waits is the index's matter."""
+        """Nothing is known any more, as after a seek."""
         self._buffer.clear()
         self._buffered.clear()
         self._recent.clear()
+        self._waiting.clear()
+        self._same.clear()
+        self._passed.clear()
         for key in list(self._unread):
             self._read_again(key)
         if self._stored:
@@ -405,24 +481,13 @@ class Records:
 
     # The buffer
 
-    def next_flush(self) -> int | None:
-        """When `flush` has something to write, in ms since the epoch; None when nothing is in
-        memory only."""
-        for since_ms, _ in self._buffer.values():
-            return since_ms + self._stay_ms
-        return None
-
     def flush(self, wall_now_ms: int, limit: int = 500) -> int:
         """Write what was in memory for longer than `stay_buffer_ms`, the longest there first.
 
         Also what is in memory since a time that is yet to come: then the clock was set back.
 
-        Args:
-            wall_now_ms: The time, in ms since the epoch.
-            limit: At most so many entries, which takes 3 ms or so.
-
         Returns:
-            How many were written; `limit` says that there may be more.
+            How many were written; `limit`, which takes 3 ms or so, says that there may be more.
         """
         self._now_ms = wall_now_ms
         self._join(limit)
@@ -433,6 +498,14 @@ class Records:
                     break
                 self._write(key, record)
                 count += 1
+            for key, since_ms in list(islice(self._passed.items(), limit - count)):
+                if since_ms + self._stay_ms > wall_now_ms >= since_ms:
+                    break
+                del self._passed[key]
+                old = self._of(key)
+                if old is not None and key not in self._buffer:
+                    self._write(key, old)
+                count += 1
         return count
 
     def flush_all(self) -> None:
@@ -440,12 +513,17 @@ class Records:
         with self._journal:
             for key, (_, record) in list(self._buffer.items()):
                 self._write(key, record)
+            for key in list(self._passed):
+                old = self._of(key)
+                if old is not None:
+                    self._write(key, old)
+            self._passed.clear()
         self._join(len(self._unread))
 
     @property
     def buffered(self) -> int:
         """Entries that are in memory, newer than on disk."""
-        return len(self._buffer) + len(self._apart)
+        return len(self._buffer) + len(self._apart) + len(self._passed)
 
     @property
     def apart(self) -> int:
@@ -490,12 +568,15 @@ class Records:
         """
         try:
             data = self._journal.get(STATE, entry_packed(self._source, *key))
-            return None if data is None else entry_record.from_bytes(data)
+            record = None if data is None else entry_record.from_bytes(data)
         except (ValueError, StateDamagedError) as error:
             # One that is damaged keeps no other from being handed over.
             self.unreadable += 1
             logger.error("what is known of entry %d:%d cannot be read: %s", *key, error)
             return None
+        if record is not None and record.dues and key not in self._waiting:
+            record = record._replace(dues=())
+        return record
 
     def _fails(self, error: StoreError) -> None:
         if self.trouble is None:
@@ -537,20 +618,31 @@ class Records:
         self._buffer[key] = (since_ms if held is None else held[0], record)
         if held is None:
             self._buffered.add(key)
+        self._note(key, record)
 
     def _write(self, key: EntryKey, record: EntryRecord) -> None:
-        if self._buffer.pop(key, None) is not None:
+        if self._buffer and self._buffer.pop(key, None) is not None:
             self._buffered.discard(key)
-        if key in self._unread:
+        self._note(key, record)
+        if self._unread and key in self._unread:
             self._apart[key] = record
             return
         self._stored.add(key)
-        self._recent[key] = record
-        if len(self._recent) > _RECENT:
-            self._recent.popitem(last=False)
-        data = entry_record.to_bytes(record)
-        self._journal.put(STATE, entry_packed(self._source, *key), data)
-        self._journal.commit()
+        recent = self._recent
+        recent[key] = record
+        if len(recent) > _RECENT:
+            recent.popitem(last=False)
+        packed = entry_packed(self._source, *key)
+        self._journal.write(STATE, packed, entry_record.to_bytes(record))
+
+    def _note(self, key: EntryKey, record: EntryRecord) -> None:
+        """Keep `_waiting` and `_passed` true for a record that has changed."""
+        if record.dues:
+            self._waiting.add(key)
+        elif self._waiting:
+            self._waiting.discard(key)
+        if self._passed:
+            self._passed.pop(key, None)
 
     def _require(self) -> None:
         trouble = self._journal.trouble or self.trouble
@@ -560,8 +652,37 @@ class Records:
     def _check(self) -> None:
         """Walk every invariant and raise AssertionError on the first broken one; for tests."""
         assert set(self._buffered) == self._buffer.keys()
+        for key in self._waiting:
+            known = self._of(key)
+            assert known is not None and known.dues, key
+        assert not any(key in self._waiting for key in self._passed)
         for key in self._stored:
             assert self._journal.get(STATE, entry_packed(self._source, *key)) is not None, key
         for _, record in self._buffer.values():
             assert entry_record.from_bytes(entry_record.to_bytes(record)) == record
             assert not record.done
+
+
+def _checked(key: MessageKey, due_wall_ms: int, bits: int) -> tuple[EntryKey, int]:
+    """The entry, and the due time rounded up.
+
+    Raises:
+        ConfigurationError: Something is out of range.
+    """
+    ledger, entry, index = key
+    if (ledger | entry) >> MAX_ID_BITS or not -1 <= index <= MAX_BATCH_INDEX:
+        raise ConfigurationError(
+            f"an id must be 0 to 2**63 - 1 and a batch index -1 to {MAX_BATCH_INDEX}, got {key}"
+        )
+    # By the loop's clock it may be possible and by the wall's be out of range.
+    return (ledger, entry), bucket_edge(min(due_wall_ms, _LAST_MS), bits)
+
+
+def _mask_of(key: MessageKey, record: EntryRecord) -> int:
+    return 1 << key[2] if key[2] >= 0 else (1 << record.size) - 1
+
+
+def _named(record: EntryRecord, size: int, fingerprint: int) -> EntryRecord:
+    return record._replace(
+        size=max(record.size, size), fingerprint=fuller(record.fingerprint, fingerprint)
+    )

@@ -37,7 +37,6 @@ from pulsar_encore.process import check_process
 
 from ..advice import advised
 from .database import Database, UnknownContentError
-from .index import RocksIndex
 from .journal import Journal
 from .keys import (
     EPOCH_KEY,
@@ -49,13 +48,13 @@ from .keys import (
     openings,
     source_key,
 )
-from .loading import Found, Loaded, SourceName, check_format, load
+from .loading import Found, Loaded, SourceName, check_format, load, upgrade
 from .owner import Owner, locked, read_owner, write_owner
 from .records import MOST_BUFFERED, STAY_BUFFER_MS, CountAttempts, Records
 from .room import check_room
 from .salvaging import salvage, salvaged
 from .syncing import Syncer
-from .writes import DUE, META, STATE
+from .writes import META, STATE
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -73,7 +72,7 @@ class StoreStatistics:
     """
     Attributes:
         sources: Sources that something was ever written of.
-        waiting: Messages that wait, of all of them.
+        waiting: Entries of which a message waits, of all of them.
         entries: Entries with a record on disk or in memory.
         writes: Writes since the store was opened.
         operations: Puts and deletes in them.
@@ -82,6 +81,8 @@ class StoreStatistics:
         lost: Puts and deletes that failed and were too many to keep.
         unreadable: Keys and values that made no sense.
         syncs: Fsyncs, with `durability="power"`.
+        mismatched: Messages that had the id of another one, whose record was dropped. The
+            directory met another cluster, or a topic that was deleted and made again.
     """
 
     sources: int
@@ -94,6 +95,7 @@ class StoreStatistics:
     lost: int
     unreadable: int
     syncs: int
+    mismatched: int = 0
 
 
 class RocksStore:
@@ -154,7 +156,7 @@ class RocksStore:
         salvage: bool = False,
         tidies: bool = True,
     ) -> RocksStore:
-        """The same on a thread; takes 2 s or so for each million messages that wait.
+        """The same on a thread; takes 1 s or so for each million messages that wait.
 
         Cancelled, what was opened is closed again.
         """
@@ -190,9 +192,7 @@ class RocksStore:
             topic: Full name; of the partition, if any.
             subscription: Its name.
             consumer: Where owners of one subscription are to be kept apart: which of them.
-            count_attempts: See `Records`.
-            stay_buffer_ms: See `Records`.
-            most_buffered: See `Records`.
+            count_attempts, stay_buffer_ms, most_buffered: See `Records`.
 
         Asked for once more, it is the same `Source`, until each who asked has closed it.
 
@@ -337,20 +337,16 @@ class Source:
     Attributes:
         number: In the store; names it in keys.
         name: Topic, subscription, consumer.
-        index: What waits until when, in ms since the epoch.
-        records: How often what was handed over.
+        records: How often its messages were handed over, and until when they wait.
         sharers: The consumers that have it.
     """
 
-    def __init__(
-        self, core: _Core, number: int, name: SourceName, index: RocksIndex, records: Records
-    ) -> None:
+    def __init__(self, core: _Core, number: int, name: SourceName, records: Records) -> None:
         self._core: _Core | None = core
         self._users = 1
         self.sharers: set[Sharer] = set()
         self.number: int = number
         self.name: SourceName = name
-        self.index: RocksIndex = index
         self.records: Records = records
 
     @property
@@ -404,11 +400,10 @@ class _Core:
         self._numbers = loaded.numbers
         self._found = loaded.sources
         self._unreadable = loaded.unreadable
+        self._mismatched = 0  # of sources that were closed
         self._epoch = loaded.epoch + 1
         self.journal: Journal = Journal(database)
         try:
-            for key in (*loaded.doubled, *loaded.overdue):
-                self.journal.delete(DUE, key)
             for key in loaded.stale:
                 self.journal.delete(STATE, key)
             for name in loaded.empty:  # in one write with what was in it: its number is free then
@@ -444,21 +439,19 @@ class _Core:
         self.claim()
         if (there := self._used.get(name)) is not None:
             return there.shared()
-        if any("\0" in part for part in name):
-            raise ConfigurationError(f"names must not contain NUL: {name!r}")
+        named = source_key(*name)
         at = self._numbers.get(name)
         if at is None:
             at = max(self._found, default=-1) + 1
             if at > MOST_SOURCES:
                 raise ConfigurationError(f"a store has no more than {MOST_SOURCES} sources")
         found = self._found.get(at) or Found()
-        index = RocksIndex(self.journal, at, found.waiting)
         records = Records(
             self.journal,
             at,
             self._epoch,
             found.entries,
-            index,
+            found.waiting,
             count_attempts=count_attempts,
             stay_buffer_ms=stay_ms,
             most_buffered=most,
@@ -466,11 +459,11 @@ class _Core:
         if name not in self._numbers:
             self._numbers[name] = at
             self._found[at] = found
-            self.journal.put(META, source_key(*name), number(at))
+            self.journal.put(META, named, number(at))
         self._epoch += 1  # the next one, of this source or another
         self.journal.put(META, EPOCH_KEY, number(self._epoch))
         self.journal.commit()
-        source = self._used[name] = Source(self, at, name, index, records)
+        source = self._used[name] = Source(self, at, name, records)
         return source
 
     def claim(self) -> None:
@@ -488,7 +481,6 @@ class _Core:
         meant = [name for name in self._numbers if name[1] == subscription and of(name[0])]
         for name in meant:
             source = self.take(name, "before", STAY_BUFFER_MS, MOST_BUFFERED)
-            source.index.clear()
             source.records.clear()
             source.close()
 
@@ -497,7 +489,7 @@ class _Core:
             return
         source.records.flush_all()
         self.journal.lost += source.records.apart
-        source.index.reclaim()
+        self._mismatched += source.records.mismatched
 
     @property
     def trouble(self) -> StoreError | None:
@@ -557,6 +549,7 @@ class _Core:
             lost=journal.lost,
             unreadable=self._unreadable + sum(records.unreadable for records in used),
             syncs=0 if self.syncer is None else self.syncer.syncs,
+            mismatched=self._mismatched + sum(records.mismatched for records in used),
         )
 
     def close(self) -> None:
@@ -615,6 +608,7 @@ def _begin(path: Path, wall_now_ms: int, tidies: bool) -> tuple[Database, Loaded
             _look(path, before)
         database = Database(folder)
     try:
+        upgrade(database)
         return database, load(database, wall_now_ms, tidies=tidies)
     except BaseException:
         database.close()

@@ -90,6 +90,9 @@ class StockMessage:
     def producer_name(self) -> str:
         return self.native.producer_name()
 
+    def sequence_id(self) -> None:
+        return None  # the C++ client does not show it
+
     def has_null_value(self) -> bool:
         return self.native.has_null_value()
 

@@ -140,6 +140,9 @@ class VersionedMessage:
     def producer_name(self) -> str:
         return self._raw.producer_name()
 
+    def sequence_id(self) -> int | None:
+        return self._raw.sequence_id()
+
     def has_null_value(self) -> bool:
         return self._raw.has_null_value()
 

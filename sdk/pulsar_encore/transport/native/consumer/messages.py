@@ -115,6 +115,9 @@ class _View:
     def producer_name(self) -> str:
         return text(self.entry_metadata.producer_name)
 
+    def sequence_id(self) -> int:
+        return self.entry_metadata.sequence_id
+
     def has_null_value(self) -> bool:
         return self.metadata.null_value
 

@@ -127,6 +127,9 @@ class OutgoingView:
     def producer_name(self) -> str:
         return ""
 
+    def sequence_id(self) -> None:
+        return None  # known when it is sent
+
     def has_null_value(self) -> bool:
         return self._message.payload is None
 

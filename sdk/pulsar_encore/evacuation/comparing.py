@@ -1,0 +1,73 @@
+"""Whether the entries that a topic has are those that a state directory knows.
+
+Owns `Comparison`. Ids begin again in another cluster and in a topic that was made again, so a
+directory that meets one names other messages. Pure: reads nothing and lets go of nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from ..errors import StateMismatchError
+from ..state.rocks import MOST_DIFFERENT
+
+P = TypeVar("P")
+
+
+class Comparison(Generic[P]):
+    """The comparison of one topic's entries with their records.
+
+    Until one entry is the one that its record was written for, nothing of the topic may be acked,
+    moved or let go of. With the wrong cluster all entries are others, or are not there.
+
+    Args:
+        topic: Full name.
+        count: Entries whose records have a fingerprint; they are read first.
+    """
+
+    def __init__(self, topic: str, count: int) -> None:
+        self._topic = topic
+        self._left = count
+        self._sure = count == 0
+        self._others = 0
+        self._doubted: list[tuple[P, str]] = []
+
+    def same(self) -> list[tuple[P, str]]:
+        """Take note of an entry that is the one of its record.
+
+        Returns:
+            What can be let go of now, with the reason.
+        """
+        self._left -= 1
+        self._sure = True
+        return self._released()
+
+    def missing(self, part: P, reason: str, *, other: bool) -> list[tuple[P, str]]:
+        """Take note of an entry that is not there; returns as `same` does.
+
+        Args:
+            part: What waits of it.
+            reason: Why it is not there.
+            other: Its id is that of another one.
+
+        Raises:
+            StateMismatchError: All entries that were compared are others.
+        """
+        self._left -= 1
+        self._others += other
+        self._doubted.append((part, reason))
+        if not self._sure and self._others and (self._others == MOST_DIFFERENT or self._left <= 0):
+            raise StateMismatchError(
+                f"the state is of another cluster, or {self._topic} was deleted and made again: "
+                f"all of {self._others} messages that were compared differ from those that wait. "
+                "Nothing of this topic was acked or moved, and the state is unchanged. Name the "
+                "cluster that the state is of; to go on with other topics, name them one by one"
+            )
+        self._sure = self._sure or self._left <= 0  # nothing was there to be compared
+        return self._released()
+
+    def _released(self) -> list[tuple[P, str]]:
+        released: list[tuple[P, str]] = []
+        if self._sure:
+            released, self._doubted = self._doubted, released
+        return released

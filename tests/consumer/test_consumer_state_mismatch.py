@@ -1,0 +1,297 @@
+"""A state directory that meets another cluster, and a clock that jumps while a consumer works."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from consumer_kit import TOPIC, put_numbers, receive_all
+from durable_kit import Host
+
+from pulsar_encore import (
+    Consumer,
+    ConsumerType,
+    DeadLetterPolicy,
+    LeaseLostError,
+    Message,
+    MessageNotHeldError,
+    RocksState,
+    StateMismatchError,
+)
+from pulsar_encore.errors import ConfigurationError
+from pulsar_encore.state.rocks import RocksStore
+from pulsar_encore.testing import MemoryTransport
+
+POLICY = DeadLetterPolicy(max_redeliver_count=2, dead_letter_topic="dead")
+HOUR = 3600.0
+
+
+@pytest.fixture
+async def host(transport: MemoryTransport, tmp_path: Path) -> AsyncIterator[Host]:
+    host = Host(transport, tmp_path / "state")
+    yield host
+    await host.stop()
+
+
+async def wiped(host: Host) -> MemoryTransport:
+    """The cluster is another one, whose ids begin again; the directory stays."""
+    await host.stop()
+    await asyncio.sleep(1)  # it publishes later
+    host.transport = MemoryTransport()
+    return host.transport
+
+
+async def nack_all(host: Host, count: int, **options: Any) -> None:
+    consumer = await host.start(**options)
+    for _ in range(count):
+        await consumer.negative_acknowledge(await consumer.receive(timeout=10), delay=HOUR)
+
+
+def mismatched(consumer: Consumer) -> int:
+    durability = consumer._parts.durability
+    assert durability is not None and durability._store is not None
+    return durability._store.statistics().mismatched
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+async def test_new_messages_inherit_nothing_from_old_ones_with_their_ids(
+    host: Host, batch: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of nobody's messages one was dead-lettered, and another waited for an hour."""
+    put_numbers(host.transport, 20, batch=batch)
+    consumer = await host.start(dead_letter_policy=POLICY)
+    for _ in range(20):  # as often as the policy allows
+        await consumer.negative_acknowledge(await consumer.receive(timeout=10), delay=0.1)
+    for _ in range(20):
+        await consumer.negative_acknowledge(await consumer.receive(timeout=10), delay=HOUR)
+    transport = await wiped(host)
+    put_numbers(transport, 20, batch=batch)
+    consumer = await host.start(dead_letter_policy=POLICY)
+    came = await receive_all(consumer)
+    assert sorted(int(each.data()) for each in came) == list(range(20))
+    assert {each.redelivery_count() for each in came} == {0}
+    assert mismatched(consumer) == 20 // batch
+    assert caplog.text.count("has the id of another one") == 1
+    # Their own attempts are counted from 1, and survive.
+    await host.kill()
+    consumer = await host.start(dead_letter_policy=POLICY)
+    again = await receive_all(consumer)
+    assert {each.redelivery_count() for each in again} == {1}
+    assert mismatched(consumer) == 0
+
+
+async def test_the_same_cluster_goes_on(host: Host) -> None:
+    put_numbers(host.transport, 150)
+    await nack_all(host, 150)
+    await host.kill()
+    consumer = await host.start()
+    assert await receive_all(consumer, 60) == []
+    assert mismatched(consumer) == 0
+    came = await receive_all(consumer, 2 * HOUR)
+    assert len(came) == 150 and {each.redelivery_count() for each in came} == {1}
+
+
+async def fails(consumer: Consumer, kind: str) -> None:
+    if kind == "pop":
+        await consumer.pop(1, wait=60)
+    elif kind == "batch":
+        while await consumer.batch_receive():
+            pass
+    else:
+        while True:
+            await consumer.receive(timeout=60)
+
+
+@pytest.mark.parametrize("kind", ["receive", "batch", "pop"])
+async def test_another_cluster_is_an_error_after_a_hundred_messages(host: Host, kind: str) -> None:
+    put_numbers(host.transport, 150)
+    await nack_all(host, 150)
+    transport = await wiped(host)
+    put_numbers(transport, 150)
+    consumer = await host.start()
+    await asyncio.sleep(1)
+    with pytest.raises(StateMismatchError, match=r"on_mismatch=.fresh") as caught:
+        await fails(consumer, kind)
+    assert str(host.path) in str(caught.value) and TOPIC in str(caught.value)
+    with pytest.raises(StateMismatchError):
+        await consumer.receive()
+    assert not transport.recorded("ACK")
+    await consumer.close()
+    assert transport.backlog(TOPIC, "s") == 150
+
+
+async def test_a_listener_hears_of_another_cluster(host: Host) -> None:
+    put_numbers(host.transport, 120)
+    await nack_all(host, 120)
+    transport = await wiped(host)
+    put_numbers(transport, 120)
+    events: list[object] = []
+    got: list[Message] = []
+    consumer = await host.start(
+        message_listener=lambda consumer, message: got.append(message),
+        event_listener=events.append,
+    )
+    await asyncio.sleep(1)
+    assert len(got) < 100  # what came before the hundredth was compared
+    assert any(isinstance(getattr(each, "error", None), StateMismatchError) for each in events)
+    assert consumer.statistics().failure is not None
+
+
+async def test_fresh_goes_on_with_another_cluster(host: Host) -> None:
+    put_numbers(host.transport, 150)
+    await nack_all(host, 150)
+    transport = await wiped(host)
+    put_numbers(transport, 150)
+    consumer = await host.start(state={"on_mismatch": "fresh"})
+    assert len(await receive_all(consumer)) == 150
+    assert mismatched(consumer) == 150
+
+
+async def test_one_message_of_the_same_cluster_ends_the_comparison(host: Host) -> None:
+    """Then some records are damaged or of before, and the rest is good."""
+    put_numbers(host.transport, 150)
+    await nack_all(host, 150)
+    await host.stop()
+    store = RocksStore(host.path, wall_now_ms=0)
+    records = store.source(TOPIC, "s").records
+    for (ledger, entry), record in records.entries_waiting()[1:]:
+        records._write((ledger, entry), record._replace(fingerprint=1 << 24 | 1))
+    store.close()
+    consumer = await host.start()
+    assert len(await receive_all(consumer)) == 149
+    assert mismatched(consumer) == 149
+
+
+async def test_fewer_than_a_hundred_are_no_error(host: Host) -> None:
+    put_numbers(host.transport, 99)
+    await nack_all(host, 99)
+    transport = await wiped(host)
+    put_numbers(transport, 120)
+    consumer = await host.start()
+    assert len(await receive_all(consumer)) == 120
+
+
+async def test_a_topic_that_was_made_again_while_a_consumer_waits(host: Host) -> None:
+    """The consumer lives on, as over a failover of the cluster behind its address."""
+    put_numbers(host.transport, 10)
+    consumer = await host.start()
+    for _ in range(10):
+        await consumer.negative_acknowledge(await consumer.receive(timeout=10), delay=HOUR)
+    durability = consumer._parts.durability
+    assert durability is not None
+    (source,) = durability._sources.values()
+    for key, record in source._records.entries_waiting():
+        source._records._write(key, record._replace(fingerprint=1 << 24 | 1))
+    host.transport.disconnect()
+    host.transport.reconnect()
+    assert len(await receive_all(consumer)) == 10
+    assert consumer.statistics().nacked == 0
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
+async def test_subscriptions_that_rewind_compare_too(host: Host, kind: ConsumerType) -> None:
+    put_numbers(host.transport, 10)
+    consumer = await host.start(consumer_type=kind)
+    for _ in range(10):
+        message = await consumer.receive(timeout=10)
+    await consumer.negative_acknowledge(message, delay=HOUR)
+    transport = await wiped(host)
+    put_numbers(transport, 10)
+    consumer = await host.start(consumer_type=kind)
+    came = await receive_all(consumer, 10)
+    assert [int(each.data()) for each in came] == list(range(10))
+
+
+# Handles of before
+
+
+async def test_a_handle_of_another_cluster_acks_nothing(host: Host) -> None:
+    put_numbers(host.transport, 3)
+    consumer = await host.start()
+    handles = [each.handle for each in await consumer.pop(3, lease=HOUR)]
+    transport = await wiped(host)
+    consumer = await host.start()
+    with pytest.raises(MessageNotHeldError, match="another cluster"):
+        await consumer.lease(handles[0])  # nothing has come
+    put_numbers(transport, 3)
+    for handle in handles:
+        with pytest.raises(LeaseLostError):
+            await consumer.lease(handle)
+    assert len(await receive_all(consumer)) == 3
+    assert not transport.recorded("ACK")
+
+
+async def test_a_handle_waits_for_the_first_message(host: Host) -> None:
+    put_numbers(host.transport, 3)
+    consumer = await host.start()
+    (lease, *_) = await consumer.pop(3, lease=HOUR)
+    handle = lease.handle
+    await host.kill()
+    host.transport.disconnect()
+    starting = asyncio.ensure_future(host.start())
+    await asyncio.sleep(0.1)
+    host.transport.reconnect()
+    consumer = await starting
+    await (await consumer.lease(handle)).ack()
+
+
+# A clock that jumps in a process
+
+
+@pytest.mark.parametrize("jump", [2 * HOUR, 40 * 24 * HOUR, -2 * HOUR])
+async def test_a_clock_that_jumps_and_comes_back_gives_nothing_up(
+    host: Host, monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    loop: Any = asyncio.get_running_loop()
+    wall = loop.wall_time
+    put_numbers(host.transport, 40)
+    consumer = await host.start()
+    begun = loop.time()
+    leases = []
+    while len(leases) < 20:
+        leases += await consumer.pop(20 - len(leases), lease=HOUR)
+    assert all(each.handle for each in leases)
+    for _ in range(20):
+        await consumer.negative_acknowledge(await consumer.receive(timeout=10), delay=HOUR)
+    await asyncio.sleep(30)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "wall_time", lambda: wall() + jump)
+        await asyncio.sleep(3)
+        if jump > 0:
+            host.transport.put(TOPIC, b"40")
+            await consumer.acknowledge(await consumer.receive(timeout=10))
+            await asyncio.sleep(3)
+    await asyncio.sleep(3)
+    await host.kill()
+    consumer = await host.start()
+    assert await receive_all(consumer, 60) == []
+    came = await receive_all(consumer, 2 * HOUR)
+    assert len(came) == 40 and {each.redelivery_count() for each in came} == {1}
+    assert loop.time() >= begun + HOUR
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", ["lone \ud800", "\udcff"])
+async def test_a_name_that_cannot_be_encoded_is_refused_by_name(host: Host, name: str) -> None:
+    for options in ({"topic": name}, {"consumer_name": name}):
+        with pytest.raises(ConfigurationError, match="lone surrogate"):
+            await host.start(**options)
+    (client,) = host._running[:1]
+    with pytest.raises(ConfigurationError, match="subscription_name contains a lone surrogate"):
+        await client.subscribe(TOPIC, name, state=RocksState(host.path))
+    store = RocksStore(host.path, wall_now_ms=0)
+    for names in ((name, "s", ""), (TOPIC, name, ""), (TOPIC, "s", name)):
+        with pytest.raises(ConfigurationError, match="lone surrogate"):
+            store.source(*names)
+    assert store.statistics().sources == 0
+    store.close()
+
+
+def test_an_unknown_answer_to_a_mismatch_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match='on_mismatch must be "error" or "fresh"'):
+        RocksState("x", on_mismatch="ignore")  # type: ignore[arg-type]

@@ -1,0 +1,115 @@
+"""Evacuations with the wrong cluster: nothing is acked, moved or forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from evacuation_kit import HOUR, TOPIC, OldHost, put_numbers, receive_all, take_over
+
+from pulsar_encore import Client, StateMismatchError
+from pulsar_encore.evacuation import evacuate
+from pulsar_encore.evacuation.comparing import Comparison
+from pulsar_encore.state.rocks import RocksStore, StateReader
+from pulsar_encore.testing import MemoryTransport
+
+
+def waiting_in(path: Path) -> int:
+    with StateReader(path) as reader:
+        return len(list(reader.waiting()))
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("count", [5, 150])
+async def test_the_wrong_cluster_is_an_error_before_anything_is_done(
+    transport: MemoryTransport, client: Client, host: OldHost, batch: int, count: int
+) -> None:
+    put_numbers(transport, count, batch)
+    await host.leave_waiting(count, set(range(count)))
+    await asyncio.sleep(1)
+    other = MemoryTransport()
+    put_numbers(other, count, batch)
+    async with Client("pulsar://other:6650", transport=other) as wrong:
+        with pytest.raises(StateMismatchError, match="another cluster"):
+            await evacuate(wrong, host.path)
+        assert not other.recorded("ACK")
+        assert waiting_in(host.path) == count
+        consumer = await take_over(wrong)
+        assert len(await receive_all(consumer)) == count
+    # With the right one it goes on as if nothing had been.
+    report = await evacuate(client, host.path)
+    assert (report.moved, report.left) == (count, 0)
+
+
+async def test_a_cluster_that_has_a_few_of_the_ids_is_an_error(
+    transport: MemoryTransport, host: OldHost
+) -> None:
+    """All others are not there; that says nothing, and they are not let go of either."""
+    put_numbers(transport, 20)
+    await host.leave_waiting(20, set(range(20)))
+    await asyncio.sleep(1)
+    other = MemoryTransport()
+    put_numbers(other, 2)
+    async with Client("pulsar://other:6650", transport=other) as wrong:
+        with pytest.raises(StateMismatchError, match="all of 2 messages"):
+            await evacuate(wrong, host.path)
+    assert waiting_in(host.path) == 20
+
+
+@pytest.mark.parametrize("other", [0, 3])
+async def test_a_single_message_that_differs_stays_and_is_let_go_of(
+    transport: MemoryTransport, client: Client, host: OldHost, other: int
+) -> None:
+    put_numbers(transport, 8)
+    await host.leave_waiting(8, set(range(8)))
+    store = RocksStore(host.path, wall_now_ms=0)
+    records = store.source(TOPIC, "billing").records
+    key, record = records.entries_waiting()[other]
+    records._write(key, record._replace(fingerprint=1 << 24 | 1))
+    store.close()
+    report = await evacuate(client, host.path)
+    assert (report.moved, report.gone, report.refused) == (7, 1, 0)
+    (missing,) = report.missing
+    assert "another message" in missing.reason and missing.message_id.startswith("1:")
+    assert waiting_in(host.path) == 0
+    consumer = await take_over(client)
+    assert [int(each.data()) for each in await receive_all(consumer)] == [other]
+    assert len(await receive_all(consumer, 2 * HOUR)) == 7
+
+
+async def test_records_without_a_fingerprint_are_moved(
+    transport: MemoryTransport, client: Client, host: OldHost
+) -> None:
+    """Those that format 1 had, alone and beside others."""
+    put_numbers(transport, 8)
+    await host.leave_waiting(8, set(range(8)))
+    store = RocksStore(host.path, wall_now_ms=0)
+    records = store.source(TOPIC, "billing").records
+    for key, record in records.entries_waiting()[::2]:
+        records._write(key, record._replace(fingerprint=0))
+    store.close()
+    report = await evacuate(client, host.path)
+    assert (report.moved, report.gone, report.refused) == (8, 0, 0)
+
+
+def test_nothing_is_released_before_an_entry_is_the_same() -> None:
+    comparison = Comparison[int]("t", 4)
+    assert comparison.missing(1, "gone", other=False) == []
+    assert comparison.missing(2, "other", other=True) == []
+    assert comparison.same() == [(1, "gone"), (2, "other")]
+    assert comparison.missing(4, "other", other=True) == [(4, "other")]
+
+
+def test_if_nothing_is_there_to_be_compared_all_of_it_is_gone() -> None:
+    comparison = Comparison[int]("t", 2)
+    assert comparison.missing(1, "gone", other=False) == []
+    assert comparison.missing(2, "gone", other=False) == [(1, "gone"), (2, "gone")]
+
+
+def test_a_hundred_others_are_enough() -> None:
+    comparison = Comparison[int]("t", 1000)
+    for at in range(99):
+        comparison.missing(at, "other", other=True)
+    with pytest.raises(StateMismatchError):
+        comparison.missing(99, "other", other=True)
