@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 from ..backoff import BackoffLike, backoff_of, to_ms
@@ -180,6 +181,13 @@ class ConsumerOptions:
                 "nack_index must be a SpillingNackIndex(path) or None, got "
                 f"{type(self.nack_index).__name__}"
             )
+        if self.state is not None and self.nack_index is not None:
+            home, nacks = Path(self.state.path), Path(self.nack_index.path)
+            if nacks.resolve().is_relative_to(home.resolve()):
+                raise ConfigurationError(
+                    f"the directory of nack_index, {nacks}, must not be that of "
+                    f"state, {home}, or below it: name another one for nack_index"
+                )
         self._check_combinations()
         self._check_letters()
         self._check_order()
