@@ -60,7 +60,10 @@ def seconds_of(value: float | timedelta, name: str) -> float:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ConfigurationError(f"{name} is too large: it must fit a float") from None
     raise ConfigurationError(f"{name} must be seconds or a timedelta, got {type(value).__name__}")
 
 
@@ -105,8 +108,8 @@ class Backoff:
                 raise ConfigurationError(
                     f"Backoff.{name} must be a number, got {type(value).__name__}"
                 )
-        if not (math.isfinite(self.multiplier) and self.multiplier > 1):
-            raise ConfigurationError("Backoff.multiplier must be more than 1")
+        if not 1 < self.multiplier < math.inf:
+            raise ConfigurationError("Backoff.multiplier must be more than 1 and finite")
         if not 0 <= self.jitter <= 1:
             raise ConfigurationError("Backoff.jitter must be from 0 to 1")
 
@@ -124,7 +127,7 @@ class Backoff:
         elif redelivery_count > math.log(high / low) / math.log(self.multiplier) + 1:
             delay = high  # before the power overflows a float
         else:
-            delay = min(high, int(low * self.multiplier**redelivery_count))
+            delay = int(min(high, low * self.multiplier**redelivery_count))
         if self.jitter:
             delay = max(low, delay - int(delay * self.jitter * rng.random()))
         return delay

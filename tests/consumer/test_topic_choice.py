@@ -50,3 +50,17 @@ def test_a_partition_of_a_topic_that_is_known_to_have_none_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"does not read .*t-partition-0"):
         choices(link).of(f"{TOPIC}-partition-0")
     assert choices(link).of(TOPIC) is not None
+
+
+def test_a_partition_that_was_named_does_not_count_as_read() -> None:
+    link = Link(TOPIC)
+    known = choices(link)
+    known.of(f"{TOPIC}-partition-9")
+    with pytest.raises(ConfigurationError, match=r"it reads persistent://public/default/t$"):
+        known.of("none")
+
+
+def test_a_pattern_consumer_that_knows_no_topic_says_so() -> None:
+    known = Choices(cast("ConsumerLink", Link()), [])
+    with pytest.raises(ConfigurationError, match="knows no topic yet that matches its pattern"):
+        known.of("none")

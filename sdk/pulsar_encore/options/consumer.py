@@ -285,6 +285,18 @@ class ConsumerOptions:
         """Whether a topic read by this consumer is subscribed Shared or Key_Shared."""
         return self.shared or self.reads_letters(topic)
 
+    def remembers_failures(self, topic: str) -> bool:
+        """Return True if failed attempts at messages of a topic have to be counted here.
+
+        A dead-letter policy decides by them. On Exclusive and Failover a backoff needs them too:
+        the broker counts no redeliveries there, so each delay would be the first one.
+        """
+        has_backoff = (
+            self.negative_ack_redelivery_backoff is not None
+            or self.ack_timeout_redelivery_backoff is not None
+        )
+        return self.dead_letter_policy is not None or (has_backoff and not self.is_shared(topic))
+
     def reads_letters(self, topic: str) -> bool:
         """Whether a topic read by this consumer is its retry-letter topic, or a partition of it."""
         retry = self.retry_letter_topic
