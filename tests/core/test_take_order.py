@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 )
 
 from pulsar_encore.core.due_index import DueIndex, MessageKey, TimeBucketIndex
+from pulsar_encore.core.key_order import groups
 from pulsar_encore.state import MemoryBlobs, SpillingIndex
 
 
