@@ -1,7 +1,7 @@
 """Attempts at a poison message of a batch on several consumers, in every order of events.
 
-m is `max_redeliver_count`. "Prompt" consumers try all delivered messages before any other event; the
-bound of m + 1 holds for them, and m + 2 if the messages of a batch time out one by one: of two
+m is `max_redeliver_count`. "Prompt" consumers try all delivered messages before any other event;
+the bound of m + 1 holds for them, and m + 2 if messages of a batch time out one by one: of two
 requests before a delivery, the broker may count both, and the second one is taken for counted. A
 slow consumer still holds messages of a batch that other consumers have received meanwhile. Each ack
 of such a message resets the count of the broker, so the bound is wider.
