@@ -1,9 +1,10 @@
 """Attempts at a poison message of a batch on several consumers, in every order of events.
 
 m is `max_redeliver_count`. "Prompt" consumers try all delivered messages before any other event;
-the bound of m + 1 holds for them. A slow consumer still holds messages of a batch that other
-consumers have received meanwhile. Each ack of such a message resets the count of the broker, so the
-bound is wider.
+the bound of m + 1 holds for them, and m + 2 if messages of a batch time out one by one: of two
+requests before a delivery, the broker may count both, and the second one is taken for counted. A
+slow consumer still holds messages of a batch that other consumers have received meanwhile. Each ack
+of such a message resets the count of the broker, so the bound is wider.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def test_when_all_fail_each_is_tried_m_plus_1_times(
     fleet = Fleet(
         failing=(P, P), consumers=consumers, most=most, failure=failure, prompt=True, together=True
     )
-    assert walk(fleet).attempts == most + 1
+    one_by_one = consumers > 1 and failure == "timeout"
+    assert most + 1 <= walk(fleet).attempts <= most + 1 + one_by_one
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])

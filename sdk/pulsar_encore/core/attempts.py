@@ -76,10 +76,12 @@ class _Redeliveries:
         # A lower count than before means that the broker began anew.
         self.increases += count - self.count if count >= self.count else count
         self.count = count
+        self.deliveries += 1
         # The broker counts a request of a consumer that has the entry, so one for each delivery.
+        # This delivery is one of them: the broker reads the count when it writes the entry to the
+        # connection, and may have received a request for this very delivery before.
         own = min(self.requests, self.deliveries)
         self.elsewhere = max(self.elsewhere, self.increases - own)
-        self.deliveries += 1
 
 
 class Attempts:
