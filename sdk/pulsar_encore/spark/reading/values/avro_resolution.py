@@ -35,6 +35,32 @@ _FRACTIONS: Final = ("float", "double")
 _TEXTS: Final = ("string", "enum")
 _BINARY: Final = ("bytes", "fixed")
 
+_RANKS: Final = {
+    # To a wider type, without a loss.
+    ("int", "long"): 2,
+    ("float", "double"): 2,
+    # To a fraction; large integers are rounded.
+    ("int", "float"): 3,
+    ("int", "double"): 3,
+    ("long", "float"): 3,
+    ("long", "double"): 3,
+    # To a narrower type, which some values do not fit.
+    ("long", "int"): 4,
+    ("float", "int"): 4,
+    ("float", "long"): 4,
+    ("double", "int"): 4,
+    ("double", "long"): 4,
+    ("double", "float"): 4,
+    # Of text and bytes.
+    ("string", "enum"): 2,
+    ("enum", "string"): 2,
+    ("bytes", "fixed"): 2,
+    ("fixed", "bytes"): 2,
+    ("string", "bytes"): 3,
+    ("bytes", "string"): 3,
+}
+"""How well a type becomes another one, from 2 (well) to 4; other pairs do not."""
+
 
 def resolved(writer: Node, reader: Node) -> Convert:
     """Return the function that converts decoded values from one schema to another.
@@ -96,17 +122,7 @@ def _rank(writer: Node, reader: Node) -> int | None:
         return None
     if before == after:
         return 0 if writer.logical == reader.logical else 1
-    if before in _INTEGERS and after in _INTEGERS + _FRACTIONS:
-        return (2 if after == "long" else 4) if after in _INTEGERS else 3
-    if before in _FRACTIONS and after in _INTEGERS + _FRACTIONS:
-        return 2 if after == "double" else 4
-    if before in _TEXTS and after in _TEXTS:
-        return 2
-    if before in _BINARY and after in _BINARY:
-        return 2
-    if (before, after) in (("string", "bytes"), ("bytes", "string")):
-        return 3
-    return None
+    return _RANKS.get((before, after))
 
 
 # Unions
