@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from math import inf
 from typing import Any, Final, TypeAlias
 
 from .avro_types import MISSING, FieldRule, Node, shape_of
@@ -29,6 +30,7 @@ Convert: TypeAlias = Callable[[Any], Any]
 
 _MILLIS: Final = "-millis"
 _MS: Final = 1000  # us
+_FLOAT_OVERFLOW: Final = 2.0**128 - 2.0**103  # the least double that rounds to an infinite float
 _DAY: Final = 86_400_000_000  # us
 _INTEGERS: Final = ("int", "long")
 _FRACTIONS: Final = ("float", "double")
@@ -208,7 +210,9 @@ def _leaf(writer: Node, reader: Node) -> Convert | None:
     if reader.kind in _INTEGERS:
         return _integer(writer, reader)
     if reader.kind in _FRACTIONS:
-        return float if writer.kind in _INTEGERS else None
+        if writer.kind in _INTEGERS:
+            return float
+        return _single if (writer.kind, reader.kind) == ("double", "float") else None
     if reader.kind in _TEXTS:
         if writer.kind == "bytes":
             return bytes.decode
@@ -240,6 +244,12 @@ def _whole(value: float) -> int:
     if not value.is_integer():  # also of infinity and NaN
         raise ValueError(f"{value!r} is no integer")
     return int(value)
+
+
+def _single(value: float) -> float:
+    if _FLOAT_OVERFLOW <= abs(value) < inf:  # Arrow would make it infinite
+        raise ValueError(f"{value!r} does not fit a float")
+    return value
 
 
 def _symbol(writer: Node, reader: Node) -> Convert | None:
