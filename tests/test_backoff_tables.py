@@ -110,3 +110,18 @@ def test_spark_takes_the_text_of_a_python_list(text: str) -> None:
 def test_spark_refuses_other_texts(text: str) -> None:
     with pytest.raises(ConfigurationError, match="backoff"):
         retry_delays(text, "backoff")
+
+
+@pytest.mark.parametrize("table", [[10**400], [1, -(10**400)]])
+def test_a_delay_that_no_float_can_hold_is_refused(table: list[int]) -> None:
+    with pytest.raises(ConfigurationError, match=r"delays\[\d\] is too large"):
+        BackoffTable(table)
+
+
+@pytest.mark.parametrize("low_s", [0.001, 0.1, 10])
+@pytest.mark.parametrize("multiplier", [1.0001, 2, 1e15, 1e308, 10**400])
+def test_no_multiplier_overflows(low_s: float, multiplier: float) -> None:
+    backoff = Backoff(min_delay=low_s, max_delay=3_000_000_000, multiplier=multiplier)
+    delays = [backoff.delay_ms(count, Random(1)) for count in [0, 1, 2, 3, 10, 10**6]]
+    assert delays == sorted(delays)
+    assert delays[-1] == 3_000_000_000_000

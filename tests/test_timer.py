@@ -74,20 +74,37 @@ async def test_a_later_due_time_never_postpones_an_earlier_one() -> None:
     clockwork.alarm.at(None)
     await asyncio.sleep(0.045)
     assert [due for due, _ in clockwork.served] == [base + 30]
-    clockwork.alarm.cancel()
+    clockwork.alarm.close()
 
 
-def test_a_cancelled_alarm_does_not_ring_and_can_be_set_again() -> None:
+def test_a_closed_alarm_never_rings_again() -> None:
     async def main() -> None:
         clockwork = Clockwork()
         clockwork.add(100)
-        clockwork.alarm.cancel()
-        clockwork.alarm.cancel()
+        clockwork.alarm.close()
+        clockwork.alarm.close()
         await asyncio.sleep(1)
-        assert clockwork.rings == 0
         clockwork.add(1_500)
         await asyncio.sleep(1)
-        assert len(clockwork.served) == 2
+        assert clockwork.rings == 0
+
+    run(main())
+
+
+def test_an_alarm_that_is_closed_while_it_rings_does_not_ring_again() -> None:
+    async def main() -> None:
+        alarm = Alarm(asyncio.get_running_loop())
+        rings: list[int] = []
+
+        def fire(now: int) -> int | None:
+            rings.append(now)
+            alarm.close()
+            return now + 10
+
+        alarm.start(fire)
+        alarm.at(100)
+        await asyncio.sleep(1)
+        assert len(rings) == 1
 
     run(main())
 

@@ -55,16 +55,21 @@ class FailureReports:
         return now_s - self._since_s
 
 
+def seconds_of(value: float | timedelta, name: str) -> float:
+    """Return seconds or a timedelta as seconds, of any sign; ConfigurationError names `name`."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            raise ConfigurationError(f"{name} is too large: it must fit a float") from None
+    raise ConfigurationError(f"{name} must be seconds or a timedelta, got {type(value).__name__}")
+
+
 def to_ms(value: float | timedelta, name: str) -> int:
     """Milliseconds of a delay in seconds or a timedelta; ConfigurationError names `name`."""
-    if isinstance(value, timedelta):
-        seconds = value.total_seconds()
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        seconds = float(value)
-    else:
-        raise ConfigurationError(
-            f"{name} must be seconds or a timedelta, got {type(value).__name__}"
-        )
+    seconds = seconds_of(value, name)
     if not math.isfinite(seconds) or seconds < 0:
         raise ConfigurationError(f"{name} must be a finite delay of 0 s or more, got {value!r}")
     return round(seconds * 1000)
@@ -82,7 +87,8 @@ class Backoff:
             failed together do not return together. Never below `min_delay`.
 
     Raises:
-        ConfigurationError: A value is out of range; the text names it.
+        ConfigurationError: if a value is out of range, or `max_delay` is over 100 years. The text
+            names it.
     """
 
     min_delay: float | timedelta = 10.0
@@ -102,13 +108,18 @@ class Backoff:
                 raise ConfigurationError(
                     f"Backoff.{name} must be a number, got {type(value).__name__}"
                 )
-        if not (math.isfinite(self.multiplier) and self.multiplier > 1):
-            raise ConfigurationError("Backoff.multiplier must be more than 1")
+        if not 1 < self.multiplier < math.inf:
+            raise ConfigurationError("Backoff.multiplier must be more than 1 and finite")
         if not 0 <= self.jitter <= 1:
             raise ConfigurationError("Backoff.jitter must be from 0 to 1")
 
     def delay_ms(self, redelivery_count: int, rng: Random) -> int:
-        """Delay in ms before the next attempt at a message redelivered `redelivery_count` times."""
+        """Return the delay in ms before the next delivery of a message.
+
+        Args:
+            redelivery_count: Redeliveries so far; 0 after the first delivery.
+            rng: Source of the jitter.
+        """
         low = to_ms(self.min_delay, "Backoff.min_delay")
         high = to_ms(self.max_delay, "Backoff.max_delay")
         if redelivery_count <= 0 or low == 0:
@@ -116,7 +127,7 @@ class Backoff:
         elif redelivery_count > math.log(high / low) / math.log(self.multiplier) + 1:
             delay = high  # before the power overflows a float
         else:
-            delay = min(high, int(low * self.multiplier**redelivery_count))
+            delay = int(min(high, low * self.multiplier**redelivery_count))
         if self.jitter:
             delay = max(low, delay - int(delay * self.jitter * rng.random()))
         return delay
@@ -133,8 +144,8 @@ class BackoffTable:
         delays: Seconds or timedeltas, one for each failed attempt in turn. At least one.
 
     Raises:
-        ConfigurationError: The table is empty, is not a list or tuple, or a delay is negative, not
-            finite or not a number. The text names the place in the table.
+        ConfigurationError: if the table is empty or is not a list or tuple, or if a delay is
+            negative, over 100 years or not a number. The text names the place in the table.
 
     Example:
         RocketMQ revives an expired message after these delays (RIP-73)::
@@ -150,7 +161,12 @@ class BackoffTable:
         object.__setattr__(self, "delays", _checked_delays(self.delays, "BackoffTable.delays"))
 
     def delay_ms(self, redelivery_count: int, rng: Random) -> int:
-        """Delay in ms before the next attempt at a message redelivered `redelivery_count` times."""
+        """Return the delay in ms before the next delivery of a message.
+
+        Args:
+            redelivery_count: Redeliveries so far; 0 after the first delivery.
+            rng: Not used: a table has no jitter.
+        """
         at = min(max(redelivery_count, 0), len(self.delays) - 1)
         return to_ms(self.delays[at], "delay")
 
@@ -159,7 +175,7 @@ BackoffLike: TypeAlias = Backoff | BackoffTable | Sequence[float | timedelta]
 """A value that an option for a backoff takes; see `backoff_of`."""
 
 
-def backoff_of(value: Any, name: str) -> Backoff | BackoffTable | None:
+def backoff_of(value: BackoffLike | None, name: str) -> Backoff | BackoffTable | None:
     """Return the backoff that an option names, None for None.
 
     Args:

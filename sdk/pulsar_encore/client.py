@@ -374,8 +374,9 @@ class Client:
                 memory when None.
             max_leases: Messages that `Consumer.pop` has handed out and that are not settled yet; at
                 so many, pops wait. With `ordered_leases` those held back behind them count too.
-            ordered_leases: One lease of a key is out at a time, and what failed is popped again
-                before what follows it. Key_Shared only; messages are popped then, not received.
+            ordered_leases: One pop at a time has messages of a key, and a message that failed is
+                popped again before those that follow it. Key_Shared only; messages are popped then,
+                not received.
             nack_index: Where the ids of waiting nacks overflow to; in memory when None. For very
                 many of them on a broker without limits of unacked messages.
 

@@ -52,6 +52,7 @@ class Alarm:
         self._fire: Callable[[int], int | None] = _nothing
         self._handle: asyncio.TimerHandle | None = None
         self._due_ms = 0
+        self._closed = False
 
     def start(self, fire: Callable[[int], int | None]) -> None:
         """Ring for `fire` from now on.
@@ -62,8 +63,10 @@ class Alarm:
         self._fire = fire
 
     def at(self, due_ms: int | None) -> None:
-        """Something is due at `due_ms`; a no-op when the alarm already rings by then."""
-        if due_ms is None or (self._handle is not None and self._due_ms <= due_ms):
+        """Something is due at `due_ms`; a no-op if the alarm rings by then, or is closed."""
+        if due_ms is None or self._closed:
+            return
+        if self._handle is not None and self._due_ms <= due_ms:
             return
         if self._handle is not None:
             self._handle.cancel()
@@ -76,7 +79,9 @@ class Alarm:
         self._handle = None
         self.at(self._fire(now_ms(self._loop)))
 
-    def cancel(self) -> None:
+    def close(self) -> None:
+        """Never ring again. Messages can still arrive while a consumer closes, and call `at`."""
+        self._closed = True
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

@@ -53,6 +53,51 @@ async def test_nacks_follow_the_table(
             await consumer.negative_acknowledge(message, 0)
 
 
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("backoff", [TABLE, Backoff(min_delay=2, max_delay=30, multiplier=3.5)])
+async def test_nacks_grow_on_types_of_which_the_broker_counts_nothing(
+    transport: MemoryTransport,
+    subscribe: Subscribe,
+    kind: ConsumerType,
+    batch: int,
+    backoff: Any,
+) -> None:
+    put_numbers(transport, batch, batch=batch)
+    consumer = await subscribe(negative_ack_redelivery_backoff=backoff, consumer_type=kind)
+    got = [await consumer.receive(timeout=1000) for _ in range(batch)]
+    for message in got[:-1]:
+        await consumer.acknowledge(message)
+    message = got[-1]
+    for count, delay in enumerate([2, 7, 24.5 if isinstance(backoff, Backoff) else 30, 30], 1):
+        began = now_s()
+        await consumer.negative_acknowledge(message)
+        message = await consumer.receive(timeout=1000)
+        assert delay <= now_s() - began <= delay * 1.02 + 0.2
+        assert message.redelivery_count() == count
+    await consumer.acknowledge(message)
+    (state,) = consumer._parts.sources
+    assert not state.attempts.failures, "an ack forgets the attempts"
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
+async def test_ack_timeouts_grow_on_types_of_which_the_broker_counts_nothing(
+    transport: MemoryTransport, subscribe: Subscribe, kind: ConsumerType
+) -> None:
+    put_numbers(transport, 1)
+    consumer = await subscribe(
+        consumer_type=kind, unacked_messages_timeout_ms=1_000, ack_timeout_redelivery_backoff=TABLE
+    )
+    await consumer.receive()
+    gaps = []
+    for _ in range(4):
+        began = now_s()
+        await consumer.receive(timeout=1000)
+        gaps.append(round(now_s() - began, 1))
+    for gap, delay in zip(gaps, [2, 7, 30, 30], strict=True):
+        assert 1 + delay <= gap <= (1 + delay) * 1.03 + 0.3, gaps
+
+
 async def test_ack_timeouts_follow_the_table(
     transport: MemoryTransport, subscribe: Subscribe
 ) -> None:

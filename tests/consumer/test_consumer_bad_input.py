@@ -180,3 +180,10 @@ async def test_who_received_may_settle_an_old_look(
     await consumer.acknowledge(message)  # the message is queued here again by now
     await consumer.close()
     assert transport.backlog(TOPIC, "s") == 0
+
+
+@pytest.mark.parametrize("length", [-1, 0, 0.0001, 31 * 86_400, float("nan"), float("inf")])
+async def test_the_length_of_a_lease_has_one_rule(subscribe: Subscribe, length: float) -> None:
+    consumer = await subscribe()
+    with pytest.raises(ConfigurationError, match=r"^lease must be from 1 ms to 30 days, got"):
+        await consumer.pop(lease=length)

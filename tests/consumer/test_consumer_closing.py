@@ -122,3 +122,18 @@ async def test_a_consumer_that_has_ended_for_good_closes_at_once_with_an_unsent_
     assert now_s() - began < 0.01
     assert any("acks of 1 entries were not sent" in each.message for each in logged(caplog))
     assert second.data() == b"1"
+
+
+async def test_a_message_that_arrives_while_a_consumer_closes_starts_no_timer(
+    transport: MemoryTransport, subscribe: Subscribe
+) -> None:
+    """Else the alarm of redeliveries would ring for ever, and keep the closed consumer alive."""
+    put_numbers(transport, 2)
+    consumer = await subscribe()
+    for _ in range(2):
+        await consumer.negative_acknowledge(await consumer.receive(), delay=1)
+    await consumer.close()
+    (state,) = consumer._parts.sources
+    assert state.next_due() is not None
+    consumer._parts.redelivery.waits(state)
+    assert consumer._parts.redelivery._alarm._handle is None

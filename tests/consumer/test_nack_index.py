@@ -24,7 +24,9 @@ from pulsar_encore import (
     MetricSample,
     NackIndexStatistics,
     ReceiveTimeout,
+    RocksState,
     SpillingNackIndex,
+    StateFormatError,
     StoreError,
 )
 from pulsar_encore.state import DirectoryBlobs, SpillingIndex
@@ -199,7 +201,7 @@ async def test_few_nacks_write_nothing_and_close_removes_all(
     await nack_all(one, 600, HOUR)
     await asyncio.sleep(1)
     files = [each.name for each in (tmp_path / "nacks").rglob("*") if each.is_file()]
-    assert sorted(files) == ["lock", "owner", "owner"]
+    assert sorted(files) == ["owner", "owner"]
     await one.close()
     assert len(directories(tmp_path / "nacks")) == 1
     assert one.statistics().nacked == 600, "can be asked for after the close"
@@ -254,7 +256,8 @@ async def test_a_subscribe_that_fails_leaves_no_directory(
     [
         ({"path": ""}, "path of a directory"),
         ({"path": 5}, "path of a directory"),
-        ({"path": "a\0b"}, "NUL"),
+        ({"path": "a\0b"}, "must not contain NUL"),
+        ({"path": b"nacks"}, "path of a directory, got b'nacks'"),
         ({"min_index_count_per_bucket": 0}, "min_index_count_per_bucket must be at least 1"),
         ({"max_indexes_per_bucket_snapshot_segment": 0}, "-1, for no limit"),
         ({"max_num_buckets": 0}, "max_num_buckets must be -1"),
@@ -272,6 +275,30 @@ def test_wrong_options_are_refused(wrong: dict[str, Any], said: str) -> None:
 async def test_something_else_as_the_option_is_refused(client: Client) -> None:
     with pytest.raises(ConfigurationError, match=r"SpillingNackIndex\(path\)"):
         await client.subscribe(TOPIC, "s", nack_index="/var/nacks")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("below", ["", "nacks"])
+async def test_the_directory_of_the_state_and_below_it_is_refused(
+    client: Client, tmp_path: Path, below: str
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    with pytest.raises(ConfigurationError, match=r"nack_index, .*disk.* name another one"):
+        await client.subscribe(
+            TOPIC,
+            "s",
+            state=RocksState(tmp_path / "link"),
+            nack_index=SpillingNackIndex(tmp_path / "disk" / below),
+        )
+
+
+async def test_a_state_can_have_the_directory_that_a_nack_index_had(
+    transport: MemoryTransport, client: Client, tmp_path: Path
+) -> None:
+    consumer = await subscribe(client, tmp_path)
+    with pytest.raises(StateFormatError, match="is the directory of a nack_index"):
+        await client.subscribe(TOPIC, "t", state=RocksState(tmp_path))
+    await consumer.close()
+    await client.subscribe(TOPIC, "t", state=RocksState(tmp_path))
 
 
 async def test_with_a_state_due_times_outlive_the_process_and_ids_spill(

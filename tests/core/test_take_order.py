@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 )
 
 from pulsar_encore.core.due_index import DueIndex, MessageKey, TimeBucketIndex
+from pulsar_encore.core.key_order import groups
 from pulsar_encore.state import MemoryBlobs, SpillingIndex
 
 
@@ -148,3 +149,9 @@ def test_many_keys_of_one_due_time_come_in_order_from_many_snapshots(
             index.done(batch)
         assert came == sorted(keys), f"seed {seed}"
         index.close()
+
+
+def test_groups_of_blocks_start_where_they_are_told_to() -> None:
+    blocks = [(1, 0, -1, 0), (1, 4, -1, 1), (1, 4, 0, 2), (2, 0, -1, 3)]
+    assert list(groups(blocks, 2, 1, 1)) == [blocks[1:3], blocks[3:]]
+    assert list(groups(blocks, 2, 1, 4)) == []

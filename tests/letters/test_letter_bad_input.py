@@ -264,3 +264,14 @@ async def test_retry_without_a_policy_is_javas_sixteen(
     async with await open_consumer(client, most=None) as consumer:
         assert await look(consumer, reconsume) == {b"a": 17}
     assert len(await read_out(client, DEAD)) == 1
+
+
+@pytest.mark.parametrize("delay", ["10s", None, True, {1: 2}])
+async def test_the_error_of_a_delay_says_that_a_list_is_allowed(
+    client: encore.Client, transport: MemoryTransport, delay: Any
+) -> None:
+    transport.put(TOPIC, b"a")
+    async with await open_consumer(client) as consumer:
+        message = await consumer.receive(timeout=5)
+        with pytest.raises(encore.ConfigurationError, match="a Backoff, or a list of delays"):
+            await consumer.reconsume_later(message, delay)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pulsar_encore.errors import StoreError
-from pulsar_encore.state import MemoryBlobs, SpillingIndex
+from pulsar_encore.state import MemoryBlobs, SpillingIndex, directory_lock
 from pulsar_encore.state.blobs.transient import TransientBlobs, TransientDirectory
 
 MAKES = """
@@ -159,3 +163,78 @@ def test_a_segment_that_cannot_be_read_in_advance_is_not_read_again_and_again() 
         blobs.broken = False
         assert len(index.pop_due(1000)) == 250
         index.close()
+
+
+def test_a_forked_child_does_not_keep_the_directory_of_its_dead_parent(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    owner = os.fork()
+    if owner == 0:
+        TransientDirectory.make(tmp_path)
+        if os.fork() == 0:  # lives until this test closes the pipe
+            os.close(write)
+            os.read(read, 1)
+        os._exit(0)
+    os.close(read)
+    os.waitpid(owner, 0)
+    assert len(left(tmp_path)) == 1
+    made = TransientDirectory.make(tmp_path)
+    try:
+        assert left(tmp_path) == [made.path]
+    finally:
+        os.close(write)
+    made.remove()
+
+
+def test_a_forked_child_does_not_remove_the_directory(tmp_path: Path) -> None:
+    made = TransientDirectory.make(tmp_path)
+    child = os.fork()
+    if child == 0:
+        made.remove()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert left(tmp_path) == [made.path]
+    TransientDirectory.make(tmp_path).remove()
+    assert left(tmp_path) == [made.path], "it is still locked"
+    made.remove()
+
+
+@pytest.mark.parametrize("when", ["before it is opened", "before it is locked", "always"])
+def test_a_new_directory_that_another_process_takes_for_a_dead_ones_is_made_again(
+    tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[Path] = []
+
+    def remove(path: Path) -> None:
+        if not removed or when == "always":
+            removed.append(path)
+            shutil.rmtree(path)
+
+    mkdtemp, lock = tempfile.mkdtemp, directory_lock._lock
+
+    def made(**options: Any) -> str:
+        path = mkdtemp(**options)
+        if when != "before it is locked":
+            remove(Path(path))
+        return path
+
+    def locked(file: int) -> None:
+        if when == "before it is locked":
+            remove(next(tmp_path.glob("spilled-*")))
+        lock(file)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", made)
+    monkeypatch.setattr(directory_lock, "_lock", locked)
+    if when == "always":
+        with pytest.raises(StoreError, match="a directory of its own for `nack_index`"):
+            TransientDirectory.make(tmp_path)
+    else:
+        found = TransientDirectory.make(tmp_path)
+        assert len(removed) == 1
+        assert left(tmp_path) == [found.path]
+        found.remove()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+def test_a_place_where_no_directory_can_be_made_is_an_error_with_advice() -> None:
+    with pytest.raises(StoreError, match="name another one"):
+        TransientDirectory.make(Path("/proc/encore"))

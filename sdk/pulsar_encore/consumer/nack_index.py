@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from ..loops import end_all
 from ..options import ConsumerOptions
 from ..options.nack_index import SpillingNackIndex
 from ..state.blobs.transient import TransientBlobs, TransientDirectory
@@ -23,6 +24,8 @@ from ..state.spilling.metrics import MetricSample
 
 # A step takes about a millisecond at most; between two of them the loop does other things.
 _PAUSE_S: Final = 0.005
+# Pause after a step that failed for a reason that the index does not know, as a bug would be.
+_RETRY_S: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +123,15 @@ class NackSpilling:
     def _work(self) -> None:
         self._timer = None
         for at in list(self._working):
-            if not self._indexes[at].maintain():
+            try:
+                more = self._indexes[at].maintain()
+            except Exception as error:
+                # The work of the other indexes goes on, and that of this one is tried again.
+                more = False
+                self._loop.call_later(_RETRY_S, self._watch, at)
+                text = "the work of an index of waiting nacks failed; it is tried again in 60 s"
+                self._loop.call_exception_handler({"message": text, "exception": error})
+            if not more:
                 self._working.discard(at)
         if self._working and self._timer is None:
             self._timer = self._loop.call_later(_PAUSE_S, self._work)
@@ -146,23 +157,33 @@ class NackSpilling:
         ]
 
     async def close(self) -> None:
-        """End all indexes and remove their files. A second call does nothing."""
-        if self._end():
+        """End all indexes and remove their files. A second call does nothing.
+
+        Raises:
+            Exception: if an index could not be ended. All others have been, and the files are gone.
+        """
+        if self._closed:
+            return
+        try:
+            self._end()
+        finally:  # a thread waits for the write to disk that is under way
             await self._loop.run_in_executor(None, self._removed)
 
     def abandon(self) -> None:
         """Do the same without an event loop, blocking."""
-        if self._end():
+        if self._closed:
+            return
+        try:
+            self._end()
+        finally:
             self._removed()
 
-    def _end(self) -> bool:
-        closed, self._closed = self._closed, True
+    def _end(self) -> None:
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for index in self._indexes:
-            index.close()
-        return not closed
+        end_all(self._loop, *[index.close for index in self._indexes])
 
     def _removed(self) -> None:
         self._executor.shutdown()

@@ -99,7 +99,7 @@ class Sources:
             timeouts=self._new_index(),
             contiguous=not options.is_read_compacted,
             lead_ms=able.redeliver_lead_ms if shared else able.rewind_lead_ms,
-            remembers=options.dead_letter_policy is not None,
+            remembers=options.remembers_failures(topic),
             durable=None if self._durable_of is None else self._durable_of(topic),
             letters=options.reads_letters(topic),
             in_order=options.ordered_leases,

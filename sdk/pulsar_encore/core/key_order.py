@@ -17,15 +17,18 @@ the block's slot. Sorting blocks puts them in the order of the first keys that t
 tuple, because a bucket can have thousands of blocks that are made in one step."""
 
 
-def groups(blocks: Sequence[Block], bits: int, page_bits: int) -> Iterator[Sequence[Block]]:
+def groups(
+    blocks: Sequence[Block], bits: int, page_bits: int, start: int = 0
+) -> Iterator[Sequence[Block]]:
     """Cut sorted blocks into the smallest groups whose keys do not interleave.
 
     Args:
         blocks: Blocks, sorted.
         bits: A block has ``2**bits`` positions.
         page_bits: A page has ``2**page_bits`` positions for each entry.
+        start: Index of the first block to take.
     """
-    at, size = 0, len(blocks)
+    at, size = start, len(blocks)
     whole, paged = 1 << bits, max(1, (1 << bits) >> page_bits)  # entries in a block
     while at < size:
         ledger, first, page, _ = blocks[at]

@@ -55,10 +55,11 @@ class TimeBucketIndex:
         self._numbers: dict[int, int] = {}
         self._edges = array("Q")  # by number
         self._spare: list[int] = []  # numbers to use again
-        # The blocks of the bucket that is being taken in parts, in descending order: each part is
-        # then found without a look at the whole bucket. Made anew when a block joins the bucket.
+        # The blocks of the bucket that is being taken in parts, in order: each part is then found
+        # without a look at the whole bucket. Made anew when a block joins the bucket.
         self._parted: int = -1  # the edge of that bucket
         self._blocks: list[Block] = []
+        self._first_block: int = 0  # index of the first block that is not known to be empty
         self._len = 0
 
     def __len__(self) -> int:
@@ -408,16 +409,16 @@ class TimeBucketIndex:
             rest = self._open(edge, held) if isinstance(held, bytes) else held
             numbers = array("Q", sorted(islice(self._numbers_in_order(edge, rest), limit)))
             rest -= BitMap64(numbers)
-        groups = batch.entries
-        before = len(groups)
+        found = batch.entries
+        before = len(found)
         masks: dict[tuple[int, int], int] = {}
         for ledger, page, _, slot, shift, members in self._keys.split(numbers):
             if page == WHOLE:
                 entries = _positions(members, shift)
-                if len(groups) > before and groups[-1][0] == ledger:
-                    groups[-1] = (ledger, _join(groups[-1][1], entries))
+                if len(found) > before and found[-1][0] == ledger:
+                    found[-1] = (ledger, _join(found[-1][1], entries))
                 else:
-                    groups.append((ledger, entries))
+                    found.append((ledger, entries))
             else:
                 bits = self._keys.page_bits
                 low, first = (1 << bits) - 1, page << bits
@@ -435,13 +436,15 @@ class TimeBucketIndex:
         bits = self._keys.block_bits
         if edge != self._parted:
             self._parted, self._blocks = edge, self._blocks_of(ids)
+            self._first_block = 0
         blocks = self._blocks
-        while blocks:  # parts that were taken, and discarded keys, leave empty blocks behind
-            start = blocks[-1][3] << bits
+        # Parts that were taken, and discarded keys, leave empty blocks behind.
+        while self._first_block < len(blocks):
+            start = blocks[self._first_block][3] << bits
             if ids.range_cardinality(start, start + (1 << bits)):
                 break
-            blocks.pop()
-        apart = groups(blocks[::-1], bits, self._keys.page_bits)
+            self._first_block += 1
+        apart = groups(blocks, bits, self._keys.page_bits, self._first_block)
         return chain.from_iterable(self._merged(ids, each) for each in apart)
 
     def _merged(self, ids: BitMap64, group: Sequence[Block]) -> Iterator[int]:
@@ -460,7 +463,7 @@ class TimeBucketIndex:
         slots, following = [at >> bits], ids.next_set_bit
         while (at := (slots[-1] + 1) << bits) <= last:
             slots.append(following(at) >> bits)
-        return sorted(self._keys.blocks_of(slots), reverse=True)
+        return sorted(self._keys.blocks_of(slots))
 
     def _of_slot(self, ids: BitMap64, slot: int) -> Iterator[int]:
         start = slot << self._keys.block_bits

@@ -6,6 +6,7 @@ import os
 import re
 from datetime import timedelta
 from inspect import iscoroutinefunction
+from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ConfigurationError
@@ -135,6 +136,24 @@ def readable_file(value: Any, name: str) -> str | None:
         if not os.path.isfile(path):
             raise ConfigurationError(f"{name}: {path!r} is no file")
     return path
+
+
+def directory(value: Any, owner: str) -> Path:
+    """Return the path of a directory, which need not exist.
+
+    Args:
+        value: As it was given.
+        owner: The class that takes it, for the text of the error.
+
+    Raises:
+        ConfigurationError: if it is no path, is empty or contains NUL.
+    """
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(path, str) or not path:
+        raise ConfigurationError(f"{owner} needs the path of a directory, got {value!r}")
+    if "\0" in path:
+        raise ConfigurationError(f"the path of {owner} must not contain NUL, got {value!r}")
+    return Path(path)
 
 
 def check_schema(schema: Any) -> None:

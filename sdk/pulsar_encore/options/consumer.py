@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 from ..backoff import BackoffLike, backoff_of, to_ms
@@ -180,6 +181,13 @@ class ConsumerOptions:
                 "nack_index must be a SpillingNackIndex(path) or None, got "
                 f"{type(self.nack_index).__name__}"
             )
+        if self.state is not None and self.nack_index is not None:
+            home, nacks = Path(self.state.path), Path(self.nack_index.path)
+            if nacks.resolve().is_relative_to(home.resolve()):
+                raise ConfigurationError(
+                    f"the directory of nack_index, {nacks}, must not be that of "
+                    f"state, {home}, or below it: name another one for nack_index"
+                )
         self._check_combinations()
         self._check_letters()
         self._check_order()
@@ -276,6 +284,18 @@ class ConsumerOptions:
     def is_shared(self, topic: str) -> bool:
         """Whether a topic read by this consumer is subscribed Shared or Key_Shared."""
         return self.shared or self.reads_letters(topic)
+
+    def remembers_failures(self, topic: str) -> bool:
+        """Return True if failed attempts at messages of a topic have to be counted here.
+
+        A dead-letter policy decides by them. On Exclusive and Failover a backoff needs them too:
+        the broker counts no redeliveries there, so each delay would be the first one.
+        """
+        has_backoff = (
+            self.negative_ack_redelivery_backoff is not None
+            or self.ack_timeout_redelivery_backoff is not None
+        )
+        return self.dead_letter_policy is not None or (has_backoff and not self.is_shared(topic))
 
     def reads_letters(self, topic: str) -> bool:
         """Whether a topic read by this consumer is its retry-letter topic, or a partition of it."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ..backoff import to_ms
 from ..errors import ConfigurationError
-from .checks import boolean
+from .checks import boolean, directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +51,7 @@ class RocksState:
     on_mismatch: Literal["error", "fresh"] = "error"
 
     def __post_init__(self) -> None:
-        path: Any = self.path
-        if not isinstance(path, (str, os.PathLike)) or not str(path):
-            raise ConfigurationError(f"RocksState needs the path of a directory, got {path!r}")
-        if "\0" in str(path):
-            raise ConfigurationError(f"the path of RocksState must not contain NUL: {path!r}")
-        object.__setattr__(self, "path", Path(path))
+        object.__setattr__(self, "path", directory(self.path, "RocksState"))
         if self.count_attempts not in (None, "before", "lazy"):
             raise ConfigurationError(
                 f'count_attempts must be "before", "lazy" or None, got {self.count_attempts!r}'

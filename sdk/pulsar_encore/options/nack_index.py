@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigurationError
-from .checks import integer
+from .checks import directory, integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,8 @@ class SpillingNackIndex:
     dozen bytes for each batch. Needs `fcntl.flock`, which Windows does not have.
 
     Args:
-        path: A directory on a local disk; made if it is not there.
+        path: A directory on a local disk; made if it is not there. Not that of `state`, and not
+            below it.
         min_index_count_per_bucket: Ids of a topic in memory that are written together as a
             snapshot (delayedDeliveryMinIndexCountPerBucket).
         max_indexes_per_bucket_snapshot_segment: Ids of a snapshot that are read together; -1 for
@@ -63,12 +63,7 @@ class SpillingNackIndex:
     max_num_buckets: int = -1
 
     def __post_init__(self) -> None:
-        path: Any = self.path
-        if not isinstance(path, (str, os.PathLike)) or not str(path) or "\0" in str(path):
-            raise ConfigurationError(
-                f"SpillingNackIndex needs the path of a directory, without NUL, got {path!r}"
-            )
-        object.__setattr__(self, "path", Path(path))
+        object.__setattr__(self, "path", directory(self.path, "SpillingNackIndex"))
         integer(self.min_index_count_per_bucket, "min_index_count_per_bucket", low=1)
         for name in ("max_indexes_per_bucket_snapshot_segment", "max_num_buckets"):
             if integer(getattr(self, name), name, low=-1) == 0:

@@ -38,3 +38,10 @@ def advised(error: Exception | str) -> str:
     else:
         advice = next((said for sign, said in _BY_TEXT.items() if sign in text), None)
     return text if advice is None else f"{text}: {advice}"
+
+
+def advised_to_make(error: OSError) -> str:
+    """Return the text of an error of making a directory, and behind it what to change."""
+    if error.errno == errno.ENOENT:  # its parents are made first, and the system refused that
+        return f"{error}: no directory can be made at that place, name another one"
+    return advised(error)

@@ -133,8 +133,13 @@ class Forwarder:
         backoff, delay_ms = None, 0
         if isinstance(delay, (Backoff, BackoffTable, list, tuple)):
             backoff = backoff_of(delay, "delay")
+        elif isinstance(delay, (int, float, timedelta)) and not isinstance(delay, bool):
+            delay_ms = to_ms(delay, "delay")
         else:
-            delay_ms = to_ms(delay, "delay")  # type: ignore[arg-type]  # no other sequence
+            raise ConfigurationError(
+                "delay must be seconds, a timedelta, a Backoff, or a list of delays by attempt "
+                f"such as [10, 60, 600] (s), got {type(delay).__name__}"
+            )
         if delay_ms > _MOST_DELAY_MS:
             raise ConfigurationError(f"delay must be at most 100 years, got {delay!r}")
         custom = checked_properties(properties)

@@ -125,6 +125,7 @@ class Router:
         """A message that the application holds: decide, then act."""
         verdicts, forwarder = self._verdicts, self._forwarder
         if forwarder is None:  # then nothing is decided: it waits
+            self._remember(held, None)
             self._wait(held, held.failed, delay_ms)
             return
         nacked = 0 if verdicts.overflow is None else self._sources.nacked

@@ -53,6 +53,9 @@ class Choices:
         self._link = link
         self._declared = [full_name(each) for each in declared]
         self._choices: dict[str, TopicChoice] = {}
+        self._unsure: set[str] = (
+            set()
+        )  # accepted, though nobody knows whether there is such a topic
 
     def of(self, topic: str | None) -> TopicChoice | None:
         """The sources of a topic; None for None.
@@ -72,12 +75,21 @@ class Choices:
 
     def _check(self, name: str) -> None:
         link = self._link
-        known = {link.topic_of(number)[0] for number in link.sources()}
-        known.update(self._declared)
+        come = {link.topic_of(number)[0] for number in link.sources()} - self._unsure
+        known = come.union(self._declared)
         if name in known or name in {base_name(each) for each in known}:
             return
-        if link.source_of(name, partition_of(name)) is not None:
-            return  # a partition of which nothing has come, on the stock transport
+        # The stock transport does not know how many partitions a topic has. It names every one of
+        # them, also of a topic without partitions, which is known once a message has come.
+        unpartitioned = base_name(name) in come
+        if not unpartitioned and link.source_of(name, partition_of(name)) is not None:
+            self._unsure.add(name)
+            return
+        if not known:
+            raise ConfigurationError(
+                f"this consumer does not read {name}, so nothing can be popped of it; it knows no "
+                "topic yet that matches its pattern"
+            )
         listed = ", ".join(islice(sorted(known), _NAMED))
         more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
         raise ConfigurationError(

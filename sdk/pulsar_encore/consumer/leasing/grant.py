@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, Protocol, TypeVar
 
-from ...backoff import to_ms
+from ...backoff import seconds_of
 from ...core.entry import HELD
 from ...core.source_state import SourceState
 from ...errors import ConfigurationError, LeaseLostError
@@ -20,7 +20,6 @@ from ...message import Held, Message
 
 #: A time beyond is a mistake of units; RocketMQ's longest is 12 hours.
 LONGEST: Final = timedelta(days=30)
-_LONGEST_MS: Final = int(LONGEST.total_seconds() * 1000)
 BITS: Final = 6  # buckets of 64 ms: so late may a lease expire
 
 
@@ -137,11 +136,9 @@ def length_ms(length: float | timedelta, name: str) -> int:
     """A time above 0 in ms.
 
     Raises:
-        ConfigurationError: It is none, or longer than `LONGEST`.
+        ConfigurationError: It is none, below 1 ms, or longer than `LONGEST`.
     """
-    found = to_ms(length, name)
-    if not 0 < found <= _LONGEST_MS:
-        raise ConfigurationError(
-            f"{name} must be above 0 and at most {LONGEST.days} days, got {length!r}"
-        )
-    return found
+    found_s = seconds_of(length, name)
+    if not 0.001 <= found_s <= LONGEST.total_seconds():
+        raise ConfigurationError(f"{name} must be from 1 ms to {LONGEST.days} days, got {length!r}")
+    return round(found_s * 1000)

@@ -380,7 +380,7 @@ class Lanes:
         """What was queued of some sources is the broker's again: it comes again, in order. Of all
         of them with None, which is the end."""
         if states is None:
-            self._alarm.cancel()
+            self._alarm.close()
             self._later.clear()
             self._ready.clear()
             self._leaving.clear()

@@ -275,7 +275,7 @@ class Leases:
     def close(self, why: Exception) -> None:
         """Everything is given back; from now on a pop gets `why`."""
         self._refusal = self._refusal or why
-        self._alarm.cancel()
+        self._alarm.close()
         if self._writer is not None:
             self._writer.close()
         self._buckets.clear()

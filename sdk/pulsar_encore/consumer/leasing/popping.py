@@ -153,7 +153,7 @@ class Popping:
             behind = lane.grants.pop(given, None)
             if behind is not None:
                 del self._lane_of[behind.number]
-                self._leases.lose(behind, "a message before it in its key failed")
+                self._leases.lose(behind, "the lease on a message before it in its key is over")
 
     def _given_back_early(self, grant: Grant) -> bool:
         assert self._lanes is not None

@@ -120,9 +120,11 @@ class _Run(_Cursor):
 
 
 class _Waiter:
-    """Somebody in line, by ticket; `takes` when it takes a message at once when woken.
+    """A caller that waits for messages. Callers are served in the order of their tickets.
 
-    One that waits for messages of some sources `only` is woken beside those who take.
+    Attributes:
+        takes: True if the caller takes a message as soon as it is woken. A caller that names
+            sources (`only`) may find none, so it does not count among those that were woken.
     """
 
     __slots__ = ("future", "only", "source", "takes", "ticket", "woken")
@@ -389,7 +391,7 @@ class ReceiveQueue:
         return taken
 
     def _take_from(self, cursor: _Cursor, taken: list[Message], most: int) -> bool:
-        """Hand over messages of a cursor that keeps its place; True if nothing is left of it."""
+        """Deliver messages of a cursor, which stays in the queue; return True if none are left."""
         before = len(taken)
         left = False
         for at in range(cursor.at, cursor.end):
@@ -770,7 +772,12 @@ class ReceiveQueue:
                 self._leave(waiter)
 
     def _pass_by(self) -> None:
-        """What is queued occupies no room, or what is waited for could not come past it."""
+        """Give back the permits of queued messages, for a pop that waits for one topic.
+
+        On the stock transport all topics share one queue. Without permits, the broker could not
+        send the messages of that topic past those that are queued. The permits of messages after
+        the first `_MOST_PASSED` are kept.
+        """
         passed = 0
         for cursor in self._cursors:
             passed += cursor.end

@@ -316,7 +316,7 @@ class Redelivery:
 
     def close(self) -> None:
         """Ask for nothing more."""
-        self._alarm.cancel()
+        self._alarm.close()
         if self._watch is not None:
             self._watch.cancel()
 

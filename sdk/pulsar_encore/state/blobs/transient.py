@@ -1,10 +1,8 @@
 """Blobs on disk that end with their process, for a due index that overflows to disk.
 
 A `TransientDirectory` is one sub-directory of a directory that several consumers and processes may
-share. An `flock` on a file in it says that its owner lives. The kernel releases the lock when the
-process dies, so the next process that makes a sub-directory removes those of dead processes. While
-a sub-directory is being made and is not locked yet, a lock on the shared directory keeps other
-processes from removing it.
+share. A lock on a file in it says that its owner lives. The system releases the lock when the
+process dies, so the next process that makes a sub-directory removes those of dead processes.
 """
 
 from __future__ import annotations
@@ -13,19 +11,20 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from ...errors import NotSupportedError, StoreError
-from ..advice import advised
+from ...errors import NotSupportedError, StateInUseError, StoreError
+from ..advice import advised_to_make
+from ..directory_lock import DirectoryLock
 from .base import BlobWriter
 from .directory import DirectoryBlobs
 
 _PREFIX: Final = "spilled-"
 _OWNER: Final = "owner"
+_TRIES: Final = 10  # each fails only if another process removes the new directory at that moment
 
 
 class TransientDirectory:
@@ -35,10 +34,9 @@ class TransientDirectory:
         path: The sub-directory.
     """
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def __init__(self, path: Path, lock: DirectoryLock) -> None:
         self.path: Path = path
         self._lock = lock
-        self._pid = os.getpid()
 
     @classmethod
     def make(cls, shared: Path) -> TransientDirectory:
@@ -52,72 +50,72 @@ class TransientDirectory:
             NotSupportedError: This system has no `fcntl.flock`.
         """
         try:
-            import fcntl
+            import fcntl  # noqa: F401
         except ImportError as error:
             raise NotSupportedError(
                 "spilling to disk needs fcntl.flock, which this system does not have"
             ) from error
         try:
             shared.mkdir(parents=True, exist_ok=True)
-            with _locked(shared / "lock"):
-                for each in shared.glob(_PREFIX + "*"):
-                    _remove_dead(each)
+            for each in shared.glob(_PREFIX + "*"):
+                _remove_dead(each)
+            for _ in range(_TRIES):
                 path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=shared))
-                lock = os.open(path / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BaseException:
-                    os.close(lock)
-                    raise
+                lock = _owned(path)
+                if lock is not None:
+                    break
+            else:
+                raise StoreError(
+                    f"could not make a directory in {shared}: other processes removed it "
+                    f"{_TRIES} times; name a directory of its own for `nack_index`"
+                )
         except OSError as error:
-            raise StoreError(f"could not make a directory in {shared}: {advised(error)}") from error
+            raise StoreError(
+                f"could not make a directory in {shared}: {advised_to_make(error)}"
+            ) from error
         with suppress(OSError):  # only for people who look: a full disk must not stop a consumer
-            os.write(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            os.write(lock.file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         return cls(path, lock)
 
     def remove(self) -> None:
         """Remove the sub-directory and its files. Blocks. A second call does nothing.
 
-        Files that cannot be removed stay for the next process.
+        Files that cannot be removed stay for the next process. In a forked child nothing is
+        removed: the directory belongs to the parent.
         """
-        lock, self._lock = self._lock, -1
-        if lock < 0 or os.getpid() != self._pid:  # a forked child does not own it
+        if self._lock.file < 0:
             return
         shutil.rmtree(self.path, ignore_errors=True)
-        os.close(lock)
+        self._lock.release()
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    import fcntl
+def _owned(path: Path) -> DirectoryLock | None:
+    """Lock a new sub-directory; return None if another process took it for a dead one's.
 
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    Until it is locked, a new sub-directory looks like one whose owner has died.
+    """
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(file)
+        lock = DirectoryLock(path / _OWNER)
+    except StateInUseError:
+        return None
+    except StoreError:
+        if path.exists():
+            raise
+        return None
+    if not os.fstat(lock.file).st_nlink:  # removed after it was opened, before it was locked
+        lock.release()
+        return None
+    return lock
 
 
 def _remove_dead(path: Path) -> None:
     """Remove a sub-directory whose owner has died; leave one whose owner lives."""
-    import fcntl
-
     try:
-        file = os.open(path / _OWNER, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:  # its maker died before it had a lock
-        shutil.rmtree(path, ignore_errors=True)
+        lock = DirectoryLock(path / _OWNER)
+    except StoreError:  # its owner lives, or it is another user's, or another process removed it
         return
-    except OSError:  # another user's
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return
-    else:
-        shutil.rmtree(path, ignore_errors=True)
-    finally:
-        os.close(file)
+    shutil.rmtree(path, ignore_errors=True)
+    lock.release()
 
 
 class TransientBlobs:

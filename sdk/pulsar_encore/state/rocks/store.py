@@ -36,7 +36,7 @@ from pulsar_encore.errors import (
 from pulsar_encore.ids import MessageId
 from pulsar_encore.process import check_process
 
-from ..advice import advised
+from ..advice import advised, advised_to_make
 from ..directory_lock import LOCK_FILE, DirectoryLock
 from .completeness import check_complete
 from .database import Database
@@ -634,11 +634,13 @@ def _prepare(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         names = {each.name for each in path.iterdir()}
     except OSError as error:
-        raise StoreError(f"the state in {path}: {advised(error)}") from error
+        raise StoreError(f"the state in {path}: {advised_to_make(error)}") from error
     ours = {_DATABASE, "owner.json", LOCK_FILE, salvaged(path / _DATABASE).name}
     if names and not names & ours:
+        nacks = any(each.startswith("spilled-") for each in names)
         raise StateFormatError(
-            f"{path} holds something else ({', '.join(sorted(names)[:3])}): name a directory of "
+            f"{path} holds something else ({', '.join(sorted(names)[:3])}"
+            f"{', so it is the directory of a nack_index' if nacks else ''}): name a directory of "
             "its own for the state"
         )
 

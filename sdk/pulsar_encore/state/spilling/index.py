@@ -71,7 +71,8 @@ class SpillingIndex:
             within the calls, as with one that was shut down. It stays the caller's.
         clock: Seconds, of any origin; for intervals.
         transient: The store is empty and ends with this index. No journal and no manifest are
-            written, nothing is synced, and `close` writes nothing.
+            written, and nothing is synced. `close` writes nothing and does not wait for a step that
+            runs in the executor; `blobs` are closed when that step has ended.
         on_work: Called when work in steps begins: call `maintain` again and again until it returns
             False. Without that, other calls do the work. Also, a `pop_due` with a limit below the
             number of ids may then hand over fewer than are due, even none, because it reads only a
@@ -514,7 +515,9 @@ class SpillingIndex:
         finally:
             self._tasks.stop()
             self._closed = True
-            self._blobs.close()
+            if not self._transient:
+                self._tasks.wait()
+            self._tasks.when_ended(self._blobs.close)
 
     def maintain(self) -> bool:
         """Do a bounded bit of what is to be done in the store; True when there is more.

@@ -38,6 +38,7 @@ class Tasks:
         self._executor = executor
         self._on_work = on_work
         self._tasks: dict[str, _Task] = {}
+        self._ending: list[Future[Any]] = []  # of tasks that were stopped during a step elsewhere
 
     def __bool__(self) -> bool:
         return bool(self._tasks)
@@ -67,10 +68,30 @@ class Tasks:
             self.step()
 
     def stop(self) -> None:
-        """Give up all tasks, after the step that runs elsewhere."""
+        """Give up all tasks, without waiting for a step that runs on another thread.
+
+        That step is the last one of its task; see `when_ended`. A step can be a write to disk that
+        takes seconds, and the caller can be an event loop.
+        """
+        self._ending = [future for future in self._ending if not future.done()]
         for task in self._tasks.values():
-            task.close()
+            running = task.close()
+            if running is not None:
+                self._ending.append(running)
         self._tasks.clear()
+
+    def wait(self) -> None:
+        """Wait for the last steps of tasks that were stopped."""
+        for future in self._ending:
+            future.exception()
+
+    def when_ended(self, call: Callable[[], object]) -> None:
+        """Call when the last steps of stopped tasks have ended: now, or on their thread."""
+        running = next((future for future in self._ending if not future.done()), None)
+        if running is None:
+            call()
+        else:
+            running.add_done_callback(lambda _: self.when_ended(call))
 
 
 class _Task:
@@ -124,14 +145,16 @@ class _Task:
             with suppress(CancelledError):
                 self._future.exception()
 
-    def close(self) -> None:
+    def close(self) -> Future[Any] | None:
+        """Give the task up; return the future of a step that runs on another thread."""
         self._stopped = True
+        future = self._future
         # Cancelled if the executor has not begun: it may have work of other indexes to do first.
-        if self._future is not None and not self._future.cancel():
-            self.wait()
-        if self._away is not None:
+        begun = future is not None and not future.cancel()
+        if self._away is not None and not begun:  # else `_exhaust` closes it
             self._away.close()
         self._steps.close()
+        return future if begun else None
 
     def _exhaust(self, steps: Generator[None, None, Any]) -> Any:
         while not self._stopped:
