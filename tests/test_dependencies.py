@@ -43,7 +43,10 @@ def names(requirements: Iterable[str]) -> set[str]:
 NOT_HERE = re.compile(r"extra ==|python_(full_)?version < ['\"]3\.(\d|10|11)(\.0)?['\"]")
 
 REQUIRED = names(PROJECT["dependencies"])
-OPTIONAL = {extra: names(each) for extra, each in EXTRAS.items() if extra != "dev"}
+#: By extra. An extra that includes another one of this package names only what it adds.
+OPTIONAL = {
+    extra: names(each) - {"pulsar-encore"} for extra, each in EXTRAS.items() if extra != "dev"
+}
 
 
 def imported(files: Iterable[Path]) -> set[str]:

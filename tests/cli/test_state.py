@@ -185,10 +185,13 @@ def test_evacuate_moves_what_is_there_and_names_what_is_gone(
 ) -> None:
     asyncio.run(_leave_waiting(broker.url, state, 5))
     code, out, problems = said(capsys, "evacuate", state, "--url", broker.url)
-    assert (code, problems) == (0, ""), out
-    assert out.startswith("5 of 8 messages moved, 0 left\n")
+    assert (code, problems) == (1, ""), out
+    assert out.startswith("5 of 8 messages moved, 1 left\n")
     assert f"  5 to {ORDERS}-billing-RETRY\n" in out
-    assert "3 messages are in their topic no more" in out and "7:5:-1:0, 7:5:-1:1 of" in out
+    assert "2 messages are in their topic no more" in out and "7:5:-1:0, 7:5:-1:1 of" in out
+    assert "1 messages cannot be moved and stay" in out and "--forget-missing" in out
+    code, out, _ = said(capsys, "evacuate", state, "--url", broker.url, "--forget-missing")
+    assert code == 0 and "1 messages are in their topic no more" in out
     code, out, _ = said(capsys, "evacuate", state, "--url", broker.url, "--json")
     assert code == 0 and json.loads(out)["waiting"] == json.loads(out)["moved"] == 0
 

@@ -30,6 +30,7 @@ from pulsar_encore import (
     StateFormatError,
     StateInUseError,
 )
+from pulsar_encore.core.fingerprint import NO_FINGERPRINT
 from pulsar_encore.evacuation import EvacuationReport, evacuate, evacuation_plan
 from pulsar_encore.state.rocks import RocksStore, Source, StateReader
 from pulsar_encore.testing import MemoryTransport
@@ -143,15 +144,35 @@ async def test_what_its_topic_has_no_more_is_named_and_let_go_of(
     assert waiting_in(host.path) == 0
 
 
-async def test_of_a_topic_that_was_deleted_everything_is_let_go_of(
+async def test_records_of_a_topic_that_is_missing_stay_until_they_may_be_forgotten(
     transport: MemoryTransport, client: Client, host: OldHost
 ) -> None:
     with opened(host.path, topic="persistent://public/default/gone-partition-3") as source:
         source.records.waits((7, 5, -1), 10**15, 3, 0)
     report = await evacuate(client, host.path)
+    assert (report.waiting, report.gone, report.refused) == (1, 0, 1)
+    assert "--forget-missing" in report.refusals[0].reason
+    assert waiting_in(host.path) == 1
+    report = await evacuate(client, host.path, forget_missing=True)
     assert (report.waiting, report.gone) == (1, 1)
-    assert report.missing[0].reason == "its topic is there no more"
+    assert report.missing[0].reason == "the cluster has no message of its topic that waits"
     assert waiting_in(host.path) == 0
+
+
+@pytest.mark.parametrize("fingerprint", [7, NO_FINGERPRINT])
+async def test_records_of_an_empty_topic_stay_until_they_may_be_forgotten(
+    transport: MemoryTransport, client: Client, host: OldHost, fingerprint: int
+) -> None:
+    topic = "persistent://public/default/empty"
+    put_numbers(transport, 1, topic=topic)
+    with opened(host.path, topic=topic) as source:
+        for entry in range(5):
+            source.records.waits((777, entry, -1), 10**15, 3, 0, fingerprint=fingerprint)
+    report = await evacuate(client, host.path)
+    assert (report.waiting, report.gone, report.refused) == (5, 0, 5)
+    assert waiting_in(host.path) == 5
+    report = await evacuate(client, host.path, forget_missing=True)
+    assert (report.gone, report.refused, waiting_in(host.path)) == (5, 0, 0)
 
 
 @pytest.mark.parametrize("deleted", [True, False])
@@ -178,7 +199,7 @@ async def test_much_that_is_gone_is_let_go_of_few_in_a_turn(
             await asyncio.sleep(0)
 
     counting = asyncio.ensure_future(turns())
-    report = await evacuate(client, host.path, on_progress=counted)
+    report = await evacuate(client, host.path, forget_missing=True, on_progress=counted)
     counting.cancel()
     assert (report.waiting, report.gone, waiting_in(host.path)) == (3_000, 3_000, 0)
     assert 0 < most <= 200

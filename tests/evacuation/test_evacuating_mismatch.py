@@ -52,7 +52,7 @@ async def test_a_cluster_that_has_a_few_of_the_ids_is_an_error(
     other = MemoryTransport()
     put_numbers(other, 2)
     async with Client("pulsar://other:6650", transport=other) as wrong:
-        with pytest.raises(StateMismatchError, match="all of 2 messages"):
+        with pytest.raises(StateMismatchError, match=r"compared \(2\) differ"):
             await evacuate(wrong, host.path)
     assert waiting_in(host.path) == 20
 
@@ -101,10 +101,13 @@ def test_nothing_is_released_before_an_entry_is_the_same() -> None:
     assert comparison.missing(4, "other", other=True) == [(4, "other")]
 
 
-def test_if_nothing_is_there_to_be_compared_all_of_it_is_gone() -> None:
+def test_if_nothing_is_there_to_be_compared_nothing_is_gone() -> None:
     comparison = Comparison[int]("t", 2)
     assert comparison.missing(1, "gone", other=False) == []
-    assert comparison.missing(2, "gone", other=False) == [(1, "gone"), (2, "gone")]
+    assert comparison.missing(2, "gone", other=False) == []
+    assert comparison.doubted() == [1, 2]
+    assert comparison.same() == [(1, "gone"), (2, "gone")]
+    assert comparison.doubted() == []
 
 
 def test_a_hundred_others_are_enough() -> None:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
@@ -90,6 +90,7 @@ def evacuate(
     retry_topic: str | None = None,
     dry_run: bool = False,
     text_keys: bool = False,
+    forget_missing: bool = False,
     json: Json = False,
 ) -> int:
     """Hand what waits to the retry-letter topics: it comes there when it is due, counted on.
@@ -108,6 +109,8 @@ def evacuate(
             consumer of several topics reads that of the first one by name]
         dry_run: Say what would go where; asks no cluster, and may run beside a live owner.
         text_keys: Keys are text, also where they read as base64 of bytes.
+        forget_missing: Remove the records of topics that the cluster does not have. Left
+            out, they stay: a wrong URL looks the same as a deleted topic.
         json: Print a JSON object instead, also of an evacuation that was stopped. It has waiting,
             moved, gone, refused, left, targets, missing and refusals (the first 100, each with
             topic, message_id and reason), reasons; of a dry run waiting and sources.
@@ -123,7 +126,8 @@ def evacuate(
     # Before the cluster is asked: what is wrong with the directory is said whatever its answer.
     waits = evacuation_plan(directory, **chosen)
     if any(each.waiting for each in waits):
-        work = _evacuate(access(url, login), directory, chosen, text_keys, report)
+        how = {**chosen, "text_keys": text_keys, "forget_missing": forget_missing}
+        work = _evacuate(access(url, login), directory, how, report)
         try:
             asyncio.run(work)
         except EvacuationStoppedError as error:
@@ -144,8 +148,7 @@ def evacuate(
 async def _evacuate(
     to: Access,
     directory: Path,
-    chosen: dict[str, str | None],
-    text_keys: bool,
+    how: dict[str, Any],
     report: EvacuationReport,
 ) -> None:
     logging.getLogger("pulsar_encore").addHandler(logging.NullHandler())  # errors are said
@@ -159,10 +162,9 @@ async def _evacuate(
             evacuate_state(
                 client,
                 directory,
-                text_keys=text_keys,
                 report=report,
                 on_progress=progress,
-                **chosen,
+                **how,
             )
         )
         try:

@@ -23,12 +23,15 @@ class Comparison(Generic[P]):
     Args:
         topic: Full name.
         count: Entries whose records have a fingerprint; they are read first.
+
+    Attributes:
+        sure: One entry was the one of its record, or has a record without a fingerprint.
     """
 
     def __init__(self, topic: str, count: int) -> None:
         self._topic = topic
         self._left = count
-        self._sure = count == 0
+        self.sure: bool = False
         self._others = 0
         self._doubted: list[tuple[P, str]] = []
 
@@ -39,7 +42,7 @@ class Comparison(Generic[P]):
             What can be let go of now, with the reason.
         """
         self._left -= 1
-        self._sure = True
+        self.sure = True
         return self._released()
 
     def missing(self, part: P, reason: str, *, other: bool) -> list[tuple[P, str]]:
@@ -56,18 +59,23 @@ class Comparison(Generic[P]):
         self._left -= 1
         self._others += other
         self._doubted.append((part, reason))
-        if not self._sure and self._others and (self._others == MOST_DIFFERENT or self._left <= 0):
+        if not self.sure and self._others and (self._others == MOST_DIFFERENT or self._left <= 0):
             raise StateMismatchError(
                 f"the state is of another cluster, or {self._topic} was deleted and made again: "
-                f"all of {self._others} messages that were compared differ from those that wait. "
-                "Nothing of this topic was acked or moved, and the state is unchanged. Name the "
-                "cluster that the state is of; to go on with other topics, name them one by one"
+                f"all messages that were compared ({self._others}) differ from those that wait. "
+                "Nothing of this topic was acked or moved, and the state is unchanged. Pass the "
+                "service URL of the cluster that the state belongs to; to go on with other topics, "
+                "name them one by one"
             )
-        self._sure = self._sure or self._left <= 0  # nothing was there to be compared
         return self._released()
 
+    def doubted(self) -> list[P]:
+        """Return the entries that were not there, while no entry showed the right cluster."""
+        return [part for part, _ in self._doubted]
+
     def _released(self) -> list[tuple[P, str]]:
-        released: list[tuple[P, str]] = []
-        if self._sure:
-            released, self._doubted = self._doubted, released
+        if not self.sure:
+            return []
+        released = self._doubted
+        self._doubted = []
         return released

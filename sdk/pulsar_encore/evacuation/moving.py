@@ -69,6 +69,10 @@ _CHUNKED: Final = (
     "them; the next one of the subscription gets it at once"
 )
 _GONE: Final = "its topic has it no more"
+_NOTHING_THERE: Final = (
+    "the cluster has no message of its topic that waits: check the URL; if they were deleted, run "
+    "it again with --forget-missing (forget_missing=True)"
+)
 _OTHER: Final = (
     "its id is that of another message now, which stays: the topic was deleted and made again, or "
     "is one of another cluster"
@@ -91,6 +95,7 @@ async def evacuate(
     retry_topic: str | None = None,
     crypto_key_reader: Any = None,
     text_keys: bool = False,
+    forget_missing: bool = False,
     report: EvacuationReport | None = None,
     on_progress: OnProgress | None = None,
 ) -> EvacuationReport:
@@ -114,6 +119,9 @@ async def evacuate(
             consumer of several topics reads that of the first one by name: name it.
         crypto_key_reader: For encrypted messages.
         text_keys: Keys are text, also where they read as base64 of bytes (stock transport).
+        forget_missing: Remove the records of a topic of which the cluster has none of the messages
+            that wait. By default they stay and are reported as refused, because a wrong cluster
+            looks the same as a topic that was deleted.
         report: Kept up to date and returned; None makes one.
         on_progress: See `OnProgress`.
 
@@ -142,7 +150,7 @@ async def evacuate(
         for plan in plans:
             if plan.waiting:
                 move = _Moving(client, store, plan, report, crypto_key_reader, text_keys)
-                await move.run(on_progress)
+                await move.run(on_progress, forget_missing)
     except TransportError as error:
         if not report.moved and not report.gone:
             raise
@@ -247,8 +255,12 @@ class _Moving:
         self._failure: BaseException | None = None
         self._on_progress: OnProgress | None = None
 
-    async def run(self, on_progress: OnProgress | None) -> None:
+    async def run(self, on_progress: OnProgress | None, forget_missing: bool) -> None:
         """Move all of it, as far as that is possible.
+
+        Args:
+            on_progress: See `OnProgress`.
+            forget_missing: See `evacuate`.
 
         Raises:
             TransportError: The cluster cannot be reached.
@@ -263,16 +275,13 @@ class _Moving:
         try:
             parts = await to_its_end(asyncio.to_thread(_parts, source))
             if not await self._topic_is_there():
-                for at, part in enumerate(parts):
-                    if at % _BURST == 0:
-                        await asyncio.sleep(0)
-                    self._let_go(source, part, "its topic is there no more")
+                await self._nothing_there(source, parts, forget_missing)
                 return
-            await self._move(source, parts)
+            await self._move(source, parts, forget_missing)
         finally:
             source.close()
 
-    async def _move(self, source: Source, parts: Sequence[_Part]) -> None:
+    async def _move(self, source: Source, parts: Sequence[_Part], forget_missing: bool) -> None:
         # Records without a fingerprint say nothing of the cluster, so their entries come last.
         parts = sorted(parts, key=lambda part: not part.fingerprint)
         named = sum(part.fingerprint != NO_FINGERPRINT for part in parts)
@@ -287,7 +296,13 @@ class _Moving:
                 for at, part in enumerate(parts):
                     if at % _BURST == 0:
                         await asyncio.sleep(0)  # of what is gone nothing else suspends
-                    if at == named > 0:  # ids begin again
+                    if named and at == named:
+                        if not comparison.sure:
+                            missing = [*comparison.doubted(), *parts[at:]]
+                            await self._nothing_there(source, missing, forget_missing)
+                            return
+                        # The ids of records without a fingerprint begin here, from the lowest, and
+                        # a reader cannot go back.
                         await entries.close()
                         entries = Entries(self._client, self._plan.topic, self._crypto_key_reader)
                     messages = await entries.of(part.key, partial(_run, parts, at))
@@ -296,8 +311,10 @@ class _Moving:
                         reason = _OTHER if other else _GONE
                         for gone, why in comparison.missing(part, reason, other=other):
                             self._let_go(source, gone, why)
+                        if comparison.sure:
+                            done = at + 1
                         continue
-                    if messages and part.fingerprint:
+                    if messages:
                         for gone, why in comparison.same():
                             self._let_go(source, gone, why)
                     if not messages or messages[0].message_id().first_chunk:
@@ -315,6 +332,8 @@ class _Moving:
                     task = self._loop.create_task(self._guarded(moving))
                     self._under_way[task] = len(messages)
                     task.add_done_callback(lambda task: self._under_way.pop(task, None))
+                else:
+                    await self._nothing_there(source, comparison.doubted(), forget_missing)
         except TransportError as error:
             if error.result in _NO_CLUSTER:
                 raise
@@ -327,6 +346,18 @@ class _Moving:
             self._stay(parts[done:], str(self._failure))
         elif self._failure is not None:
             raise self._failure
+
+    async def _nothing_there(
+        self, source: Source, parts: Sequence[_Part], forget_missing: bool
+    ) -> None:
+        """No message shows that the cluster is the right one, and these are not there."""
+        for at, part in enumerate(parts):
+            if at % _BURST == 0:
+                await asyncio.sleep(0)
+            if forget_missing:
+                self._let_go(source, part, "the cluster has no message of its topic that waits")
+            else:
+                self._stay([part], _NOTHING_THERE)
 
     async def _guarded(self, moving: Coroutine[Any, Any, None]) -> None:
         try:
