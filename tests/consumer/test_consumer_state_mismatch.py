@@ -12,6 +12,7 @@ from consumer_kit import TOPIC, put_numbers, receive_all
 from durable_kit import Host
 
 from pulsar_encore import (
+    ClosedError,
     Consumer,
     ConsumerType,
     DeadLetterPolicy,
@@ -187,6 +188,7 @@ async def test_another_cluster_is_an_error_after_a_hundred_messages(host: Host, 
     assert str(host.path) in str(caught.value) and TOPIC in str(caught.value)
     with pytest.raises(StateMismatchError):
         await consumer.receive()
+    assert mismatched(consumer) == 100
     assert not transport.recorded("ACK")
     await consumer.close()
     assert transport.backlog(TOPIC, "s") == 150
@@ -305,6 +307,37 @@ async def test_a_handle_waits_for_the_first_message(host: Host) -> None:
     host.transport.reconnect()
     consumer = await starting
     await (await consumer.lease(handle)).ack()
+
+
+async def test_a_handle_is_told_that_the_consumer_was_closed(host: Host) -> None:
+    put_numbers(host.transport, 3)
+    consumer = await host.start()
+    (lease, *_) = await consumer.pop(3, lease=HOUR)
+    handle = lease.handle
+    await wiped(host)
+    consumer = await host.start()
+    waiting = asyncio.ensure_future(consumer.lease(handle))
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    await consumer.close()
+    with pytest.raises(ClosedError, match="the consumer was closed"):
+        await waiting
+
+
+async def test_a_handle_is_told_of_a_message_that_came_to_another_consumer(host: Host) -> None:
+    put_numbers(host.transport, 3)
+    consumer = await host.start()
+    (lease, *_) = await consumer.pop(3, lease=HOUR)
+    handle = lease.handle
+    await host.kill()
+    host.transport.disconnect()
+    starting = [asyncio.ensure_future(host.start()) for _ in range(2)]
+    await asyncio.sleep(0.1)
+    host.transport.reconnect()
+    for consumer in await asyncio.gather(*starting):
+        begun = asyncio.get_running_loop().time()
+        await (await consumer.lease(handle)).extend(HOUR)
+        assert asyncio.get_running_loop().time() - begun < 1
 
 
 # A clock that jumps in a process
