@@ -12,6 +12,7 @@ from consumer_kit import TOPIC, put_numbers, receive_all
 from durable_kit import Host
 
 from pulsar_encore import (
+    ClosedError,
     Consumer,
     ConsumerType,
     DeadLetterPolicy,
@@ -56,9 +57,10 @@ def mismatched(consumer: Consumer) -> int:
     return durability._store.statistics().mismatched
 
 
+@pytest.mark.parametrize("answer", ["error", "fresh"])
 @pytest.mark.parametrize("batch", [1, 5])
 async def test_new_messages_inherit_nothing_from_old_ones_with_their_ids(
-    host: Host, batch: int, caplog: pytest.LogCaptureFixture
+    host: Host, batch: int, answer: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of nobody's messages one was dead-lettered, and another waited for an hour."""
     put_numbers(host.transport, 20, batch=batch)
@@ -69,18 +71,86 @@ async def test_new_messages_inherit_nothing_from_old_ones_with_their_ids(
         await consumer.negative_acknowledge(await consumer.receive(timeout=10), delay=HOUR)
     transport = await wiped(host)
     put_numbers(transport, 20, batch=batch)
-    consumer = await host.start(dead_letter_policy=POLICY)
+    state = {"on_mismatch": answer}
+    consumer = await host.start(dead_letter_policy=POLICY, state=state)
     came = await receive_all(consumer)
     assert sorted(int(each.data()) for each in came) == list(range(20))
     assert {each.redelivery_count() for each in came} == {0}
     assert mismatched(consumer) == 20 // batch
     assert caplog.text.count("has the id of another one") == 1
-    # Their own attempts are counted from 1, and survive.
+    # Their own attempts are counted from 1, in memory until it is known that the records may go.
+    for each in came:
+        await consumer.negative_acknowledge(each, delay=0.1)
+    again = await receive_all(consumer)
+    assert {each.redelivery_count() for each in again} == {1}
     await host.kill()
     consumer = await host.start(dead_letter_policy=POLICY)
     again = await receive_all(consumer)
-    assert {each.redelivery_count() for each in again} == {1}
+    assert {each.redelivery_count() for each in again} == {0 if answer == "error" else 2}
+    assert mismatched(consumer) == (20 // batch if answer == "error" else 0)
+
+
+@pytest.mark.parametrize("count_attempts", ["before", "lazy"])
+@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("ends", ["settled", "nacked", "killed"])
+@pytest.mark.parametrize("count", [99, 150])
+async def test_the_directory_still_serves_the_right_cluster_after_a_mismatch(
+    host: Host, count: int, ends: str, batch: int, count_attempts: str
+) -> None:
+    """Nothing that is done with messages of another cluster deletes or changes a record."""
+    entries = count
+    count *= batch
+    state = {"count_attempts": count_attempts}
+    right = host.transport
+    put_numbers(right, count, batch=batch)
+    await nack_all(host, count, state=state)
+    wrong = await wiped(host)
+    put_numbers(wrong, count, batch=batch)
+    consumer = await host.start(state=state)
+    try:
+        for at in range(count):
+            message = await consumer.receive(timeout=1)
+            if ends == "settled" or at % 2:
+                await consumer.acknowledge(message)
+            elif ends == "nacked":
+                await consumer.negative_acknowledge(message, delay=0.1)
+    except StateMismatchError:
+        assert entries >= 100
+    else:
+        assert entries < 100
+    await asyncio.sleep(20)
+    if ends == "killed":
+        await host.kill()
+    await host.stop()
+    host.transport = right
+    right.reconnect()
+    consumer = await host.start(state=state)
+    assert await receive_all(consumer, 60) == []
     assert mismatched(consumer) == 0
+    came = await receive_all(consumer, 2 * HOUR)
+    assert len(came) == count and {each.redelivery_count() for each in came} == {1}
+
+
+async def test_a_cumulative_ack_of_another_cluster_deletes_nothing(host: Host) -> None:
+    right = host.transport
+    options = {"consumer_type": ConsumerType.Exclusive}
+    put_numbers(right, 10)
+    consumer = await host.start(**options)
+    messages = [await consumer.receive(timeout=10) for _ in range(10)]
+    await consumer.negative_acknowledge(messages[-1], delay=HOUR)
+    wrong = await wiped(host)
+    put_numbers(wrong, 10)
+    consumer = await host.start(**options)
+    for _ in range(10):
+        message = await consumer.receive(timeout=10)
+    await consumer.acknowledge_cumulative(message)
+    await asyncio.sleep(5)
+    await host.stop()
+    host.transport = right
+    right.reconnect()
+    consumer = await host.start(**options)
+    came = await receive_all(consumer, 60)
+    assert [int(each.data()) for each in came] == list(range(9))
 
 
 async def test_the_same_cluster_goes_on(host: Host) -> None:
@@ -118,6 +188,7 @@ async def test_another_cluster_is_an_error_after_a_hundred_messages(host: Host, 
     assert str(host.path) in str(caught.value) and TOPIC in str(caught.value)
     with pytest.raises(StateMismatchError):
         await consumer.receive()
+    assert mismatched(consumer) == 100
     assert not transport.recorded("ACK")
     await consumer.close()
     assert transport.backlog(TOPIC, "s") == 150
@@ -236,6 +307,37 @@ async def test_a_handle_waits_for_the_first_message(host: Host) -> None:
     host.transport.reconnect()
     consumer = await starting
     await (await consumer.lease(handle)).ack()
+
+
+async def test_a_handle_is_told_that_the_consumer_was_closed(host: Host) -> None:
+    put_numbers(host.transport, 3)
+    consumer = await host.start()
+    (lease, *_) = await consumer.pop(3, lease=HOUR)
+    handle = lease.handle
+    await wiped(host)
+    consumer = await host.start()
+    waiting = asyncio.ensure_future(consumer.lease(handle))
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    await consumer.close()
+    with pytest.raises(ClosedError, match="the consumer was closed"):
+        await waiting
+
+
+async def test_a_handle_is_told_of_a_message_that_came_to_another_consumer(host: Host) -> None:
+    put_numbers(host.transport, 3)
+    consumer = await host.start()
+    (lease, *_) = await consumer.pop(3, lease=HOUR)
+    handle = lease.handle
+    await host.kill()
+    host.transport.disconnect()
+    starting = [asyncio.ensure_future(host.start()) for _ in range(2)]
+    await asyncio.sleep(0.1)
+    host.transport.reconnect()
+    for consumer in await asyncio.gather(*starting):
+        begun = asyncio.get_running_loop().time()
+        await (await consumer.lease(handle)).extend(HOUR)
+        assert asyncio.get_running_loop().time() - begun < 1
 
 
 # A clock that jumps in a process

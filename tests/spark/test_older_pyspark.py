@@ -14,7 +14,7 @@ from reading_kit import TOPIC, Stream, numbered, publish
 
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread
 from pulsar_encore.errors import ConfigurationError
-from pulsar_encore.spark import DataLossError, compat
+from pulsar_encore.spark import DataLossError, compat, interpreters
 from pulsar_encore.spark.interpreters import check_python, use_this_python
 from pulsar_encore.spark.positions import offset_json, read_offset
 
@@ -144,6 +144,46 @@ def test_an_interpreter_without_this_package_is_named(tmp_path: Path) -> None:
     assert said in text
     assert "PYSPARK_PYTHON to an interpreter" in text and sys.executable in text
     check_python(sys.executable)
+
+
+def test_an_interpreter_that_does_not_answer_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "python3"
+    program.write_text("#!/bin/sh\necho 'a warning' >&2\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(interpreters, "_IMPORT_S", 0.5)
+    with pytest.raises(ConfigurationError, match=r"\(it did not answer within 0\.5 s\): set the"):
+        check_python(str(program))
+
+
+def test_an_interpreter_that_fails_without_a_word_is_named(tmp_path: Path) -> None:
+    program = tmp_path / "python3"
+    program.write_text("#!/bin/sh\nexit 3\n")
+    program.chmod(0o755)
+    with pytest.raises(ConfigurationError, match=r"non-zero exit status 3\.\): set the"):
+        check_python(str(program))
+
+
+def test_only_names_of_this_environment_are_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: started.append(command[0]))
+    base = tmp_path / "base"
+    base.write_text("")
+    base.chmod(0o755)
+    for environment in ("one", "other"):
+        folder = tmp_path / environment
+        folder.mkdir()
+        for name in ("python", "python3"):
+            (folder / name).symlink_to(base)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "one" / "python"))
+    check_python(str(tmp_path / "one" / "python3"))
+    assert started == []
+    other = str(tmp_path / "other" / "python")
+    check_python(other)
+    assert started == [other], "it is the same file, with packages of its own"
 
 
 def test_an_older_pyspark_is_named_by_its_version(tmp_path: Path) -> None:

@@ -137,6 +137,14 @@ def test_what_is_wrong_is_said_in_a_sentence(given: dict[str, str], said: str) -
     assert "\n" not in str(error.value) and len(str(error.value)) < 500
 
 
+def test_a_batch_does_not_begin_at_a_subscription() -> None:
+    given = {"service.url": URL, "topic": "orders", "startingOffsets": "subscription"}
+    for more in ({}, {"subscription": "s"}):
+        with pytest.raises(ConfigurationError, match=r"is for spark\.readStream only: a batch"):
+            read_options({**given, **more}, streaming=False)
+    assert read_options({**given, "subscription": "s"}, streaming=True).start.word == "subscription"
+
+
 @pytest.mark.parametrize(
     "given",
     ["-----BEGIN PRIVATE KEY-----\nsesame\n-----END", "data:;base64,sesame", "x\nsesame"],

@@ -1175,8 +1175,8 @@ def test_nothing_told_is_lost_to_kills(path: Path) -> None:
 def none_left_open() -> Iterator[None]:
     yield
     stores: Any = sys.modules["pulsar_encore.state.rocks.store"]
-    left = [core for path, core in stores._open.items() if "pytest" in str(path)]
-    for core in left:
-        core.close()
-        del stores._open[core.path]
+    left = [slot for path, slot in stores._slots.items() if "pytest" in str(path)]
+    for slot in left:
+        slot.core.close()
+        del stores._slots[slot.path]
     assert not left

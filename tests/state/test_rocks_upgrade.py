@@ -177,4 +177,4 @@ def none_left_open() -> Iterator[None]:
     yield
     from pulsar_encore.state.rocks import store
 
-    assert not [path for path in store._open if "pytest" in str(path)]
+    assert not [path for path in store._slots if "pytest" in str(path)]

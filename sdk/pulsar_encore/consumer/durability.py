@@ -1,4 +1,4 @@
-"""What of a consumer outlives its process: `Durability`, between `core.Durable` and the store.
+"""Keeps due times and attempts of a consumer in the store: `Durability`, for `core.Durable`.
 
 Owns the translation of clocks (the loop's, which no restart survives, to the wall's), when what is
 in memory is written, and what becomes of a disk that refuses. Invariants: the store is open before
@@ -26,7 +26,7 @@ from ..errors import EncoreError, MessageNotHeldError, StateMismatchError, Store
 from ..ids import MessageId
 from ..options import ConsumerOptions
 from ..options.durable_state import RocksState
-from ..state.rocks import HandedOver, RocksStore, Sharer, Source, StoreStatistics
+from ..state.rocks import MOST_DIFFERENT, HandedOver, RocksStore, Sharer, Source, StoreStatistics
 from ..timer import now_ms, wall_now_ms
 from ..topic_names import base_name, full_name
 
@@ -76,13 +76,13 @@ class Durability:
         self._failed_looks = 0
         self._catching_up = False
         #: Called with a source of which something is due at another time than before.
-        self.rearm: Callable[[SourceState], None] = _nobody
+        self.rearm: Callable[[SourceState], None] = _no_hook
         #: Acks a message of this consumer, or one that is on its way here, by its id.
-        self.ack: Callable[[MessageId], object] = _nobody
+        self.ack: Callable[[MessageId], object] = _no_hook
         #: Delay in ms of an expired lease, by the attempts that failed before.
         self.revive_delay_of: Callable[[int], int] = _at_once
         #: Ends the consumer, as its messages are not those that the directory knows.
-        self.fail: Callable[[StateMismatchError], object] = _nobody
+        self.fail: Callable[[StateMismatchError], object] = _no_hook
         self._fresh = state.on_mismatch == "fresh"
         self._timer: asyncio.TimerHandle | None = None
 
@@ -125,7 +125,7 @@ class Durability:
         return [] if self._store is None else self._store.topics(self._options.subscription_name)
 
     def watch(self) -> None:
-        """Something came or changed: look in a while, unless that is to be already."""
+        """Schedule a look, unless one is scheduled already: something came or changed."""
         if self._store is None:
             return
         if self._timer is None:
@@ -140,6 +140,8 @@ class Durability:
         except EncoreError as error:
             logger.error("%s: what waits is in memory only: %s", topic, error)
             return None
+        if self._fresh:
+            source.records.drop_mismatched()
         there = self._sources.pop(topic, None)
         if there is not None:
             there.close()
@@ -161,14 +163,15 @@ class Durability:
             self.fail(
                 StateMismatchError(
                     f"the state in {self._path} is of another cluster, or the topic {topic} was "
-                    f"deleted and made again: all of the first {records.mismatched} messages "
-                    "differ from those whose ids it knows. Use another directory for this "
-                    'cluster, or RocksState(..., on_mismatch="fresh") to drop what it knows'
+                    f"deleted and made again: all of the first {MOST_DIFFERENT} messages differ "
+                    "from those whose ids it knows. The records of these messages are kept. Use "
+                    "another directory for this cluster, or RocksState(..., "
+                    'on_mismatch="fresh") to drop what it knows'
                 )
             )
 
     def state_of(self, durable: DurableSource) -> SourceState | None:
-        """Whose it is; None before it is made."""
+        """Return the topic state that a `DurableSource` belongs to; None before it is made."""
         return next((state for state in self._states if state.durable is durable), None)
 
     # Hand-overs, with `before`
@@ -276,7 +279,7 @@ class Durability:
 
     def end_acks(self) -> None:
         """The consumer acks no more: what another one settles is acked there alone."""
-        self.ack = _nobody
+        self.ack = _no_hook
 
     def forget(self) -> None:
         """The subscription was deleted: nothing of it counts any more."""
@@ -364,10 +367,10 @@ class DurableSource:
     """`core.Durable` of one topic or partition, in a store.
 
     Args:
-        source: There.
-        loop: Whose clock the times are on.
+        source: The source in the store.
+        loop: The loop whose clock due times use.
         changed: Called when there is something to look at.
-        home: Of the consumer.
+        home: The consumer's `Durability`.
     """
 
     def __init__(
@@ -396,7 +399,9 @@ class DurableSource:
         return any(each.attempts_in_hands(key) for each in self._sharers())
 
     def is_of(self, key: EntryKey, fingerprint: int) -> bool:
-        if self._records.compare(*key, fingerprint):
+        same = self._records.compare(*key, fingerprint)
+        self._source.wake()
+        if same:
             return True
         self._buried.discard(key)
         self._arriving.pop(key, None)
@@ -518,6 +523,12 @@ class DurableSource:
     def trusts(self, key: EntryKey) -> bool | None:
         return self._records.trusts(key)
 
+    def compared(self) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._source.waiters.add(future)
+        future.add_done_callback(self._source.waiters.discard)
+        return future
+
     def waits_anywhere(
         self, key: MessageKey, due_ms: int, bits: int, size: int, *, leased: bool
     ) -> None:
@@ -623,10 +634,11 @@ class DurableSource:
         self._buried.clear()
         self._arriving.clear()
         self._records.clear()
+        self._source.wake()
 
     def _removed(self) -> None:
-        """What is removed on disk as well is so in a while, whatever else is written: who evacuates
-        what a kill left sends again what is there."""
+        """Schedule a write if deletes are pending. After a kill, `evacuate` would send again every
+        message whose record is still on disk."""
         if self._source.late:
             self._changed()
 
@@ -665,6 +677,7 @@ class DurableSource:
 
     def close(self) -> None:
         """Write what is in memory only."""
+        self._source.wake()
         self._source.sharers.discard(self)
         self._source.close()
 
@@ -702,5 +715,5 @@ def _at_once(failed: int) -> int:
     return 0
 
 
-def _nobody(concerned: object) -> None:
-    """The rest of the consumer is not made yet."""
+def _no_hook(concerned: object) -> None:
+    """Placeholder until the consumer sets the hook."""

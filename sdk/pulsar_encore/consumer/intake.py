@@ -78,8 +78,6 @@ class Intake:
         self._arrivals = arrivals
         self._durability = durability
         self._foreign: StateMismatchError | None = None
-        if durability is not None:
-            durability.fail = self._is_foreign
 
     def on_deliveries(self, deliveries: Deliveries) -> None:
         if self._foreign is not None:
@@ -92,17 +90,17 @@ class Intake:
                 arrived += self._run(each, now)
             else:
                 arrived += self._one(self._sources.by_number[each.source], each, now)
-        if self._foreign is not None:
-            self._end(self._foreign)
-            return
+            if self._foreign is not None:
+                self._end(self._foreign)
+                return
         if arrived:
             self._queue.wake(arrived)
             self._window.watch()
         if self._durability is not None:
             self._durability.watch()
 
-    def _is_foreign(self, error: StateMismatchError) -> None:
-        """The state is of another cluster. Called while a delivery arrives, which ends first."""
+    def fail_foreign(self, error: StateMismatchError) -> None:
+        """End the consumer after the message that arrives: the state is of another cluster."""
         self._foreign = error
 
     def _end(self, error: StateMismatchError) -> None:
@@ -127,7 +125,10 @@ class Intake:
                     entry.came_as = message
             self._queue.push_run(entries, run.messages[:count])
         if count < len(run.places):  # something is special: one by one
-            return count + sum(self._one(state, each, now) for each in run.singly(count))
+            for each in run.singly(count):
+                count += self._one(state, each, now)
+                if self._foreign is not None:
+                    break
         return count
 
     def _one(self, state: SourceState, delivery: Delivery, now: int) -> int:

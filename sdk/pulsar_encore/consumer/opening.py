@@ -255,6 +255,8 @@ def assemble(
     intake = Intake(
         link, sources, queue, acks, window, redelivery, announcer, loop, admission, durability
     )
+    if durability is not None:
+        durability.fail = intake.fail_foreign
     policy = options.batch_receive_policy or BatchReceivePolicy()
     batches = BatchReceiver(queue, policy, max(1, options.receiver_queue_size), turn)
     return Parts(

@@ -8,7 +8,7 @@ broker does not send that again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
@@ -42,7 +42,7 @@ class Durable(Protocol):
         ...
 
     def is_of(self, key: EntryKey, fingerprint: int) -> bool:
-        """True if what is known of an entry is of the one that came; else it is forgotten.
+        """True if what is known of an entry is of the one that came; else it is not used.
 
         Ids begin again in another cluster, and in a topic that was made again.
 
@@ -112,6 +112,10 @@ class Durable(Protocol):
     def trusts(self, key: EntryKey) -> bool | None:
         """True if what is known of an entry may be used for its id alone, though the entry has not
         come: what is known is of this cluster. None while no message has shown whether it is."""
+        ...
+
+    def compared(self) -> Awaitable[None]:
+        """Return what is done once `trusts` may have changed, or this was closed."""
         ...
 
     def waits_anywhere(

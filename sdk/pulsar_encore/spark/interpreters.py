@@ -55,7 +55,7 @@ def check_python(program: str) -> None:
         ConfigurationError: It is not there, or cannot import this package.
     """
     found = shutil.which(program)
-    if found == sys.executable:
+    if found is not None and _is_this_interpreter(found):
         return
     advice = (
         f"set the environment variable {_VARIABLE} to an interpreter that has pulsar-encore with "
@@ -72,9 +72,30 @@ def check_python(program: str) -> None:
             text=True,
             timeout=_IMPORT_S,
         )
-    except (OSError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1:]
-        raise ConfigurationError(
-            f"Spark's workers run {found}, which cannot import pulsar_encore.spark "
-            f"({''.join(said)[:_MOST_SAID]}): {advice}"
-        ) from None
+    except subprocess.TimeoutExpired:
+        # Its `stderr` is bytes on POSIX, and half a sentence: it is left out.
+        said = f"it did not answer within {_IMPORT_S:g} s"
+    except subprocess.CalledProcessError as error:
+        said = "".join(error.stderr.strip().splitlines()[-1:]) or str(error)
+    except OSError as error:
+        said = str(error)
+    else:
+        return
+    raise ConfigurationError(
+        f"Spark's workers run {found}, which cannot import pulsar_encore.spark "
+        f"({said[:_MOST_SAID]}): {advice}"
+    )
+
+
+def _is_this_interpreter(found: str) -> bool:
+    """Return True if a path is another name of `sys.executable`, such as `python3` for `python`.
+
+    The directory counts too: the interpreters of all virtual environments may be links to one file,
+    but each has packages of its own.
+    """
+    try:
+        return os.path.samefile(found, sys.executable) and os.path.samefile(
+            os.path.dirname(found), os.path.dirname(sys.executable)
+        )
+    except OSError:
+        return False

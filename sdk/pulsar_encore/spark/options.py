@@ -310,6 +310,11 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
     if end.word == EARLIEST_WORD:
         raise ConfigurationError("endingOffsets cannot be earliest: there is nothing before it")
     subscription = get("subscription")
+    if start.word == SUBSCRIPTION_WORD and streaming is False:
+        raise ConfigurationError(
+            "startingOffsets=subscription is for spark.readStream only: a batch begins at earliest "
+            "or latest, at a JSON object of topics, or at startingTime"
+        )
     if start.word == SUBSCRIPTION_WORD and subscription is None:
         raise ConfigurationError(
             "startingOffsets=subscription needs the name of a subscription: set subscription"

@@ -19,7 +19,7 @@ from ...core.durable import Durable
 from ...core.entry import EntryKey
 from ...core.source_state import SourceState
 from ...core.verdicts import Verdicts
-from ...errors import LeaseLostError, MessageNotHeldError
+from ...errors import ClosedError, LeaseLostError, MessageNotHeldError
 from ...ids import MessageId
 from ...letters.evidence import evidence_of
 from ...loops import Place
@@ -31,8 +31,7 @@ from ..settling.settlement import Settlement
 from . import handle as handles
 from .grant import BITS, Keeper, lost
 
-_LOOK_S: Final = 0.05
-_LOOKS: Final = 100  # 5 s
+_TRUST_S: Final = 5.0
 
 
 class Inherited:
@@ -124,6 +123,7 @@ class Inheritance:
             ConfigurationError: It is no handle.
             LeaseLostError: It is over, or of a consumer with another state.
             MessageNotHeldError: It cannot be told yet whether the state is of this cluster.
+            ClosedError: The consumer was closed meanwhile.
         """
         message_id = handles.message_id_of(named)
         try:
@@ -136,7 +136,7 @@ class Inheritance:
         index = message_id.batch_index() if message_id.batch_size > 1 else -1
         if state.durable is None or not state.shared:
             raise _over(named)
-        await self._trusted(state.durable, entry_key, named)
+        await self._trusted(state, state.durable, entry_key, named)
         key = (*entry_key, index)
         found = Inherited(
             text, named.attempt, message_id, state, state.durable, key, named.first_ms
@@ -148,21 +148,28 @@ class Inheritance:
         found.length_ms = max(due_ms - now_ms(self._loop), 1)
         return found
 
-    async def _trusted(self, durable: Durable, key: EntryKey, named: handles.Handle) -> None:
+    async def _trusted(
+        self, state: SourceState, durable: Durable, key: EntryKey, named: handles.Handle
+    ) -> None:
         """Wait for a message that shows whether the state is of this cluster.
 
         Ids begin again in another cluster: an ack by the id of a handle could be that of a message
         which nobody has received. What the last process had not acked comes first, so this wait is
         short.
         """
-        for _ in range(_LOOKS):
-            if durable.trusts(key) is not None:
-                return
-            await asyncio.sleep(_LOOK_S)
-        raise MessageNotHeldError(
-            f"no message of {named.topic} that the state knows has come yet, so the state may be "
-            "of another cluster, whose ids mean other messages: try again in a moment"
-        )
+        deadline = self._loop.time() + _TRUST_S
+        while durable.trusts(key) is None:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await durable.compared()
+            except TimeoutError:
+                raise MessageNotHeldError(
+                    f"no message of {named.topic} that the state knows has come yet, so the state "
+                    "may be of another cluster, whose ids mean other messages: try again in a "
+                    "moment"
+                ) from None
+            if state.durable is not durable:
+                raise ClosedError("the consumer was closed")
 
     def _until(self, lease: Inherited) -> int | None:
         if lease.source.durable is not lease.durable:  # the consumer was closed

@@ -9,7 +9,7 @@ from ...errors import ConfigurationError
 from ...topic_names import base_name
 from ..options import (
     EARLIEST_WORD,
-    SUBSCRIPTION_WORD,
+    LATEST_WORD,
     Edge,
     ReadOptions,
     edge_position,
@@ -46,7 +46,7 @@ async def begin_of(cluster: Cluster, options: ReadOptions, topic: str, last: Pos
         return last
     if said == EARLIEST_WORD:
         return EARLIEST
-    assert said != SUBSCRIPTION_WORD, "the cursor knows"
+    assert said == LATEST_WORD, said  # `Progress` asks the cursor for `SUBSCRIPTION_WORD`
     return last
 
 

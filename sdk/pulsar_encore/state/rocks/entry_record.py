@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from pulsar_encore.core.due import MAX_BATCH_INDEX
 from pulsar_encore.core.entry import set_bits
+from pulsar_encore.core.fingerprint import fuller
 
 MOST_ATTEMPTS: Final = 2**16 - 1
 MOST_MESSAGES: Final = MAX_BATCH_INDEX + 1
@@ -29,7 +30,8 @@ Dues = tuple[tuple[int, int], ...]
 
 
 class EntryRecord(NamedTuple):
-    """
+    """Attempts, due times and fingerprint of one entry, as stored.
+
     Attributes:
         size: Messages in the entry; 1 also for one that is no batch.
         groups: (attempts, mask) of messages that were handed over: how often.
@@ -164,7 +166,7 @@ def merged(record: EntryRecord, newer: EntryRecord) -> EntryRecord:
         settled=record.settled & ~told,
         first_ms=min(record.first_ms, newer.first_ms),
         epoch=newer.epoch,
-        fingerprint=newer.fingerprint or record.fingerprint,
+        fingerprint=fuller(record.fingerprint, newer.fingerprint),
         dues=_dues(record.dues, told),
     )
     for due_ms, mask in newer.dues:
@@ -274,7 +276,8 @@ def to_bytes(record: EntryRecord) -> bytes:
 
 
 def from_bytes(data: bytes) -> EntryRecord:
-    """
+    """Decode a record.
+
     Raises:
         ValueError: The bytes are no record, or one that a newer version wrote.
     """

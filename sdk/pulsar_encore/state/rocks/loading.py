@@ -67,7 +67,8 @@ class Found:
 
 @dataclass(slots=True)
 class Loaded:
-    """
+    """Contents of a state directory when it is opened.
+
     Attributes:
         is_new: Nothing was ever written to it.
         epoch: Of the last owner; 0 when there was none.
@@ -129,8 +130,9 @@ def load(database: Database, wall_now_ms: int, *, tidies: bool = True) -> Loaded
         if before_ms > 0 and len(loaded.stale) < MOST_REMOVED:
             stale = [key for key, value in chunk if is_stale(value, before_ms, old_epoch)]
             if stale:
-                loaded.stale += stale[: MOST_REMOVED - len(loaded.stale)]
-                gone = set(loaded.stale)
+                stale = stale[: MOST_REMOVED - len(loaded.stale)]
+                loaded.stale += stale
+                gone = set(stale)
                 chunk = [row for row in chunk if row[0] not in gone]
         start = 0
         while start < len(chunk):  # by source and ledger; most chunks have one

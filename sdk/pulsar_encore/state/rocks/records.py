@@ -7,7 +7,9 @@ the attempt. A due time is written at once. Removing what is settled is never wr
 what comes of a loss is a record of a message that does not come again.
 
 A record is only used for the message that it was written for: their fingerprints are compared when
-the message comes (`compare`), and a record of another message is dropped.
+the message comes (`compare`). If they differ, the record is not used. It is deleted once another
+message matched its record, because then this is the cluster that the directory belongs to. Until
+then the record is suspect: it stays on disk, and the counts of the new message are kept in memory.
 
 Invariants: an entry is in the buffer, on disk, or in both, and then the buffer is newer; a count
 never falls while its entry is known, so what a disk does not let read is never written over: what
@@ -112,8 +114,8 @@ class Records:
     Attributes:
         unreadable: Records that were found damaged, or of a newer version. They stay on disk.
         trouble: Why what is on disk cannot be read, and so not be written either; None when it can.
-        matched: Messages that came and were those of their records.
-        mismatched: Messages that came and were others; their records were dropped.
+        matched: Messages that came and were those of records that an earlier owner wrote.
+        mismatched: Messages that came and were not those of their records.
     """
 
     def __init__(
@@ -152,6 +154,9 @@ class Records:
         self._recent: OrderedDict[EntryKey, EntryRecord] = OrderedDict()
         # On disk and not to be read: which, and what was counted of them since.
         self._unread: set[EntryKey] = set()
+        # Those of them that differ from the message with their id, before any message matched.
+        self._suspects: set[EntryKey] = set()
+        self._fresh = False  # a record that differs is dropped at once
         self._apart: dict[EntryKey, EntryRecord] = {}
         # Entries that waited until their due times passed: since when they are not in `_waiting`.
         # The disk still has those due times until the record is written again.
@@ -287,7 +292,7 @@ class Records:
             if entry not in waiting:
                 continue
             record = self._buffer[entry][1] if entry in self._buffer else None
-            if record is None and key[2] >= 0:
+            if record is None and (key[2] >= 0 or entry in self._apart):
                 record = self._of(entry)
             if record is not None:
                 record = entry_record.waits_no_more(record, _mask_of(key, record))
@@ -388,21 +393,71 @@ class Records:
         return record
 
     def compare(self, ledger: int, entry: int, fingerprint: int) -> bool:
-        """True if what is known of an entry is of the entry that came; else it is dropped.
+        """Return True if the record of an entry is of the entry that came; else it is not used.
 
-        An unknown fingerprint on either side is taken for a match, and is not counted as one.
+        An unknown fingerprint on either side is taken for a match, and is not counted as one. A
+        match with a record that this owner wrote is not counted either, because it does not show
+        that the records of earlier owners are of this cluster.
         """
-        record = self._of((ledger, entry))
+        key = (ledger, entry)
+        record = self._of(key)
         if record is None:
             return True
         if not differ(record.fingerprint, fingerprint):
             if record.fingerprint and fingerprint:
-                self.matched += 1
-                self._same.add((ledger, entry))
+                self._same.add(key)
+                if record.epoch < self._epoch:
+                    self.matched += 1
+                    self._drop_suspects()
             return True
-        self.mismatched += 1
-        self.settled(ledger, entry)
+        if self._is_suspect(record):
+            if key in self._buffer:  # newer than on disk, where it stays
+                self._write(key, record)
+            self._recent.pop(key, None)
+            self._waiting.discard(key)
+            self._same.discard(key)
+            self._passed.pop(key, None)
+            self._unread.add(key)
+            self._suspects.add(key)
+        else:
+            self.settled(ledger, entry)
         return False
+
+    def _is_suspect(self, record: EntryRecord) -> bool:
+        """Count a record that differs. True if nothing has shown yet that it may be dropped."""
+        self.mismatched += 1
+        return record.epoch < self._epoch and not (self.matched or self._fresh)
+
+    def drop_mismatched(self) -> None:
+        """Drop every record that differs, without waiting for a message that matches."""
+        self._fresh = True
+        self._drop_suspects()
+
+    def _drop_suspects(self) -> None:
+        """Replace each suspect record by that of the message which has its id now, or delete it."""
+        if not self._suspects:
+            return
+        suspects, self._suspects = self._suspects, set()
+        with self._journal:
+            for key in suspects:
+                newer = self._read_again(key)
+                if key in self._buffer:
+                    newer = self._buffer[key][1]
+                if newer is None:
+                    self.settled(*key)
+                else:
+                    self._write(key, newer)
+        self._journal.flush()
+
+    def restore_suspects(self) -> None:
+        """Forget the messages that have the ids of suspect records: this owner ends."""
+        for key in self._suspects:
+            self._read_again(key)
+            self._waiting.add(key)
+            record = self._of(key)
+            if record is not None and not record.dues:
+                self._waiting.discard(key)
+        self._suspects.clear()
 
     def trusts(self, key: EntryKey) -> bool | None:
         """True if what is known of an entry may be used though the entry has not come: it came
@@ -416,8 +471,11 @@ class Records:
 
     @property
     def foreign(self) -> bool:
-        """True if the first `MOST_DIFFERENT` messages that came all differed from their records."""
-        return self.mismatched >= MOST_DIFFERENT and not self.matched
+        """True if the first `MOST_DIFFERENT` messages that came all differed from their records.
+
+        Counts the records of earlier owners only.
+        """
+        return len(self._suspects) >= MOST_DIFFERENT
 
     # Endings
 
@@ -442,6 +500,9 @@ class Records:
         self._waiting.discard(key)
         self._same.discard(key)
         self._passed.pop(key, None)
+        if key in self._suspects:  # the record on disk is not of this message
+            self._apart.pop(key, None)
+            return
         if self._unread:
             self._read_again(key)
         if self._stored.discard(key):
@@ -450,6 +511,13 @@ class Records:
 
     def settled_through(self, ledger: int, entry: int) -> None:
         """This entry and all before it are acked, as by a cumulative ack. Writes nothing."""
+        if self._suspects:
+            # The range may be full of records of another cluster. Those of messages that were acked
+            # here are deleted by a later ack, once a message matched.
+            known = [*self._buffered, *self._apart]
+            for key in [key for key in known if key <= (ledger, entry)]:
+                self.settled(*key)
+            return
         for key in self._buffered.take_through(ledger, entry):
             del self._buffer[key]
         self._recent.clear()
@@ -472,6 +540,7 @@ class Records:
         self._waiting.clear()
         self._same.clear()
         self._passed.clear()
+        self._suspects.clear()
         for key in list(self._unread):
             self._read_again(key)
         if self._stored:
@@ -523,12 +592,12 @@ class Records:
     @property
     def buffered(self) -> int:
         """Entries that are in memory, newer than on disk."""
-        return len(self._buffer) + len(self._apart) + len(self._passed)
+        return len(self._buffer) + self.apart + len(self._passed)
 
     @property
     def apart(self) -> int:
         """Entries that were counted and cannot be joined with what is on disk, for now."""
-        return len(self._apart)
+        return len(self._apart) - sum(key in self._apart for key in self._suspects)
 
     @property
     def only_buffered(self) -> int:
@@ -585,20 +654,25 @@ class Records:
 
     def _join(self, limit: int) -> None:
         """What could not be read is read, if the disk lets it, and written with what is newer."""
-        for key in list(islice(self._unread, limit)):
+        unread = (key for key in self._unread if key not in self._suspects)
+        for key in list(islice(unread, limit)):
             try:
                 record = self._read(key)
             except StoreError as error:
                 self._fails(error)
                 return
-            newer = self._read_again(key)
             held = self._buffer.get(key)
-            if held is not None:
-                newer = held[1]
+            newer = self._apart.get(key) if held is None else held[1]
+            if record is not None and newer is not None:
+                if not differ(record.fingerprint, newer.fingerprint):
+                    newer = entry_record.merged(record, newer)
+                elif self._is_suspect(record):
+                    self._suspects.add(key)
+                    self._forget_trouble()
+                    continue
+            self._read_again(key)
             if newer is None:
                 continue
-            if record is not None:
-                newer = entry_record.merged(record, newer)
             if newer.done:
                 self.settled(*key)
             elif held is not None:
@@ -609,9 +683,13 @@ class Records:
     def _read_again(self, key: EntryKey) -> EntryRecord | None:
         """What is on disk of an entry is known, or counts no more; what was counted meanwhile."""
         self._unread.discard(key)
-        if not self._unread:
-            self.trouble = None
+        self._forget_trouble()
         return self._apart.pop(key, None)
+
+    def _forget_trouble(self) -> None:
+        """No record is left that the disk does not let read; suspect records could be read."""
+        if len(self._unread) <= len(self._suspects):
+            self.trouble = None
 
     def _keep(self, key: EntryKey, record: EntryRecord, since_ms: int) -> None:
         held = self._buffer.get(key)

@@ -18,7 +18,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, Protocol, TypeAlias
@@ -69,7 +69,8 @@ _DATABASE: Final = "db"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreStatistics:
-    """
+    """Counts of a state directory, for monitoring.
+
     Attributes:
         sources: Sources that something was ever written of.
         waiting: Entries of which a message waits, of all of them.
@@ -81,7 +82,7 @@ class StoreStatistics:
         lost: Puts and deletes that failed and were too many to keep.
         unreadable: Keys and values that made no sense.
         syncs: Fsyncs, with `durability="power"`.
-        mismatched: Messages that had the id of another one, whose record was dropped. The
+        mismatched: Messages that had the id of another one, whose record was not used. The
             directory met another cluster, or a topic that was deleted and made again.
     """
 
@@ -132,21 +133,16 @@ class RocksStore:
         if durability not in ("kill", "power"):
             raise ConfigurationError(f'durability must be "kill" or "power", not {durability!r}')
         where = Path(path).resolve()
-        with _opening:
-            core = _open.get(where) or next(
-                filter(lambda each: each.is_in(where), _open.values()), None
-            )
-            if core is not None and core.pid != os.getpid():
-                core = None  # of the parent, in a child: its lock refuses the child
+        with _changing(where) as slot:
+            core = slot.core
             if core is None:
                 lock = _lock(where)
                 try:
-                    core = _open[where] = _Core(
-                        where, wall_now_ms, durability, salvage, tidies, lock
-                    )
+                    core = _Core(where, wall_now_ms, durability, salvage, tidies, lock)
                 except BaseException:
                     lock.release()
                     raise
+                slot.core = core
             elif core.durability != durability:
                 raise ConfigurationError(
                     f'the state in {where} is open with durability="{core.durability}" already'
@@ -219,7 +215,7 @@ class RocksStore:
             StateInUseError: Another thread of this process does.
         """
         core = self._opened
-        with _opening:
+        with core.claiming:
             core.claim()
             core.claims += not self._claims
             self._claims = True
@@ -285,7 +281,8 @@ class RocksStore:
         is in memory only. Takes as long as opening; without trouble it does nothing.
 
         Returns:
-            True when no trouble is left.
+            True when no trouble is left. False also while an fsync is under way, which may take
+            minutes on a failing disk: try again later.
 
         Raises:
             StoreError: There is no room, or it cannot be opened; try again. What is in memory stays
@@ -306,13 +303,14 @@ class RocksStore:
         core, self._core = self._core, None
         if core is None or core.pid != os.getpid():  # a child must not write to its parent's files
             return
-        with _opening:
+        with _changing(core.path) as slot:
             core.users -= 1
-            core.claims -= self._claims
+            with core.claiming:
+                core.claims -= self._claims
             if core.users:
                 return
-            if _open.get(core.path) is core:
-                del _open[core.path]
+            if slot.core is core:
+                slot.core = None
             core.close()
 
     async def aclose(self) -> None:
@@ -354,12 +352,14 @@ class Source:
         name: Topic, subscription, consumer.
         records: How often its messages were handed over, and until when they wait.
         sharers: The consumers that have it.
+        waiters: Futures that `wake` ends: a message was compared with its record.
     """
 
     def __init__(self, core: _Core, number: int, name: SourceName, records: Records) -> None:
         self._core: _Core | None = core
         self._users = 1
         self.sharers: set[Sharer] = set()
+        self.waiters: set[asyncio.Future[None]] = set()
         self.number: int = number
         self.name: SourceName = name
         self.records: Records = records
@@ -368,6 +368,12 @@ class Source:
     def late(self) -> bool:
         """Something of the store is removed in memory only; see `RocksStore.late`."""
         return self._core is not None and self._core.journal.late
+
+    def wake(self) -> None:
+        """End the waiting of `waiters`."""
+        for each in self.waiters:
+            if not each.done():
+                each.set_result(None)
 
     def shared(self) -> Source:
         """One more has it, and will close it."""
@@ -403,6 +409,7 @@ class _Core:
         self.pid: int = os.getpid()
         self.durability: Durability = durability
         self.users: int = 0
+        self.claiming: threading.Lock = threading.Lock()  # held for a moment only
         self.claims: int = 0  # of them, who work with it on one thread
         self._thread: int | None = None  # of the event loop that works with it
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -468,12 +475,6 @@ class _Core:
             except StoreError as error:
                 logger.warning("not yet synced, tried again later: %s", error)
 
-    def is_in(self, path: Path) -> bool:
-        """True if `path` is another name of the directory, as with a bind mount."""
-        with suppress(OSError):
-            return self.path.samefile(path)
-        return False
-
     def take(
         self, name: SourceName, count_attempts: CountAttempts, stay_ms: int, most: int
     ) -> Source:
@@ -532,6 +533,7 @@ class _Core:
         if self._used.pop(source.name, None) is None:
             return
         source.records.flush_all()
+        source.records.restore_suspects()
         self.journal.lost += source.records.apart
         self._mismatched += source.records.mismatched
 
@@ -550,20 +552,24 @@ class _Core:
             )
         return trouble
 
-    def mend(self) -> bool:
+    def mend(self, *, waits: bool = False) -> bool:
         syncer = self.syncer
         unsynced = syncer is not None and syncer.trouble is not None
         if (self.journal.trouble is None or self.journal.flush_all()) and not unsynced:
             return True
         check_room(self.path / _DATABASE)  # what is closed in vain cannot be read meanwhile
-        with nullcontext() if syncer is None else syncer.syncing:
+        if syncer is not None and not syncer.syncing.acquire(blocking=waits):
+            return False
+        try:
             self.journal.database.close(failed=True)
-            try:
-                self.journal.database = Database(self.path / _DATABASE)
-            except StoreError as error:
-                self.journal.trouble = error
-                self._read_only()
-                raise
+            self.journal.database = Database(self.path / _DATABASE)
+        except StoreError as error:
+            self.journal.trouble = error
+            self._read_only()
+            raise
+        finally:
+            if syncer is not None:
+                syncer.syncing.release()
         if syncer is not None:
             syncer.mended()
         return self.journal.flush_all()
@@ -600,7 +606,7 @@ class _Core:
         if self.syncer is not None:
             if self.syncer.trouble is not None:
                 with suppress(StoreError):
-                    self.mend()
+                    self.mend(waits=True)
             self.syncer.stop()
         database = self.journal.database
         try:
@@ -624,8 +630,51 @@ def _close_unwanted(opening: asyncio.Future[RocksStore]) -> None:
         threading.Thread(target=opening.result().close, name="pulsar-encore-state").start()
 
 
-_opening: Final = threading.Lock()
-_open: Final[dict[Path, _Core]] = {}
+class _Slot:
+    """A directory that is open in this process, or is being opened or closed.
+
+    Attributes:
+        path: The directory.
+        pid: The process; a child has the slots of its parent, and does not use them.
+        changing: Held while the directory is opened or closed, which may take long.
+        core: The directory; None if it is not open.
+        waiting: Threads that hold `changing` or wait for it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path: Path = path
+        self.pid: int = os.getpid()
+        self.changing: threading.Lock = threading.Lock()
+        self.core: _Core | None = None
+        self.waiting: int = 0
+
+    def is_in(self, path: Path) -> bool:
+        """True if `path` is another name of the directory, as with a bind mount."""
+        with suppress(OSError):
+            return self.path.samefile(path)
+        return False
+
+
+_slots: Final[dict[Path, _Slot]] = {}
+_table: Final = threading.Lock()  # of `_slots`; never held while a directory is opened or closed
+
+
+@contextmanager
+def _changing(path: Path) -> Iterator[_Slot]:
+    """Have a directory alone, to open or to close it."""
+    with _table:
+        slot = _slots.get(path) or next((s for s in _slots.values() if s.is_in(path)), None)
+        if slot is None or slot.pid != os.getpid():  # the lock of the parent refuses its child
+            slot = _slots[path] = _Slot(path)
+        slot.waiting += 1
+    try:
+        with slot.changing:
+            yield slot
+    finally:
+        with _table:
+            slot.waiting -= 1
+            if slot.core is None and not slot.waiting and _slots.get(slot.path) is slot:
+                del _slots[slot.path]
 
 
 def _prepare(path: Path) -> None:

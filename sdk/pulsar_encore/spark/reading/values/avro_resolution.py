@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from math import inf
 from typing import Any, Final, TypeAlias
 
 from .avro_types import MISSING, FieldRule, Node, shape_of
@@ -29,11 +30,38 @@ Convert: TypeAlias = Callable[[Any], Any]
 
 _MILLIS: Final = "-millis"
 _MS: Final = 1000  # us
+_FLOAT_OVERFLOW: Final = 2.0**128 - 2.0**103  # the least double that rounds to an infinite float
 _DAY: Final = 86_400_000_000  # us
 _INTEGERS: Final = ("int", "long")
 _FRACTIONS: Final = ("float", "double")
 _TEXTS: Final = ("string", "enum")
 _BINARY: Final = ("bytes", "fixed")
+
+_RANKS: Final = {
+    # To a wider type, without a loss.
+    ("int", "long"): 2,
+    ("float", "double"): 2,
+    # To a fraction; large integers are rounded.
+    ("int", "float"): 3,
+    ("int", "double"): 3,
+    ("long", "float"): 3,
+    ("long", "double"): 3,
+    # To a narrower type, which some values do not fit.
+    ("long", "int"): 4,
+    ("float", "int"): 4,
+    ("float", "long"): 4,
+    ("double", "int"): 4,
+    ("double", "long"): 4,
+    ("double", "float"): 4,
+    # Of text and bytes.
+    ("string", "enum"): 2,
+    ("enum", "string"): 2,
+    ("bytes", "fixed"): 2,
+    ("fixed", "bytes"): 2,
+    ("string", "bytes"): 3,
+    ("bytes", "string"): 3,
+}
+"""How well a type becomes another one, from 2 (well) to 4; other pairs do not."""
 
 
 def resolved(writer: Node, reader: Node) -> Convert:
@@ -96,17 +124,7 @@ def _rank(writer: Node, reader: Node) -> int | None:
         return None
     if before == after:
         return 0 if writer.logical == reader.logical else 1
-    if before in _INTEGERS and after in _INTEGERS + _FRACTIONS:
-        return (2 if after == "long" else 4) if after in _INTEGERS else 3
-    if before in _FRACTIONS and after in _INTEGERS + _FRACTIONS:
-        return 2 if after == "double" else 4
-    if before in _TEXTS and after in _TEXTS:
-        return 2
-    if before in _BINARY and after in _BINARY:
-        return 2
-    if (before, after) in (("string", "bytes"), ("bytes", "string")):
-        return 3
-    return None
+    return _RANKS.get((before, after))
 
 
 # Unions
@@ -192,7 +210,9 @@ def _leaf(writer: Node, reader: Node) -> Convert | None:
     if reader.kind in _INTEGERS:
         return _integer(writer, reader)
     if reader.kind in _FRACTIONS:
-        return float if writer.kind in _INTEGERS else None
+        if writer.kind in _INTEGERS:
+            return float
+        return _single if (writer.kind, reader.kind) == ("double", "float") else None
     if reader.kind in _TEXTS:
         if writer.kind == "bytes":
             return bytes.decode
@@ -224,6 +244,12 @@ def _whole(value: float) -> int:
     if not value.is_integer():  # also of infinity and NaN
         raise ValueError(f"{value!r} is no integer")
     return int(value)
+
+
+def _single(value: float) -> float:
+    if _FLOAT_OVERFLOW <= abs(value) < inf:  # Arrow would make it infinite
+        raise ValueError(f"{value!r} does not fit a float")
+    return value
 
 
 def _symbol(writer: Node, reader: Node) -> Convert | None:

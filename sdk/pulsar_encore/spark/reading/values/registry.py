@@ -1,7 +1,6 @@
 """The schemas that brokers keep for topics: which one decodes, and which ones were written with.
 
-Owns `plan_of_registry`, for the driver, and `writer_texts`, for tasks, with what their process has
-been told.
+Owns `plan_of_registry`, for the driver, and `writer_texts`, for tasks.
 """
 
 from __future__ import annotations
@@ -166,27 +165,30 @@ def _form(schema: Registered, topic: str) -> Form:
     )
 
 
-_known: Final[dict[tuple[Connection, str, int], Registered]] = {}
-
-
 def writer_texts(
     connection: Connection, topic: str
 ) -> tuple[Callable[[int], str], Callable[[int], str], Callable[[int], str]]:
-    """What finds Avro's JSON of a topic's version: of values, of pairs' keys, of pairs' values.
+    """Return functions that find Avro's JSON of a version: of values, pairs' keys, pairs' values.
 
-    A version is fetched once in a process. They raise ValueError where there is none or it is not
-    Avro, and TransportError where it cannot be had now.
+    Each version is asked for once by each task, and not once by each process. Spark uses the
+    processes of workers for many queries, and a topic that was deleted and made again has other
+    schemas with the same version numbers. The functions raise ValueError if there is no such
+    version or it is not Avro, and TransportError if the brokers could not be asked.
 
     Args:
         connection: To the cluster.
         topic: Full name, of a partition if any.
     """
     base = base_name(topic)
+    known: dict[int, Registered] = {}
 
     def find(version: int) -> Registered:
-        found = fetched(connection, base, version)
+        found = known.get(version)
         if found is None:
-            raise ValueError(f"schema version {version} of {base} is not there any more")
+            found = fetched(connection, base, version)
+            if found is None:
+                raise ValueError(f"schema version {version} of {base} is not there any more")
+            known[version] = found
         return found
 
     return (
@@ -208,15 +210,12 @@ def fetched(connection: Connection, topic: str, version: int) -> Registered | No
     Raises:
         TransportError: The brokers could not be asked.
     """
-    at = (connection, topic, version)
-    if at not in _known:
-        here = runtime()
-        transport = transport_of(here.client(connection))
-        try:
-            known = here.call(
-                transport.schema_of(topic, version), f"schema {version} of {topic}", _FETCH_S
-            )
-            _known[at] = registered(known)
-        except TopicNotFound:
-            return None
-    return _known[at]
+    here = runtime()
+    transport = transport_of(here.client(connection))
+    try:
+        known = here.call(
+            transport.schema_of(topic, version), f"schema {version} of {topic}", _FETCH_S
+        )
+    except TopicNotFound:
+        return None
+    return registered(known)

@@ -1,0 +1,173 @@
+"""A directory that is slow to open or to close holds up nobody who works with another one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocks_kit import opened, source_of
+
+from pulsar_encore.errors import StoreError
+from pulsar_encore.state.rocks import HandedOver, RocksStore
+from pulsar_encore.state.rocks.database import Database
+
+# The package has a function of that name.
+stores: Any = sys.modules["pulsar_encore.state.rocks.store"]
+LONG_S = 10  # a deadlock is a failure, not a hang
+
+
+class Gate:
+    """Stops threads at a place until it is opened."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self._passes = threading.Event()
+
+    def __call__(self) -> None:
+        self.reached.set()
+        assert self._passes.wait(LONG_S)
+
+    def open(self) -> None:
+        self._passes.set()
+
+
+@contextmanager
+def thread(does: Callable[[], object]) -> Iterator[None]:
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            does()
+        except BaseException as error:
+            failed.append(error)
+
+    running = threading.Thread(target=run)
+    running.start()
+    try:
+        yield
+    finally:
+        running.join(LONG_S)
+    assert not running.is_alive() and not failed, failed
+
+
+@pytest.fixture
+def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """The directory "slow" takes long to be opened."""
+    gate, begin = Gate(), stores._begin
+
+    def begins(path: Path, *rest: Any) -> object:
+        if path.name == "slow":
+            gate()
+        return begin(path, *rest)
+
+    monkeypatch.setattr(stores, "_begin", begins)
+    yield gate
+    gate.open()
+
+
+def test_a_directory_that_opens_slowly_stops_no_other(tmp_path: Path, slow: Gate) -> None:
+    made: list[RocksStore] = []
+    with thread(lambda: made.append(opened(tmp_path / "slow"))):
+        assert slow.reached.wait(LONG_S)
+        with thread(lambda: made.append(opened(tmp_path / "other"))):
+            pass
+        (other,) = made
+        other.claim()
+        with thread(other.close):
+            pass
+        slow.open()
+    made[1].close()
+    assert not stores._slots
+
+
+def test_who_opens_a_directory_that_is_being_opened_shares_it(tmp_path: Path, slow: Gate) -> None:
+    made: list[RocksStore] = []
+
+    def begin() -> None:
+        made.append(opened(tmp_path / "slow"))
+
+    with thread(begin):
+        assert slow.reached.wait(LONG_S)
+        with thread(begin):
+            slow.open()
+    one, other = made
+    assert one._core is other._core and not one.alone
+    one.close()
+    assert other.alone
+    other.close()
+    assert not stores._slots
+
+
+def test_a_directory_that_could_not_be_opened_can_be_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(stores, "_begin", lambda *_: (_ for _ in ()).throw(StoreError("no")))
+        with pytest.raises(StoreError):
+            opened(tmp_path / "state")
+    assert not stores._slots
+    opened(tmp_path / "state").close()
+
+
+def test_a_directory_that_closes_slowly_stops_no_other_and_is_opened_after_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, flush = Gate(), Database.flush
+
+    def flushes(database: Database) -> None:
+        if database.path.parent.name == "slow":
+            gate()
+        flush(database)
+
+    monkeypatch.setattr(Database, "flush", flushes)
+    slow, other = opened(tmp_path / "slow"), opened(tmp_path / "other")
+    again: list[RocksStore] = []
+    with thread(slow.close):
+        assert gate.reached.wait(LONG_S)
+        other.claim()
+        other.close()
+        with thread(lambda: again.append(opened(tmp_path / "slow"))):
+            gate.open()
+    again[0].close()
+    assert not stores._slots
+
+
+async def test_the_loop_goes_on_while_another_directory_opens(tmp_path: Path, slow: Gate) -> None:
+    opening = asyncio.ensure_future(RocksStore.open(tmp_path / "slow", wall_now_ms=0))
+    other = await RocksStore.open(tmp_path / "other", wall_now_ms=0)
+    other.claim()
+    await other.aclose()
+    assert not opening.done()
+    slow.open()
+    await (await opening).aclose()
+
+
+def test_a_mend_does_not_wait_for_an_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, sync = Gate(), Database.sync
+    with monkeypatch.context() as patch:
+        store = opened(tmp_path / "state", durability="power")
+        records = source_of(store).records
+        core: Any = store._core
+
+        def syncs(database: Database) -> None:
+            gate()
+            sync(database)
+
+        patch.setattr(Database, "sync", syncs)
+        records.started([HandedOver(1, 1)], 0)
+        assert gate.reached.wait(LONG_S)
+        core.syncer.trouble = StoreError("the fsync before failed")
+        assert not store.mend()
+        gate.open()
+        patch.setattr(Database, "sync", sync)
+    core.syncer.point().result(LONG_S)
+    core.syncer.trouble = StoreError("the fsync before failed")
+    assert store.mend()
+    core.syncer.trouble = None
+    store.close()

@@ -1,0 +1,233 @@
+"""Records that differ from the message with their id, before and after a message has matched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from rocks_kit import after_kill, opened, source_of
+
+from pulsar_encore.errors import StoreError
+from pulsar_encore.state.rocks import MOST_DIFFERENT, HandedOver, Records, RocksStore
+from pulsar_encore.state.rocks.database import Database
+
+OLD, NEW, NEWEST = 7 << 24 | 1, 9 << 24 | 5, 11 << 24 | 3
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A directory in which entries 0 to 9 wait for an hour, after 5 attempts each."""
+    path = tmp_path / "state"
+    store = opened(path)
+    records = source_of(store).records
+    for entry in range(10):
+        records.waits((1, entry, -1), HOUR, 5, 0, fingerprint=OLD)
+    store.close()
+    return path
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[RocksStore]:
+    store = opened(path)
+    yield store
+    store.close()
+
+
+def on_disk(path: Path) -> dict[int, tuple[int, int, int | None]]:
+    """Fingerprint, attempts and due time by entry, as the next owner finds them."""
+    with after_kill(path) as source:
+        found = {}
+        for entry in range(10):
+            record = source.records.recall_entry(1, entry)
+            if record is not None:
+                found[entry] = (record.fingerprint, record.attempts_of(-1), record.due_of(-1))
+        return found
+
+
+KEPT = dict.fromkeys(range(10), (OLD, 5, HOUR))
+
+
+def delivered(records: Records, entry: int, attempt: int = 1) -> None:
+    records.started([HandedOver(1, entry, attempt=attempt, fingerprint=NEW)], 1)
+
+
+@pytest.mark.parametrize("count_attempts", ["before", "lazy"])
+def test_a_suspect_record_is_not_used_and_not_changed(
+    store: RocksStore, path: Path, count_attempts: str
+) -> None:
+    records = source_of(store, count_attempts=count_attempts).records
+    for entry in range(6):
+        assert not records.compare(1, entry, NEW)
+        assert records.recall(1, entry) is None
+        delivered(records, entry)
+    assert records.mismatched == 6 and records.matched == 0
+    records.waits((1, 1, -1), 5000, 1, 1, fingerprint=NEW)
+    records.leased((1, 2, -1), 5000, 1, 1, fingerprint=NEW)
+    records.waits((1, 3, -1), 5000, 1, 1, fingerprint=NEW)
+    records.passed([(1, 3, -1)])
+    records.settled(1, 4)
+    records.given_back(1, 5, 1, 1)
+    records.flush(HOUR // 2)
+    store.flush()
+    assert on_disk(path) == KEPT
+    found = {entry: records.recall(1, entry) for entry in range(6)}
+    counts = {entry: (each.attempts, each.due_ms) for entry, each in found.items() if each}
+    assert counts == {0: (1, None), 1: (1, 5000), 2: (1, 5000), 3: (1, None), 5: (1, None)}
+    assert records.buffered == 0 and records.apart == 0
+    assert store.trouble is None
+    records._check()
+
+
+def test_a_match_decides_what_becomes_of_suspect_records(store: RocksStore, path: Path) -> None:
+    records = source_of(store).records
+    for entry in range(3):
+        assert not records.compare(1, entry, NEW)
+        delivered(records, entry)
+    records.settled(1, 1)
+    records.waits((1, 2, -1), 5000, 1, 1, fingerprint=NEW)
+    assert on_disk(path) == KEPT
+    assert records.compare(1, 9, OLD)
+    expected = {**KEPT, 0: (NEW, 1, None), 2: (NEW, 1, 5000)}
+    del expected[1]
+    assert on_disk(path) == expected
+    records._check()
+    # From now on a record that differs is dropped at once.
+    assert not records.compare(1, 5, NEW)
+    store.flush()
+    del expected[5]
+    assert on_disk(path) == expected
+
+
+def test_a_match_with_a_record_of_this_owner_decides_nothing(store: RocksStore, path: Path) -> None:
+    records = source_of(store).records
+    delivered(records, 20)  # an id that the directory does not know
+    assert records.compare(1, 20, NEW)
+    assert not records.compare(1, 0, NEW)
+    delivered(records, 0)
+    assert records.compare(1, 0, NEW)
+    store.flush()
+    assert on_disk(path) == KEPT
+
+
+def test_fresh_drops_suspect_records_without_a_match(store: RocksStore, path: Path) -> None:
+    records = source_of(store).records
+    assert not records.compare(1, 0, NEW)
+    delivered(records, 0)
+    records.drop_mismatched()
+    assert not records.compare(1, 1, NEW)
+    store.flush()
+    expected = {**KEPT, 0: (NEW, 1, None)}
+    del expected[1]
+    assert on_disk(path) == expected
+
+
+def test_the_next_owner_of_the_process_has_suspect_records_again(store: RocksStore) -> None:
+    source = source_of(store)
+    for entry in range(5):
+        assert not source.records.compare(1, entry, NEW)
+        delivered(source.records, entry)
+    assert source.records.waiting == 5
+    source.close()
+    source = source_of(store)
+    assert source.records.waiting == 10
+    assert all(source.records.compare(1, entry, OLD) for entry in range(10))
+    found = source.records.recall(1, 0)
+    assert found is not None and (found.attempts, found.due_ms) == (5, HOUR)
+    source.records._check()
+    assert store.statistics().lost == 0
+
+
+@pytest.mark.parametrize("count_attempts", ["before", "lazy"])
+def test_a_cumulative_ack_keeps_suspect_records(
+    store: RocksStore, path: Path, count_attempts: str
+) -> None:
+    records = source_of(store, count_attempts=count_attempts).records
+    assert not records.compare(1, 3, NEW)
+    delivered(records, 3)
+    delivered(records, 20)
+    records.settled_through(1, 9)
+    store.flush()
+    assert on_disk(path).keys() == KEPT.keys()
+    assert on_disk(path)[3] == KEPT[3]
+    assert records.recall(1, 3) is None
+    records.clear()
+    assert not on_disk(path)
+
+
+def test_a_hundred_suspect_records_are_another_cluster(tmp_path: Path) -> None:
+    store = opened(tmp_path / "state")
+    records = source_of(store).records
+    for entry in range(2 * MOST_DIFFERENT):
+        records.waits((1, entry, -1), HOUR, 1, 0, fingerprint=OLD)
+    store.close()
+    store = opened(tmp_path / "state")
+    records = source_of(store).records
+    for entry in range(MOST_DIFFERENT):
+        assert not records.foreign
+        records.compare(1, entry, NEW)
+        records.settled(1, entry)
+    assert records.foreign
+    store.close()
+    store = opened(tmp_path / "state")
+    assert source_of(store).records.waiting == 2 * MOST_DIFFERENT
+    store.close()
+
+
+@contextmanager
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def fail(*_: object) -> bytes:
+        raise StoreError("Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "get", fail)
+        yield
+
+
+@pytest.mark.parametrize("decided", ["no", "match", "fresh"])
+def test_a_record_that_could_not_be_read_is_not_joined_with_another_message(
+    store: RocksStore, path: Path, decided: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its 5 attempts would bury the new message untried."""
+    records = source_of(store).records
+    if decided == "match":
+        assert records.compare(1, 9, OLD)
+    elif decided == "fresh":
+        records.drop_mismatched()
+    with unreadable(monkeypatch):
+        assert records.compare(1, 0, NEW)  # not known
+        with pytest.raises(StoreError):
+            delivered(records, 0)
+    records.flush(2)
+    assert records.mismatched == 1 and store.trouble is None
+    found = records.recall(1, 0)
+    assert found is not None and (found.attempts, found.due_ms) == (1, None)
+    assert on_disk(path) == {**KEPT, 0: KEPT[0] if decided == "no" else (NEW, 1, None)}
+
+
+def test_a_record_that_could_not_be_read_keeps_the_fuller_fingerprint(
+    store: RocksStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = source_of(store).records
+    bare = OLD >> 24 << 24  # the transport does not show the sequence id
+    with unreadable(monkeypatch):
+        assert records.compare(1, 0, bare)
+        with pytest.raises(StoreError):
+            records.started([HandedOver(1, 0, attempt=6, fingerprint=bare)], 1)
+    records.flush(2)
+    assert on_disk(path)[0][:2] == (OLD, 6)
+
+
+def test_a_due_time_that_passed_does_not_come_back_while_the_disk_cannot_be_read(
+    store: RocksStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = source_of(store).records
+    with unreadable(monkeypatch):
+        records.recall(1, 0)
+        records.waits((1, 0, -1), 5000, 1, 1, fingerprint=OLD)
+        records.passed([(1, 0, -1)])
+        records.flush(60_000)
+        found = records.recall(1, 0)
+        assert found is not None and found.due_ms is None
