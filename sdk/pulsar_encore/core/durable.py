@@ -8,8 +8,7 @@ broker does not send that again.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
@@ -115,7 +114,7 @@ class Durable(Protocol):
         come: what is known is of this cluster. None while no message has shown whether it is."""
         ...
 
-    def compared(self) -> asyncio.Future[None]:
+    def compared(self) -> Awaitable[None]:
         """Return a future that is done when `trusts` may have changed, or this was closed."""
         ...
 
