@@ -53,6 +53,11 @@ def sink(spark: SparkSession, pulsar: Server, topic: str) -> Callable[..., Any]:
         ("batch", {"startingOffset": "x"}, "did you mean 'startingOffsets'?"),
         (
             "batch",
+            {"startingOffsets": "subscription", "subscription": "s"},
+            "startingOffsets=subscription is for spark.readStream only",
+        ),
+        (
+            "batch",
             {**SOON, "admin__url": "http://127.0.0.1:1"},
             "admin.url: ledgers of persistent://",
         ),

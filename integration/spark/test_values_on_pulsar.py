@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import uuid
 from pathlib import Path
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 import pulsar_encore as encore
 from pulsar_encore.schema import AvroSchema, JsonSchema, Long, Map, Record, String, StringSchema
 
-from ..admin import Admin
+from ..admin import Admin, AdminError
 from ..pulsar_server import Server
 from .kit import reading
 
@@ -149,3 +150,19 @@ def test_values_that_are_one_text(spark: SparkSession, pulsar: Server, topic: st
     send(pulsar, topic, "a", "b", schema=StringSchema())
     frame = reading(spark.read, pulsar, topic, valueFormat="schema").load()
     assert [row["value"] for row in frame.select("value").collect()] == ["a", "b"]
+
+
+def test_a_topic_that_is_made_again_has_new_schemas(
+    spark: SparkSession, pulsar: Server, admin: Admin, topic: str
+) -> None:
+    """Versions begin at 0 again, and the session's workers have read the old ones."""
+    for names in ("ab", "ba", "abc"):
+        fields = [{"name": each, "type": "int"} for each in names]
+        schema = AvroSchema(None, {"type": "record", "name": "R", "fields": fields})
+        send(pulsar, topic, *[{each: ord(each) for each in names}] * 4, schema=schema)
+        frame = reading(spark.read, pulsar, topic, valueFormat="schema", minPartitions=2).load()
+        assert {tuple(row) for row in frame.select("a", "b").collect()} == {(97, 98)}
+        admin.delete_topic(topic)
+        with contextlib.suppress(AdminError):  # it may be gone with the topic
+            path = topic.removeprefix("persistent://")
+            admin.call("DELETE", f"/schemas/{path}/schema", force=True)

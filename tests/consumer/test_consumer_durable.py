@@ -770,6 +770,7 @@ async def test_a_subscription_that_fails_lets_go_of_the_directory(host: Host) ->
         (lambda: RocksState(""), "path"),
         (lambda: RocksState(7), "path"),  # type: ignore[arg-type]
         (lambda: RocksState("a\0b"), "NUL"),
+        (lambda: RocksState("a\udcff"), "valid Unicode"),
         (lambda: RocksState("a", count_attempts="never"), "count_attempts"),  # type: ignore[arg-type]
         (lambda: RocksState("a", durability="never"), "durability"),  # type: ignore[arg-type]
         (lambda: RocksState("a", stay_buffer=0), "stay_buffer"),

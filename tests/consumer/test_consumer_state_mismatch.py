@@ -131,6 +131,36 @@ async def test_the_directory_still_serves_the_right_cluster_after_a_mismatch(
     assert len(came) == count and {each.redelivery_count() for each in came} == {1}
 
 
+@pytest.mark.parametrize("nacks", [False, True])
+async def test_another_cluster_is_an_error_at_each_start(host: Host, nacks: bool) -> None:
+    """What a start at the wrong cluster writes there is no evidence for the next start."""
+    options: dict[str, Any] = {"state": {"count_attempts": "before"}, "receiver_queue_size": 20}
+    right = host.transport
+    put_numbers(right, 200)
+    consumer = await host.start()
+    for at in range(200):
+        message = await consumer.receive(timeout=10)
+        if at < 50:
+            await consumer.acknowledge(message)
+        else:
+            await consumer.negative_acknowledge(message, delay=HOUR)
+    wrong = await wiped(host)
+    put_numbers(wrong, 200)
+    for _ in range(3):
+        consumer = await host.start(**options)
+        with pytest.raises(StateMismatchError):
+            while True:
+                message = await consumer.receive(timeout=10)
+                if nacks:
+                    await consumer.negative_acknowledge(message, delay=0.05)
+        await host.kill()
+    host.transport = right
+    right.reconnect()
+    consumer = await host.start()
+    assert await receive_all(consumer, 60) == []
+    assert consumer.statistics().nacked == 150
+
+
 async def test_a_cumulative_ack_of_another_cluster_deletes_nothing(host: Host) -> None:
     right = host.transport
     options = {"consumer_type": ConsumerType.Exclusive}

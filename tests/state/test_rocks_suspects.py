@@ -112,6 +112,44 @@ def test_a_match_with_a_record_of_this_owner_decides_nothing(store: RocksStore, 
     assert on_disk(path) == KEPT
 
 
+def test_a_match_with_a_newer_record_decides_nothing(path: Path) -> None:
+    """An owner that was at the wrong cluster wrote it."""
+    store = opened(path)
+    delivered(source_of(store).records, 20)
+    store.close()
+    store = opened(path)
+    records = source_of(store).records
+    assert records.compare(1, 20, NEW) and records.matched == 1
+    assert not records.compare(1, 0, NEW)
+    assert records.trusts((1, 1)) is False
+    store.flush()
+    assert on_disk(path) == KEPT
+    store.close()
+    # At the right cluster that record is the one that is dropped.
+    store = opened(path)
+    records = source_of(store).records
+    assert not records.compare(1, 20, OLD)
+    assert records.knows((1, 20))
+    assert records.compare(1, 0, OLD)
+    assert not records.knows((1, 20))
+    store.close()
+
+
+def test_a_record_without_a_fingerprint_gets_that_of_the_message(path: Path) -> None:
+    """Records of format 1 have none, and those of messages that are nacked by their ids."""
+    store = opened(path)
+    records = source_of(store).records
+    records.waits((1, 20, -1), HOUR, 3, 0)
+    assert records.compare(1, 20, OLD) and records.matched == 0
+    store.close()
+    store = opened(path)
+    records = source_of(store).records
+    found = records.recall(1, 20)
+    assert found is not None and (found.attempts, found.due_ms) == (3, HOUR)
+    assert not records.compare(1, 20, NEW)
+    store.close()
+
+
 def test_fresh_drops_suspect_records_without_a_match(store: RocksStore, path: Path) -> None:
     records = source_of(store).records
     assert not records.compare(1, 0, NEW)

@@ -163,8 +163,8 @@ class Durability:
             self.fail(
                 StateMismatchError(
                     f"the state in {self._path} is of another cluster, or the topic {topic} was "
-                    f"deleted and made again: all of the first {MOST_DIFFERENT} messages differ "
-                    "from those whose ids it knows. The records of these messages are kept. Use "
+                    f"deleted and made again: all of the first {MOST_DIFFERENT} entries (messages "
+                    "or batches) differ from those whose ids it knows. Their records are kept. Use "
                     "another directory for this cluster, or RocksState(..., "
                     'on_mismatch="fresh") to drop what it knows'
                 )

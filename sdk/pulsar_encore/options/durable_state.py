@@ -34,10 +34,14 @@ class RocksState:
         salvage: What is damaged in the directory is put aside, and what can still be read is used;
             by default that is a `StateDamagedError`.
         on_mismatch: What happens if the directory is of another cluster, or a topic was deleted and
-            made again, so that ids in the directory are those of other messages. A message whose
-            record was written for another one is always handed over as new. "error": if that is so
-            for the first 100 messages of a topic, the consumer fails with `StateMismatchError`.
-            "fresh": it goes on.
+            made again, so that ids in the directory belong to other messages. A message whose
+            record was written for another one is handed over as new. (Records that an
+            upgraded directory had in format 1 do not name their message, and match any.) "error":
+            if the first 100 entries of a topic that have a record all differ from it, the consumer
+            fails with `StateMismatchError`. The records stay on disk, so the directory can be used
+            at its own cluster again. Until a message matches its record, attempts at messages that
+            differ are counted in memory only. "fresh": records that differ are deleted, and the
+            consumer goes on.
 
     Raises:
         ConfigurationError: An option is wrong.
@@ -51,7 +55,15 @@ class RocksState:
     on_mismatch: Literal["error", "fresh"] = "error"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", directory(self.path, "RocksState"))
+        path = directory(self.path, "RocksState")
+        try:
+            str(path).encode()
+        except UnicodeEncodeError as error:
+            raise ConfigurationError(
+                f"the path of RocksState must be valid Unicode, because RocksDB takes UTF-8: "
+                f"{path!r}. Name another directory"
+            ) from error
+        object.__setattr__(self, "path", path)
         if self.count_attempts not in (None, "before", "lazy"):
             raise ConfigurationError(
                 f'count_attempts must be "before", "lazy" or None, got {self.count_attempts!r}'

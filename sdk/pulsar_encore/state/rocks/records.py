@@ -8,8 +8,10 @@ what comes of a loss is a record of a message that does not come again.
 
 A record is only used for the message that it was written for: their fingerprints are compared when
 the message comes (`compare`). If they differ, the record is not used. It is deleted once another
-message matched its record, because then this is the cluster that the directory belongs to. Until
-then the record is suspect: it stays on disk, and the counts of the new message are kept in memory.
+message matched a record that is as old or older, because then this is the cluster that the record
+belongs to. Until then it is suspect: it stays on disk, and the counts of the new message are kept
+in memory. A match with a newer record proves nothing: an owner that was at the wrong cluster, and
+failed, may have written it there.
 
 Invariants: an entry is in the buffer, on disk, or in both, and then the buffer is newer; a count
 never falls while its entry is known, so what a disk does not let read is never written over: what
@@ -52,7 +54,7 @@ CountAttempts: TypeAlias = Literal["before", "lazy"]
 
 _RECENT: Final = 256
 _LAST_MS: Final = (1 << MAX_ID_BITS) - 1
-MOST_DIFFERENT: Final = 100  # messages that all differ from their records: it is another cluster
+MOST_DIFFERENT: Final = 100  # entries that all differ from their records: it is another cluster
 _LONG_MS: Final = 15 * 24 * 3600 * 1000  # half of what makes it stale
 STAY_BUFFER_MS: Final = 10_000  # RocketMQ's popCkStayBufferTime
 MOST_BUFFERED: Final = 50_000  # the broker's window of a consumer; some 20 MB
@@ -154,9 +156,10 @@ class Records:
         self._recent: OrderedDict[EntryKey, EntryRecord] = OrderedDict()
         # On disk and not to be read: which, and what was counted of them since.
         self._unread: set[EntryKey] = set()
-        # Those of them that differ from the message with their id, before any message matched.
-        self._suspects: set[EntryKey] = set()
-        self._fresh = False  # a record that differs is dropped at once
+        # Those of them that differ from the message with their id, with their epochs.
+        self._suspects: dict[EntryKey, int] = {}
+        # Records of this epoch, and of later ones, are of this cluster: a message matched.
+        self._proven = epoch
         self._apart: dict[EntryKey, EntryRecord] = {}
         # Entries that waited until their due times passed: since when they are not in `_waiting`.
         # The disk still has those due times until the record is written again.
@@ -396,8 +399,7 @@ class Records:
         """Return True if the record of an entry is of the entry that came; else it is not used.
 
         An unknown fingerprint on either side is taken for a match, and is not counted as one. A
-        match with a record that this owner wrote is not counted either, because it does not show
-        that the records of earlier owners are of this cluster.
+        record without a fingerprint gets that of the message.
         """
         key = (ledger, entry)
         record = self._of(key)
@@ -406,9 +408,12 @@ class Records:
         if not differ(record.fingerprint, fingerprint):
             if record.fingerprint and fingerprint:
                 self._same.add(key)
-                if record.epoch < self._epoch:
-                    self.matched += 1
+                self.matched += record.epoch < self._epoch
+                if record.epoch < self._proven:
+                    self._proven = record.epoch
                     self._drop_suspects()
+            elif fingerprint:
+                self._write(key, record._replace(fingerprint=fingerprint))
             return True
         if self._is_suspect(record):
             if key in self._buffer:  # newer than on disk, where it stays
@@ -418,7 +423,7 @@ class Records:
             self._same.discard(key)
             self._passed.pop(key, None)
             self._unread.add(key)
-            self._suspects.add(key)
+            self._suspects[key] = record.epoch
         else:
             self.settled(ledger, entry)
         return False
@@ -426,20 +431,21 @@ class Records:
     def _is_suspect(self, record: EntryRecord) -> bool:
         """Count a record that differs. True if nothing has shown yet that it may be dropped."""
         self.mismatched += 1
-        return record.epoch < self._epoch and not (self.matched or self._fresh)
+        return record.epoch < self._proven
 
     def drop_mismatched(self) -> None:
         """Drop every record that differs, without waiting for a message that matches."""
-        self._fresh = True
+        self._proven = 0
         self._drop_suspects()
 
     def _drop_suspects(self) -> None:
         """Replace each suspect record by that of the message which has its id now, or delete it."""
-        if not self._suspects:
+        proven = [key for key, epoch in self._suspects.items() if epoch >= self._proven]
+        if not proven:
             return
-        suspects, self._suspects = self._suspects, set()
         with self._journal:
-            for key in suspects:
+            for key in proven:
+                del self._suspects[key]
                 newer = self._read_again(key)
                 if key in self._buffer:
                     newer = self._buffer[key][1]
@@ -465,16 +471,14 @@ class Records:
         record = self._of(key)
         if record is None or not record.fingerprint or key in self._same:
             return True
-        if record.epoch == self._epoch or (self.matched and not self.mismatched):
+        if record.epoch == self._epoch or (record.epoch >= self._proven and not self.mismatched):
             return True
         return False if self.mismatched else None
 
     @property
     def foreign(self) -> bool:
-        """True if the first `MOST_DIFFERENT` messages that came all differed from their records.
-
-        Counts the records of earlier owners only.
-        """
+        """True if `MOST_DIFFERENT` entries differed from their records, and none matched a record
+        that is as old or older. Counts records of earlier owners only."""
         return len(self._suspects) >= MOST_DIFFERENT
 
     # Endings
@@ -667,7 +671,7 @@ class Records:
                 if not differ(record.fingerprint, newer.fingerprint):
                     newer = entry_record.merged(record, newer)
                 elif self._is_suspect(record):
-                    self._suspects.add(key)
+                    self._suspects[key] = record.epoch
                     self._forget_trouble()
                     continue
             self._read_again(key)
