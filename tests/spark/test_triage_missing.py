@@ -21,6 +21,9 @@ def test_topics_that_do_not_exist_are_told_from_empty_ones() -> None:
         options = {"service.url": broker.url}
         assert missing_topics(asked, options) == names("misspelt", "parted-partition-7")
         assert missing_topics((), options) == ()
+        # A triage with a checkpoint has the options of a stream.
+        stream = {"maxEntriesPerTrigger": "40", "startingOffsets": "subscription"}
+        assert missing_topics(asked[:1], options | stream) == ()
 
 
 def test_brokers_that_cannot_be_asked_leave_it_open() -> None:

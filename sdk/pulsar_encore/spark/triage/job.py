@@ -227,8 +227,10 @@ def missing_topics(topics: Iterable[str], options: Mapping[str, str]) -> tuple[s
     if not wanted:
         return ()
     given = _read_settings(wanted, options, cursor=None, streaming=False)
-    given = {name: each for name, each in given.items() if name.lower() != _WAITS.lower()}
-    checked = read_options({**given, _WAITS: "true"}, streaming=False)
+    ignored = (_WAITS.lower(), *_STARTS)  # where a read begins does not matter here
+    given = {name: each for name, each in given.items() if name.lower() not in ignored}
+    # `options` may be those of a stream, such as `maxEntriesPerTrigger`.
+    checked = read_options({**given, _WAITS: "true"}, streaming=None)
     here = runtime()
 
     async def ask() -> dict[str, Position]:
