@@ -117,7 +117,7 @@ def test_a_topic_that_is_not_there_is_said_in_a_line(
     assert cli.main(["spark", "triage", *words]) == 3
     said = capsys.readouterr()
     assert "0 letters on nowhere-billing-DLQ" in said.out
-    assert "check the names of the topics" in said.err
+    assert "there is no topic nowhere-billing-DLQ; check the name" in said.err
     assert (said.err.count("\n"), "Traceback" in said.err + said.out) == (1, False)
 
 
