@@ -213,7 +213,10 @@ def test_interrupted_it_says_what_was_done(
         (["--topic", DEAD, "--replay", "--all", "--replay-id", " "], "replay_id must be"),
         (["--topic", DEAD, "--replay", "--all", "--replay-id", "r" * 201], "at most 200"),
         (["--topic", DEAD, "--replay", "--all", "--replay-id", "a\x00b"], "printable"),
-        (["--topic", DEAD, "--replay", "--all", "--replay-id", "a\udcff"], "contains a lone surrogate"),
+        (
+            ["--topic", DEAD, "--replay", "--all", "--replay-id", "a\udcff"],
+            "contains a lone surrogate",
+        ),
         (["--topic", DEAD, "--option", "maxRecordsPerPartition=-1"], "maxRecordsPerPartition"),
         (["--topic", DEAD, "--option", "minPartition=2"], "there is no option 'minPartition'"),
         (["--topic", DEAD, "--option", "topics=a"], "set by the triage"),
