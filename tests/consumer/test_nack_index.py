@@ -30,7 +30,7 @@ from pulsar_encore import (
     StoreError,
 )
 from pulsar_encore.state import DirectoryBlobs, SpillingIndex
-from pulsar_encore.testing import MemoryTransport, VirtualClockLoop
+from pulsar_encore.testing import MemoryTransport
 
 HOUR = 3600.0
 SMALL: dict[str, Any] = {
@@ -42,16 +42,8 @@ BATCHES = pytest.mark.parametrize("batch", [1, 10])
 
 @pytest.fixture
 async def client(transport: MemoryTransport) -> AsyncIterator[Client]:
-    be_patient()
     async with Client("pulsar://nowhere:6650", transport=transport) as client:
         yield client
-
-
-def be_patient() -> None:
-    """Let threads open and remove directories for longer than half a second, on a busy machine."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualClockLoop)
-    loop._jumping._patience_s = 20.0
 
 
 async def subscribe(
@@ -222,7 +214,6 @@ async def test_close_while_a_snapshot_is_being_written(
 
 
 async def test_shutdown_removes_the_directory(transport: MemoryTransport, tmp_path: Path) -> None:
-    be_patient()
     put_numbers(transport, 500)
     client = Client("pulsar://nowhere:6650", transport=transport)
     consumer = await subscribe(client, tmp_path)
@@ -304,7 +295,6 @@ async def test_a_state_can_have_the_directory_that_a_nack_index_had(
 async def test_with_a_state_due_times_outlive_the_process_and_ids_spill(
     transport: MemoryTransport, tmp_path: Path
 ) -> None:
-    be_patient()
     host = Host(transport, tmp_path / "disk")
     nacks = SpillingNackIndex(tmp_path / "nacks", **SMALL)
     numbers = put_numbers(transport, 1_000)

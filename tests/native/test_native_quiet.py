@@ -54,7 +54,7 @@ def test_without_a_keep_alive_and_a_period_there_is_no_timer() -> None:
         await asyncio.Event().wait()
 
     with pytest.raises(Deadlock):
-        run(main())
+        run(main(), patience_s=0.5)
 
 
 def test_new_partitions_are_looked_for_when_it_is_time_and_again_when_one_is_refused() -> None:

@@ -50,9 +50,10 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
 
     Args:
         patience_s: Real seconds to wait, with no timer set, for another thread to say something.
+            Threads that open files are slow on a busy machine.
     """
 
-    def __init__(self, patience_s: float = 0.5) -> None:
+    def __init__(self, patience_s: float = 10.0) -> None:
         self._jumping = _JumpingSelector(patience_s)
         super().__init__(self._jumping)
         self._epoch_s = time.time()
@@ -81,7 +82,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         await super().shutdown_default_executor()
 
 
-def run(main: Coroutine[Any, Any, T], *, patience_s: float = 0.5) -> T:
+def run(main: Coroutine[Any, Any, T], *, patience_s: float = 10.0) -> T:
     """`asyncio.run` in virtual time.
 
     Raises:
