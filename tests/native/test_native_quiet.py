@@ -13,7 +13,7 @@ from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
 from pulsar_encore.devbroker.settings import BrokerSettings
 from pulsar_encore.options import ConsumerType
 from pulsar_encore.testing import Deadlock
-from pulsar_encore.testing import run as testing_run
+from pulsar_encore.testing import run as run_in_virtual_time
 from pulsar_encore.transport.native.lookup.rounds import Round
 from pulsar_encore.transport.native.settings import Settings
 from pulsar_encore.transport.native.transport import NativeTransport
@@ -55,7 +55,7 @@ def test_without_a_keep_alive_and_a_period_there_is_no_timer() -> None:
         await asyncio.Event().wait()
 
     with pytest.raises(Deadlock):
-        testing_run(main(), patience_s=0.5)
+        run_in_virtual_time(main(), patience_s=0.5)
 
 
 def test_new_partitions_are_looked_for_when_it_is_time_and_again_when_one_is_refused() -> None:
