@@ -39,7 +39,9 @@ def now():
         return int(statm.read().split()[1]) * resource.getpagesize()
 
 def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Not ru_maxrss: that of a child begins with the memory of the process which started it.
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024
 
 async def main(url, topic, messages):
     async with encore.Client(url, transport="native") as client:
