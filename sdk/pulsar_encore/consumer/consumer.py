@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -647,25 +648,21 @@ class Consumer:
             if self._parts.forwarder is not None:
                 await self._parts.forwarder.close()
             await self._leases.flush()
-        finally:  # whatever failed there, the subscription is given back
-            try:
+        finally:
+            # Last in, first out. Each step is done though another one failed or was cancelled: the
+            # subscription is given back in any case.
+            async with AsyncExitStack() as ending:
+                ending.callback(self._forget)
+                if self._parts.spilling is not None:
+                    ending.push_async_callback(self._parts.spilling.close)
+                if self._parts.durability is not None:
+                    ending.push_async_callback(self._parts.durability.close)
+                ending.push_async_callback(self._link.close)
+                ending.callback(self._queue.drop)
+                why = ClosedError("the consumer was closed before the broker confirmed")
+                ending.callback(self._end_acks, why)
                 self._end_receiving(_closed())
                 await self._send_acks()
-            finally:
-                self._end_acks(ClosedError("the consumer was closed before the broker confirmed"))
-                self._queue.drop()
-                try:
-                    await self._link.close()
-                finally:
-                    try:
-                        if self._parts.durability is not None:
-                            await self._parts.durability.close()
-                    finally:
-                        try:
-                            if self._parts.spilling is not None:
-                                await self._parts.spilling.close()
-                        finally:
-                            self._forget()
 
     def _end_receiving(self, why: ClosedError) -> None:
         self._life.refusal = why

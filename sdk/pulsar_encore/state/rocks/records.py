@@ -408,7 +408,8 @@ class Records:
         if not differ(record.fingerprint, fingerprint):
             if record.fingerprint and fingerprint:
                 self._same.add(key)
-                self.matched += record.epoch < self._epoch
+                if record.epoch < self._epoch:
+                    self.matched += 1
                 if record.epoch < self._proven:
                     self._proven = record.epoch
                     self._drop_suspects()
@@ -418,10 +419,7 @@ class Records:
         if self._is_suspect(record):
             if key in self._buffer:  # newer than on disk, where it stays
                 self._write(key, record)
-            self._recent.pop(key, None)
-            self._waiting.discard(key)
-            self._same.discard(key)
-            self._passed.pop(key, None)
+            self._forget_copies(key)
             self._unread.add(key)
             self._suspects[key] = record.epoch
         else:
@@ -500,10 +498,7 @@ class Records:
         if held is not None:
             del self._buffer[key]
             self._buffered.discard(key)
-        self._recent.pop(key, None)
-        self._waiting.discard(key)
-        self._same.discard(key)
-        self._passed.pop(key, None)
+        self._forget_copies(key)
         if key in self._suspects:  # the record on disk is not of this message
             self._apart.pop(key, None)
             return
@@ -512,6 +507,13 @@ class Records:
         if self._stored.discard(key):
             self._journal.delete_later(STATE, entry_packed(self._source, ledger, entry))
             self._journal.commit()
+
+    def _forget_copies(self, key: EntryKey) -> None:
+        """Forget what memory says of the record on disk of an entry."""
+        self._recent.pop(key, None)
+        self._waiting.discard(key)
+        self._same.discard(key)
+        self._passed.pop(key, None)
 
     def settled_through(self, ledger: int, entry: int) -> None:
         """This entry and all before it are acked, as by a cumulative ack. Writes nothing."""
