@@ -12,7 +12,7 @@ from pulsar_encore.deadletters import DeadLetters, NothingSelectedError, Selecti
 
 from .admin import Admin
 from .contract.cluster import ENGINES, Engine
-from .contract.kit import SUBSCRIPTION, bodies, data, publish, subscribe, take
+from .contract.contract_kit import SUBSCRIPTION, bodies, data, publish, subscribe, take
 from .pulsar_server import Server
 
 # looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.

@@ -13,7 +13,7 @@ import pulsar_encore as encore
 from .admin import Admin
 from .conftest import OwnPulsar
 from .contract.cluster import ENGINES, Engine
-from .contract.kit import SUBSCRIPTION, bodies, eventually, publish, subscribe, work_off
+from .contract.contract_kit import SUBSCRIPTION, bodies, eventually, publish, subscribe, work_off
 from .pulsar_server import Broker
 
 # looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.

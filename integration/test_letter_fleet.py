@@ -15,7 +15,7 @@ import pytest_asyncio
 import pulsar_encore as encore
 
 from .letters.fleet import Failure, Fleet, Outcome, run_fleet
-from .letters.kit import QUIET
+from .letters.letter_checks import QUIET
 from .pulsar_server import Server
 
 ALL_POISON = "pppppppppp"

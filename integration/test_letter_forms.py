@@ -20,7 +20,7 @@ from pulsar_encore.deadletters import DeadLetters, Selection
 from .admin import Admin
 from .contract.cluster import ENGINES, Engine
 from .letters.java_client import JavaClient, java_client, missing
-from .letters.kit import await_letters, read_out, subscribe
+from .letters.letter_checks import await_letters, read_out, subscribe
 from .pulsar_server import Server
 
 # looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.

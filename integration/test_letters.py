@@ -27,8 +27,8 @@ from pulsar_encore.cli.broker_process import child, first_line
 
 from .admin import Admin
 from .benchmarks.processes import broker
-from .letters.comparing import alike, generation, mine, pointers
 from .letters.java_client import JavaClient, java_client, missing
+from .letters.letter_comparison import alike, generation, mine, pointers
 from .pulsar_server import Server
 
 QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)

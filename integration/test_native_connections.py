@@ -13,8 +13,8 @@ import pytest
 
 import pulsar_encore as encore
 from pulsar_encore.options import ClientOptions
-from pulsar_encore.transport.native.options import of_options
-from pulsar_encore.transport.native.transport import NativeTransport
+from pulsar_encore.transport.native.native_transport import NativeTransport
+from pulsar_encore.transport.native.service_options import of_options
 
 from .admin import Admin
 from .pulsar_server import Server

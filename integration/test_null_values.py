@@ -25,7 +25,7 @@ from pulsar_encore.schema import (
 )
 
 from .letters.java_client import JavaClient, java_client, missing
-from .letters.kit import await_letters, read_out, subscribe
+from .letters.letter_checks import await_letters, read_out, subscribe
 from .pulsar_server import Server
 
 asyncio.set_event_loop(None)

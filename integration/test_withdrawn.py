@@ -13,7 +13,16 @@ import pulsar_encore as encore
 
 from .admin import Admin
 from .contract.cluster import ENGINES, Engine
-from .contract.kit import SUBSCRIPTION, bodies, data, eventually, publish, subscribe, take, work_off
+from .contract.contract_kit import (
+    SUBSCRIPTION,
+    bodies,
+    data,
+    eventually,
+    publish,
+    subscribe,
+    take,
+    work_off,
+)
 from .pulsar_server import Server
 
 # looptime's plugin asks for a loop before every synchronous test; see the suite's fixtures.

@@ -3,6 +3,6 @@
 Where a JVM connector owns that name, `pulsar_encore.spark.register` gives another.
 """
 
-from pulsar_encore.spark.source import PulsarDataSource as DefaultSource
+from pulsar_encore.spark.data_source import PulsarDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

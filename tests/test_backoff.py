@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore import Backoff, ConfigurationError
-from pulsar_encore.backoff import FailureReports, to_ms
+from pulsar_encore.values.backoff import FailureReports, to_ms
 
 RNG = Random(1)
 

@@ -54,7 +54,7 @@ def test_who_must_act_is_not_blurred_by_stocks_names() -> None:
 @pytest.mark.parametrize("result", RESULTS, ids=lambda result: str(result.name))
 def test_each_result_is_raised_as_the_class_of_its_name(result: pulsar.Result) -> None:
     name = result.name
-    error = exceptions.named(name, "why")
+    error = errors.named(name, "why")
     for kind in (
         getattr(encore, name),
         getattr(encore.exceptions, name),
@@ -94,14 +94,14 @@ def test_a_closed_object_is_already_closed_by_all_its_names() -> None:
 
 
 def test_what_the_protocol_calls_differently_has_the_clients_name() -> None:
-    named = {code: exceptions.named(code, "x").result for code in pb.ServerError.keys()}
+    named = {code: errors.named(code, "x").result for code in pb.ServerError.keys()}
     assert set(named.values()) <= set(pulsar.Result.__members__)
     assert named["MetadataError"] == "BrokerMetadataError"
     assert named["TopicNotFound"] == "TopicNotFound"
 
 
 def test_a_result_that_stock_has_not_is_a_transport_error() -> None:
-    error = exceptions.named("Novelty", "what?", retryable=True)
+    error = errors.named("Novelty", "what?", retryable=True)
     assert type(error) is encore.TransportError
     assert (error.result, error.retryable) == ("Novelty", True)
     assert error.error() == pulsar.Result.UnknownError

@@ -29,7 +29,7 @@ ON_SPARK = {"spark_orders.py"}
 #: File -> pattern of the whole output; times are matched to the tenth they cannot be below.
 EXPECTED = {
     "ack_timeout.py": r"forgotten received, and forgotten\nforgotten came back after 1\.\d s\n",
-    "backoff.py": (
+    "values/backoff.py": (
         r"attempt 1 after 0\.\d s\nattempt 2 after 0\.[2-9] s\n"
         r"attempt 3 after (0\.[4-9]|1\.\d) s\nattempt 4 after (0\.[89]|1\.\d) s\n"
     ),

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsar_encore.eventloop.alarm import Alarm, due_in_ms, now_ms
 from pulsar_encore.testing import run
-from pulsar_encore.timer import Alarm, due_in_ms, now_ms
 
 
 class Clockwork:

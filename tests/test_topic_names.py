@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_encore import topic_names
+from pulsar_encore.values import topic_names
 
 names = st.text(string.ascii_letters + string.digits + "-_.", min_size=1, max_size=20)
 

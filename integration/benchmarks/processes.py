@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from pulsar_encore.cli.broker_process import broker_process
-from pulsar_encore.cli.demo.measuring import MeasurementError, measure
+from pulsar_encore.cli.demo.measurement import MeasurementError, measure
 from pulsar_encore.cli.demo.workload import Figures
 
 #: This package's measurements, and what they are called in tables: one for each transport.
@@ -43,7 +43,7 @@ class Runner:
     async def __call__(
         self, side: str, name: str, *, within_s: float, topic: str = "", **parameters: Any
     ) -> Figures:
-        """See `pulsar_encore.cli.demo.measuring.measure`; `side` may be any module's full name."""
+        """See `pulsar_encore.cli.demo.measurement.measure`; `side` may be any full module name."""
         left = _ATTEMPTS
         while True:
             where = topic or fresh_topic()

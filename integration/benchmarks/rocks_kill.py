@@ -22,8 +22,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pulsar_encore.core.due import MessageKey
 from pulsar_encore.core.due_index import TimeBucketIndex
+from pulsar_encore.core.due_time import MessageKey
 from pulsar_encore.state.rocks import HandedOver, RocksStore, Source
 
 BATCH = 50

@@ -44,11 +44,11 @@ from typing import Any
 import psutil
 
 from integration.benchmarks.figures import Row, report
-from pulsar_encore.core.due import MessageKey, precision_bits
 from pulsar_encore.core.due_index import TimeBucketIndex
+from pulsar_encore.core.due_time import MessageKey, precision_bits
 from pulsar_encore.state.rocks import HandedOver, Records, RocksStore, Source
 from pulsar_encore.state.rocks.database import Database
-from pulsar_encore.state.rocks.writes import DUE, Writes
+from pulsar_encore.state.rocks.write_batch import DUE, Writes
 
 NOW = 1_800_000_000_000
 MILLION = 1_000_000

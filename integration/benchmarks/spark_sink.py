@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMessage
 
-from pulsar_encore.spark.connecting import Connection
+from pulsar_encore.spark.connection_options import Connection
 from pulsar_encore.spark.runtime import runtime
 from pulsar_encore.spark.sink import batch_writer
 

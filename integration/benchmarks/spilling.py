@@ -45,7 +45,7 @@ from pyroaring import BitMap64
 from integration.benchmarks.figures import Row, percentile, report
 from pulsar_encore.core.due_index import DueIndex, MessageKey, TimeBucketIndex, precision_bits
 from pulsar_encore.state import DirectoryBlobs, SpillingIndex
-from pulsar_encore.state.blobs.transient import TransientBlobs
+from pulsar_encore.state.blobs.transient_blobs import TransientBlobs
 
 IDS = 10_000_000
 WEEK_MS = 7 * 24 * 3600 * 1000

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from pulsar_encore.wire import commands, encode_batch, encode_body, frames, pb
 
-from .kit import SUBSCRIPTION
+from .contract_kit import SUBSCRIPTION
 
 WAIT_S = 20.0  # for what must come, however busy the machine is
 QUIET_S = 0.5  # for what must not

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 import pulsar_encore as encore
 from pulsar_encore.options import ClientOptions
-from pulsar_encore.transport.base import Capabilities, Transport
-from pulsar_encore.transport.native.options import of_options
-from pulsar_encore.transport.native.transport import NativeTransport
-from pulsar_encore.transport.stock.transport import StockTransport
+from pulsar_encore.transport.interface import Capabilities, Transport
+from pulsar_encore.transport.native.native_transport import NativeTransport
+from pulsar_encore.transport.native.service_options import of_options
+from pulsar_encore.transport.stock.stock_transport import StockTransport
 
 # The engine's log is global: the first logger made decides, and tests provoke errors.
 QUIET = encore.ConsoleLogger(encore.LoggerLevel.Error)

@@ -1,4 +1,4 @@
-"""A consumer that is killed: `python -m integration.contract.crashing URL TOPIC ENGINE MODE`.
+"""A consumer that is killed: `python -m integration.contract.crash_process URL TOPIC ENGINE MODE`.
 
 Prints the payload of each message, in mode `settle` after acking it, and nacks every third; in
 mode `hold` it only holds them.
@@ -10,7 +10,7 @@ import asyncio
 import sys
 
 from .cluster import ENGINES
-from .kit import subscribe
+from .contract_kit import subscribe
 
 
 async def main(url: str, topic: str, engine_name: str, mode: str) -> None:

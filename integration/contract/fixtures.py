@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 import pulsar_encore as encore
-from pulsar_encore.transport.base import Transport
+from pulsar_encore.transport.interface import Transport
 
 from .cluster import ENGINES, Cluster, Engine
 

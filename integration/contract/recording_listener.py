@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Container, Sequence
 
 from pulsar_encore.options import ConsumerType, InitialPosition, Subscription
-from pulsar_encore.transport.base import (
+from pulsar_encore.transport.interface import (
     AckPlan,
     ConsumerLink,
     Deliveries,
@@ -17,7 +17,7 @@ from pulsar_encore.transport.base import (
     singly,
 )
 
-from .kit import SUBSCRIPTION, WAIT_S
+from .contract_kit import SUBSCRIPTION, WAIT_S
 
 # Longer than the stock client keeps acks and redelivery requests back.
 SENT_S = 0.22

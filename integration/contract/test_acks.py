@@ -10,7 +10,16 @@ import pulsar_encore as encore
 from pulsar_encore import MessageId
 
 from .cluster import Cluster, Engine
-from .kit import SUBSCRIPTION, before_marker, bodies, data, eventually, publish, subscribe, take
+from .contract_kit import (
+    SUBSCRIPTION,
+    before_marker,
+    bodies,
+    data,
+    eventually,
+    publish,
+    subscribe,
+    take,
+)
 
 Exclusive, Shared = encore.ConsumerType.Exclusive, encore.ConsumerType.Shared
 Failover = encore.ConsumerType.Failover

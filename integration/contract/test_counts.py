@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 import pulsar_encore as encore
-from pulsar_encore.transport.base import Transport
+from pulsar_encore.transport.interface import Transport
 
 from .cluster import Cluster, Engine
-from .kit import bodies, data, publish, subscribe, take
-from .recording import record
+from .contract_kit import bodies, data, publish, subscribe, take
+from .recording_listener import record
 
 Exclusive, Failover = encore.ConsumerType.Exclusive, encore.ConsumerType.Failover
 KeyShared = encore.ConsumerType.KeyShared

@@ -10,7 +10,16 @@ import pytest
 import pulsar_encore as encore
 
 from .cluster import Cluster
-from .kit import SUBSCRIPTION, ack_all, before_marker, bodies, data, publish, subscribe, take
+from .contract_kit import (
+    SUBSCRIPTION,
+    ack_all,
+    before_marker,
+    bodies,
+    data,
+    publish,
+    subscribe,
+    take,
+)
 
 Exclusive, Shared = encore.ConsumerType.Exclusive, encore.ConsumerType.Shared
 Failover, KeyShared = encore.ConsumerType.Failover, encore.ConsumerType.KeyShared

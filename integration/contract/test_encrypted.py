@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 import pulsar_encore as encore
 from pulsar_encore import CompressionType, ConsumerCryptoFailureAction
 from pulsar_encore.wire import decompress, pb
-from pulsar_encore.wire.encryption import DataKeys
+from pulsar_encore.wire.entry_encryption import DataKeys
 
 from .cluster import ENGINES, Cluster, Engine
-from .kit import SUBSCRIPTION, before_marker, data, eventually, publish, subscribe, take
+from .contract_kit import SUBSCRIPTION, before_marker, data, eventually, publish, subscribe, take
 
 NAME = "recipient"
 TEXT = b"some text " * 30

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from pulsar_encore.wire import commands, hashing, pb
+from pulsar_encore.wire import commands, pb
+from pulsar_encore.wire import key_hashes as hashing
 
 from .bare import Bare
 from .cluster import Cluster

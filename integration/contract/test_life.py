@@ -14,7 +14,7 @@ import pulsar_encore as encore
 from pulsar_encore.schema import Integer, JsonSchema, Record, String, StringSchema
 
 from .cluster import Cluster, Engine
-from .kit import (
+from .contract_kit import (
     SUBSCRIPTION,
     before_marker,
     bodies,
@@ -113,7 +113,7 @@ async def test_a_killed_process_loses_nothing(
 ) -> None:
     sent = bodies(60)
     await publish(client, topic, sent, batch=4)
-    program = [sys.executable, "-m", "integration.contract.crashing"]
+    program = [sys.executable, "-m", "integration.contract.crash_process"]
     dying = await asyncio.create_subprocess_exec(
         *program,
         *(cluster.url, topic, engine.name, how),

@@ -9,7 +9,7 @@ import pytest
 
 import pulsar_encore as encore
 
-from .kit import before_marker, bodies, data, publish, subscribe, take
+from .contract_kit import before_marker, bodies, data, publish, subscribe, take
 
 Exclusive, Shared = encore.ConsumerType.Exclusive, encore.ConsumerType.Shared
 Failover, KeyShared = encore.ConsumerType.Failover, encore.ConsumerType.KeyShared

@@ -11,11 +11,11 @@ import pytest
 import pulsar_encore as encore
 from pulsar_encore import MessageId
 from pulsar_encore.options import Subscription
-from pulsar_encore.transport.base import AckPlan, Transport
+from pulsar_encore.transport.interface import AckPlan, Transport
 
 from .cluster import Cluster, Engine
-from .kit import before_marker, bodies, data, publish, subscribe, take
-from .recording import Recording, record
+from .contract_kit import before_marker, bodies, data, publish, subscribe, take
+from .recording_listener import Recording, record
 
 Exclusive, Shared = encore.ConsumerType.Exclusive, encore.ConsumerType.Shared
 

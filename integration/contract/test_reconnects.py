@@ -10,10 +10,10 @@ import pytest
 
 import pulsar_encore as encore
 from pulsar_encore.options import InitialPosition, Subscription
-from pulsar_encore.transport.base import AckPlan
+from pulsar_encore.transport.interface import AckPlan
 
 from .cluster import Cluster, Engine
-from .kit import (
+from .contract_kit import (
     MARKER,
     SUBSCRIPTION,
     before_marker,
@@ -24,7 +24,7 @@ from .kit import (
     subscribe,
     take,
 )
-from .recording import SENT_S, Recording
+from .recording_listener import SENT_S, Recording
 from .relay import Relay
 
 Shared = encore.ConsumerType.Shared

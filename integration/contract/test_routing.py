@@ -9,7 +9,7 @@ from random import Random
 import pulsar
 import pytest
 
-from pulsar_encore.wire.routing import HashingScheme
+from pulsar_encore.wire.partition_router import HashingScheme
 
 from .cluster import Cluster
 

@@ -25,7 +25,7 @@ from pulsar_encore.schema import (
 from pulsar_encore.wire import pb
 
 from .cluster import ENGINES, Cluster, Engine
-from .kit import data, publish, subscribe, take
+from .contract_kit import data, publish, subscribe, take
 
 _U32 = struct.Struct(">I")
 

@@ -30,7 +30,7 @@ import pulsar_encore as encore
 
 from ..admin import Admin
 from ..pulsar_server import Server
-from .running import TRANSPORTS
+from .program_runner import TRANSPORTS
 
 LONGEST_S = 30
 WAIT_MS = 10_000

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ..pulsar_server import Server
-from .running import PROGRAMS, TRANSPORTS, Run, difference, of_ours, of_stock, run
+from .program_runner import PROGRAMS, TRANSPORTS, Run, difference, of_ours, of_stock, run
 
 #: Programs about what stock cannot do, and what they say: the child of a fork that touches its
 #: parent's consumer hangs there, and what belongs to another loop is used from any.

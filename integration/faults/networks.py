@@ -18,10 +18,10 @@ import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerSettings
 from pulsar_encore.devbroker.session import Session as BrokerSession
 from pulsar_encore.testing.dialer import BrokerDialer, End, Line, whole
+from pulsar_encore.transport.native.client_settings import Settings
 from pulsar_encore.transport.native.connection.addresses import Address
 from pulsar_encore.transport.native.connection.session import ByteTransport, Session
-from pulsar_encore.transport.native.settings import Settings
-from pulsar_encore.transport.native.transport import NativeTransport
+from pulsar_encore.transport.native.native_transport import NativeTransport
 
 from ..admin import Admin
 from ..histories.proxy import Proxy

@@ -23,8 +23,8 @@ from .brokers import Brokers
 from .clients import OURS, ClientName, can
 from .fixed import FIXED
 from .generator import FAMILIES, generate
-from .report import full, history, line, side_by_side, smaller, summary
-from .running import Outcome, Runner
+from .history_report import full, history, line, side_by_side, smaller, summary
+from .history_runner import Outcome, Runner
 from .shrink import shrink
 from .workload import Workload, loads
 

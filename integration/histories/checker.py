@@ -24,8 +24,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from . import recording as r
-from .recording import DRAINER, Event
+from . import event_record as r
+from .event_record import DRAINER, Event
 from .workload import Workload
 
 EARLY_S: Final = 0.001  # two readings of one clock

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from .checker import Finding, Verdict, involved
 from .clients import ClientName
-from .running import Outcome
+from .history_runner import Outcome
 from .workload import Workload
 
 SHOWN = 8

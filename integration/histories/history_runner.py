@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from .brokers import Brokers
 from .checker import Finding, Verdict, check
 from .clients import ClientName
+from .event_record import Event
 from .player import play
-from .recording import Event
 from .workload import Workload
 
 

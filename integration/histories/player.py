@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from . import recording as r
+from . import event_record as r
 from .brokers import Broker
 from .clients import (
     SUBSCRIPTION,

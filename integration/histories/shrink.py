@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, Final
 
-from .running import Outcome, Runner
+from .history_runner import Outcome, Runner
 from .workload import Settling, Workload
 
 REPEATS: Final = 2

@@ -12,8 +12,8 @@ from .brokers import Brokers
 from .clients import OURS, ClientName
 from .fixed import FIXED
 from .generator import FAMILIES, generate
-from .report import full
-from .running import Runner
+from .history_report import full
+from .history_runner import Runner
 from .workload import Workload
 
 # looptime's plugin asks for a loop before every synchronous test; see the contract's fixtures.

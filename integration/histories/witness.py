@@ -14,7 +14,7 @@ from typing import Any
 import pulsar
 
 from .clients import QUIET, SUBSCRIPTION, number_of
-from .recording import Position
+from .event_record import Position
 from .workload import Segment, Workload
 
 SLICE = 500

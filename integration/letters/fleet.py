@@ -20,7 +20,7 @@ from typing import Any, Literal
 import pulsar_encore as encore
 
 from .java_client import JavaClient, java_client
-from .kit import QUIET, read_out
+from .letter_checks import QUIET, read_out
 
 Failure = Literal["nack", "timeout"]
 """How a message fails: by a negative ack, or by an ack timeout."""

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pulsar_encore import CryptoKeyReader
 
 from ..pulsar_server import Server
-from .kit import body, publish, reading, values
+from .numbered_topics import body, publish, reading, values
 
 ROWS = 2000
 

@@ -15,7 +15,7 @@ import pulsar_encore as encore
 
 from ..admin import Admin
 from ..pulsar_server import Server
-from .kit import body, publish, reading
+from .numbered_topics import body, publish, reading
 
 ENABLED = "spark.sql.python.filterPushdown.enabled"
 PART = 100  # messages of a ledger

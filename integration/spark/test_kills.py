@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from ..admin import Admin
 from ..pulsar_server import Server
-from .kit import KILLS, body, more_than_once, publish, values
+from .numbered_topics import KILLS, body, more_than_once, publish, values
 from .spark_kit import worker_environment
 
 MESSAGES = 20_000

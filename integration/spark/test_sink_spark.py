@@ -29,17 +29,17 @@ import pulsar_encore as encore
 from pulsar_encore import letters
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread, run_in_thread
 from pulsar_encore.exceptions import MessageTooBig
-from pulsar_encore.outgoing import Outgoing
-from pulsar_encore.spark.sink import writers
-from pulsar_encore.spark.sink.copies import Way
-from pulsar_encore.spark.sink.holding import Held
-from pulsar_encore.spark.sink.numbering import numbering_of
-from pulsar_encore.spark.sink.rows import Chunk
+from pulsar_encore.spark.sink import data_writers as writers
+from pulsar_encore.spark.sink.letter_copies import Way
+from pulsar_encore.spark.sink.row_batches import Chunk
+from pulsar_encore.spark.sink.row_spool import Held
+from pulsar_encore.spark.sink.sequence_ids import numbering_of
+from pulsar_encore.values.outgoing_message import Outgoing
 from pulsar_encore.wire.entries import decode_body
 
 from ..admin import Admin
 from ..pulsar_server import Server
-from .kit import KILLS
+from .numbered_topics import KILLS
 from .sink_source import Sink
 from .spark_kit import ROOT, worker_environment
 

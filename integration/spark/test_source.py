@@ -17,7 +17,7 @@ from pulsar_encore.spark.compat import HAS_LIMITS
 
 from ..admin import Admin
 from ..pulsar_server import Server
-from .kit import body, publish, reading, values
+from .numbered_topics import body, publish, reading, values
 
 WAIT_S = 200.0
 

@@ -14,15 +14,15 @@ import pytest
 import pulsar_encore as encore
 from pulsar_encore.exceptions import ConsumerBusy
 from pulsar_encore.spark import DataLossError, StalledError
-from pulsar_encore.spark.driver import cursor
-from pulsar_encore.spark.positions import Position
-from pulsar_encore.spark.reading.ranges import ReadRange
+from pulsar_encore.spark.driver import query_cursor as cursor
+from pulsar_encore.spark.offsets import Position
+from pulsar_encore.spark.reader.range_fetch import ReadRange
 from pulsar_encore.wire import pb
 
 from ..admin import Admin
 from ..contract.bare import Bare
 from ..pulsar_server import Broker, Server, own_broker
-from .kit import body, publish
+from .numbered_topics import body, publish
 from .readers import Query, planned, read, rows_of, slow_read
 from .test_source import until
 

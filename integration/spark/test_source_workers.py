@@ -17,7 +17,7 @@ from pulsar_encore.spark import register
 
 from ..admin import Admin
 from ..pulsar_server import Server
-from .kit import body, more_than_once, publish, reading, values
+from .numbered_topics import body, more_than_once, publish, reading, values
 from .spark_kit import ROOT
 from .test_source import until
 

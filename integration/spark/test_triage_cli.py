@@ -18,9 +18,9 @@ from pulsar_encore import cli
 from pulsar_encore.cli.login import Login, access
 from pulsar_encore.cli.spark import said_by, source_options
 from pulsar_encore.errors import ConfigurationError
-from pulsar_encore.spark.options import read_options
+from pulsar_encore.spark.source_options import read_options
 from pulsar_encore.spark.triage import job
-from pulsar_encore.spark.triage.storing import check_file, check_folder
+from pulsar_encore.spark.triage.output_files import check_file, check_folder
 
 from .triage_kit import DEAD, frame, letter, stream
 

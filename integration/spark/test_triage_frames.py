@@ -12,8 +12,14 @@ from pulsar_encore import letters
 from pulsar_encore.deadletters import Letter
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark.triage import GroupSelection, HourGroup
-from pulsar_encore.spark.triage.grouping import LONGEST_MS, HourOf, check_columns, grouped, largest
-from pulsar_encore.spark.triage.routing import ITSELF, NO_NAME, NO_TOPIC, NOT_NAMED, routed
+from pulsar_encore.spark.triage.failure_groups import (
+    LONGEST_MS,
+    HourOf,
+    check_columns,
+    grouped,
+    largest,
+)
+from pulsar_encore.spark.triage.letter_routes import ITSELF, NO_NAME, NO_TOPIC, NOT_NAMED, routed
 
 from .triage_kit import DEAD, HOME, HOUR_MS, NOON, NOON_MS, at, frame, letter
 

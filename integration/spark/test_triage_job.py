@@ -19,7 +19,7 @@ from pulsar_encore.spark.triage import (
     triage,
     triage_letters,
 )
-from pulsar_encore.spark.triage.storing import write_file
+from pulsar_encore.spark.triage.output_files import write_file
 
 from .triage_kit import DEAD, HOME, NOON_MS, frame, letter, stream
 

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from ..pulsar_server import Server
-from .kit import publish, reading
+from .numbered_topics import publish, reading
 
 SOON = {"pulsar__client__operationTimeoutMs": 2000}
 DEAD = {**SOON, "service__url": "pulsar://127.0.0.1:1"}

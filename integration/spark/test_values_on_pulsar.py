@@ -18,7 +18,7 @@ from pulsar_encore.schema import AvroSchema, JsonSchema, Long, Map, Record, Stri
 
 from ..admin import Admin, AdminError
 from ..pulsar_server import Server
-from .kit import reading
+from .numbered_topics import reading
 
 
 class Order(Record):

@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from pulsar_encore.spark.columns import FULL, LETTER, schema_of
 from pulsar_encore.spark.compat import arrow_schema
+from pulsar_encore.spark.source_columns import FULL, LETTER, schema_of
 
 HOME: Final = "persistent://public/default/orders"
 DEAD: Final = f"{HOME}-billing-DLQ"

@@ -12,7 +12,6 @@ from .authentication import (
     AuthenticationTLS,
     AuthenticationToken,
 )
-from .backoff import Backoff, BackoffTable
 from .client import Client
 from .consumer import Consumer, NackIndexStatistics, Statistics
 from .consumer.events import (
@@ -29,36 +28,16 @@ from .consumer.events import (
     TopicAdded,
     TopicRemoved,
 )
-from .consumer.leasing.lease import Lease
-from .encryption import CryptoKeyReader, EncryptionContext, EncryptionKey
+from .consumer.leases.lease import Lease
 from .errors import (
-    ClosedError,
-    ConfigurationError,
-    EncoreError,
-    ForkedError,
-    LeaseLostError,
-    MessageNotHeldError,
-    NotSupportedError,
-    ProtocolError,
-    ReceiveTimeout,
-    SchemaVersionError,
-    StateDamagedError,
-    StateFormatError,
-    StateInUseError,
-    StateMismatchError,
-    StoreError,
-    TransportError,
-    TransportTimeout,
-    UnreadableError,
-    WrongLoopError,
-)
-from .exceptions import (
     AlreadyClosed,
     AuthenticationError,
     AuthorizationError,
     BrokerMetadataError,
     BrokerPersistenceError,
     ChecksumError,
+    ClosedError,
+    ConfigurationError,
     ConnectError,
     ConsumerAssignError,
     ConsumerBusy,
@@ -66,7 +45,9 @@ from .exceptions import (
     ConsumerNotInitialized,
     CryptoError,
     CumulativeAcknowledgementNotAllowedError,
+    EncoreError,
     ErrorGettingAuthenticationData,
+    ForkedError,
     IncompatibleSchema,
     Interrupted,
     InvalidConfiguration,
@@ -74,11 +55,14 @@ from .exceptions import (
     InvalidTopicName,
     InvalidTxnStatusError,
     InvalidUrl,
+    LeaseLostError,
     LookupError,
     MemoryBufferIsFull,
+    MessageNotHeldError,
     MessageTooBig,
     NotAllowedError,
     NotConnected,
+    NotSupportedError,
     OperationNotSupported,
     ProducerBlockedQuotaExceededError,
     ProducerBlockedQuotaExceededException,
@@ -86,9 +70,18 @@ from .exceptions import (
     ProducerFenced,
     ProducerNotInitialized,
     ProducerQueueIsFull,
+    ProtocolError,
     PulsarException,
     ReadError,
+    ReceiveTimeout,
+    Result,
+    SchemaVersionError,
     ServiceUnitNotReady,
+    StateDamagedError,
+    StateFormatError,
+    StateInUseError,
+    StateMismatchError,
+    StoreError,
     SubscriptionNotFound,
     Timeout,
     TooManyLookupRequestException,
@@ -97,10 +90,13 @@ from .exceptions import (
     TransactionConflict,
     TransactionCoordinatorNotFoundError,
     TransactionNotFound,
+    TransportError,
+    TransportTimeout,
     UnknownError,
+    UnreadableError,
     UnsupportedVersionError,
+    WrongLoopError,
 )
-from .ids import MessageId
 from .message import Message
 from .options import (
     BatchingType,
@@ -126,11 +122,13 @@ from .options import (
 )
 from .options import BatchReceivePolicy as ConsumerBatchReceivePolicy
 from .producer import ContentError, Producer
-from .reader import Reader
-from .result import Result
-from .service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
+from .reader.reader import Reader
 from .state import MetricSample
 from .state.rocks import StoreStatistics
+from .values.backoff import Backoff, BackoffTable
+from .values.crypto_keys import CryptoKeyReader, EncryptionContext, EncryptionKey
+from .values.message_id import MessageId
+from .values.service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from .version import VERSION
 
 __version__ = VERSION

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .client import Client
 from .consumer import Consumer
-from .exceptions import PulsarException
+from .errors import PulsarException
 from .options import (
     BatchingType,
     CompressionType,
@@ -15,7 +15,7 @@ from .options import (
     RegexSubscriptionMode,
 )
 from .producer import Producer
-from .reader import Reader
+from .reader.reader import Reader
 
 __all__ = [
     "BatchingType",

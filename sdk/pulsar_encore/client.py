@@ -15,18 +15,17 @@ from functools import partial
 from typing import Any, Final, Self
 from weakref import finalize
 
-from .awaiting import opening
-from .backoff import BackoffLike
-from .closing import CloseOnce, warn_unless_closed
 from .consumer import Consumer
-from .consumer.announcer import EventDispatcher, ProducerAnnouncer
-from .consumer.durability import Durability
+from .consumer.consumer_factory import make_consumer, open_link
+from .consumer.event_publisher import EventDispatcher, ProducerAnnouncer
 from .consumer.events import ConsumerEvent, ProducerEvent, ReaderEvent
-from .consumer.nack_index import NackSpilling
-from .consumer.opening import make_consumer, open_link
+from .consumer.nack_spilling import NackSpilling
+from .consumer.state_writer import Durability
 from .errors import ClosedError, ConfigurationError, NotSupportedError, TransportTimeout
-from .ids import MessageId
-from .loops import end_all, running_loop
+from .eventloop.affinity import end_all, running_loop
+from .eventloop.awaitables import opening
+from .eventloop.close_once import CloseOnce, warn_unless_closed
+from .eventloop.process import check_process
 from .options import (
     DEFAULT_UNACKED_WINDOW,
     BatchingType,
@@ -47,12 +46,13 @@ from .options import (
     parse_topics,
 )
 from .options.checks import boolean, topic_name
-from .options.client import DEFAULT_RECREATE_AFTER_S
-from .process import check_process
+from .options.client_options import DEFAULT_RECREATE_AFTER_S
 from .producer import Producer
-from .reader import Reader, subscription_of
-from .transport.base import ConsumerLink, ProducerLink, Transport
-from .transport.choosing import make_transport
+from .reader.reader import Reader, subscription_of
+from .transport.interface import ConsumerLink, ProducerLink, Transport
+from .transport.transport_choice import make_transport
+from .values.backoff import BackoffLike
+from .values.message_id import MessageId
 
 _ELSEWHERE_S: Final = 10.0  # longest wait for a loop of another thread that closes something
 

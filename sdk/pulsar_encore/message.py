@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from .encryption import ContextFields, EncryptionContext
-from .ids import MessageId
+from .values.crypto_keys import ContextFields, EncryptionContext
+from .values.message_id import MessageId
 
 if TYPE_CHECKING:
     from .core.entry import Entry

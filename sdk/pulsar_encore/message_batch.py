@@ -10,10 +10,10 @@ from typing import Any, Final, Self
 
 from . import stock
 from .errors import ConfigurationError
-from .ids import MessageId
 from .message import Message
 from .options.checks import integer
-from .transport.native.consumer.messages import Batch, BatchMessage
+from .transport.native.consumer.message_views import Batch, BatchMessage
+from .values.message_id import MessageId
 from .wire import pulsar_pb2 as pb
 from .wire.entries import decode_batch
 

@@ -14,16 +14,15 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
-from .closing import CloseOnce
-from .consumer.announcer import ProducerAnnouncer
-from .errors import ClosedError, ConfigurationError, PulsarException
-from .ids import MessageId
-from .loops import Place, get_ident, running_loop
+from .consumer.event_publisher import ProducerAnnouncer
+from .errors import ClosedError, ConfigurationError, PulsarException, Result
+from .eventloop.affinity import Place, get_ident, running_loop
+from .eventloop.close_once import CloseOnce
 from .options import ProducerOptions
 from .options.checks import boolean, integer, string_map
-from .outgoing import Outgoing
-from .result import Result
-from .transport.base import ProducerLink
+from .transport.interface import ProducerLink
+from .values.message_id import MessageId
+from .values.outgoing_message import Outgoing
 
 logger: logging.Logger = logging.getLogger(__name__)
 

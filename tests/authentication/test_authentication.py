@@ -16,8 +16,8 @@ import pytest
 
 import pulsar_encore as encore
 from pulsar_encore import authentication
-from pulsar_encore.authentication import supplied
-from pulsar_encore.authentication.supplied import for_library
+from pulsar_encore.authentication import token_supplier as supplied
+from pulsar_encore.authentication.token_supplier import for_library
 from pulsar_encore.options import ClientOptions
 
 SECRET = "eyJhbGciOi.s3cret"

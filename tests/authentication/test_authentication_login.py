@@ -14,7 +14,7 @@ from issuer_kit import Issuer, issuer
 import pulsar_encore as encore
 from pulsar_encore import authentication
 from pulsar_encore.devbroker import BrokerSettings, run_in_thread
-from pulsar_encore.transport.native.transport import NativeTransport
+from pulsar_encore.transport.native.native_transport import NativeTransport
 
 TOKEN = "token-1"
 Make = Callable[[Issuer, Path], encore.Authentication]

@@ -15,9 +15,9 @@ import pytest
 from failing_suppliers import FAILURES, SECRET, Text
 
 import pulsar_encore as encore
-from pulsar_encore.authentication.supplied import for_library
+from pulsar_encore.authentication.token_supplier import for_library
 from pulsar_encore.devbroker import BrokerSettings, Credential, run_in_thread
-from pulsar_encore.transport.stock.errors import failure
+from pulsar_encore.transport.stock.result_errors import failure
 
 every_failure = pytest.mark.parametrize("name", FAILURES)
 

@@ -205,7 +205,7 @@ async def test_a_secret_is_not_sent_in_the_clear(monkeypatch: pytest.MonkeyPatch
     async def answer(*_: object) -> dict[str, str]:
         return {"token_endpoint": "http://issuer/token"}
 
-    monkeypatch.setattr("pulsar_encore.authentication.issuer._ask", answer)
+    monkeypatch.setattr("pulsar_encore.authentication.oauth2_issuer._ask", answer)
     with pytest.raises(encore.AuthenticationError, match="without TLS, which gets no secret"):
         await oauth2("https://issuer").data()
 

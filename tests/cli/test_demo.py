@@ -17,7 +17,7 @@ from pulsar_encore import cli
 from pulsar_encore.cli.demo import pending_memory, throughput, two_delays
 from pulsar_encore.cli.demo import run as demo
 from pulsar_encore.cli.demo.killed_nack import killed_after
-from pulsar_encore.cli.demo.measuring import MeasurementError, measure
+from pulsar_encore.cli.demo.measurement import MeasurementError, measure
 from pulsar_encore.cli.demo.scenario import SIDES, Scenario, all_sides, attempt, row_of, seconds
 from pulsar_encore.cli.demo.workload import Figures, resident_mb
 from pulsar_encore.devbroker import BrokerSettings, run_in_thread

@@ -19,10 +19,12 @@ import pyspark
 import pytest
 from rich.console import Console
 
-from pulsar_encore.cli.demo import encore_side, killed_stream, measuring, spark_here
+from pulsar_encore.cli.demo import encore_side, killed_stream
+from pulsar_encore.cli.demo import measurement as measuring
 from pulsar_encore.cli.demo import run as demo
+from pulsar_encore.cli.demo import spark_requirements as spark_here
 from pulsar_encore.cli.demo.killed_stream import SCENARIO, stream
-from pulsar_encore.cli.demo.measuring import MeasurementError, measure
+from pulsar_encore.cli.demo.measurement import MeasurementError, measure
 from pulsar_encore.cli.demo.scenario import Scenario, row_of
 from pulsar_encore.cli.demo.spark_side import Result
 from pulsar_encore.cli.demo.workload import Figures

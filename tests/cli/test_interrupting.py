@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from pulsar_encore.cli.interrupting import InterruptedWork, until_interrupted
+from pulsar_encore.cli.interruption import InterruptedWork, until_interrupted
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pulsar_encore.closing import CloseOnce
+from pulsar_encore.eventloop.close_once import CloseOnce
 
 
 class Thing:

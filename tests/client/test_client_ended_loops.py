@@ -19,7 +19,7 @@ import uvloop
 
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerThread
-from pulsar_encore.loops import LoopEnd, end_all
+from pulsar_encore.eventloop.affinity import LoopEnd, end_all
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import pulsar_encore as encore
 from pulsar_encore.options import ReaderOptions
-from pulsar_encore.reader import subscription_of
-from pulsar_encore.transport.stock.reader import StockReader
+from pulsar_encore.reader.reader import subscription_of
+from pulsar_encore.transport.stock.stock_reader import StockReader
 
 EARLIEST = encore.MessageId.earliest
 OK = _pulsar.Result.Ok

@@ -14,11 +14,11 @@ import pulsar.asyncio
 import pytest
 
 import pulsar_encore as encore
-from pulsar_encore.mailbox import Mailbox
+from pulsar_encore.eventloop.mailbox import Mailbox
 from pulsar_encore.options import ClientOptions
 from pulsar_encore.transport.stock import StockTransport, at_exit
-from pulsar_encore.transport.stock.calls import Calls, close_quietly
-from pulsar_encore.transport.stock.errors import failure, raised
+from pulsar_encore.transport.stock.cpp_calls import Calls, close_quietly
+from pulsar_encore.transport.stock.result_errors import failure, raised
 
 OK = _pulsar.Result.Ok
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from pulsar_encore.devbroker import BrokerThread, Fault, FaultPlan
-from pulsar_encore.transport.stock.log_file import LogFile
+from pulsar_encore.transport.stock.cpp_log_file import LogFile
 
 # A record of every line, and two ways to provoke some.
 BEGINNING = """

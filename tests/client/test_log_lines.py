@@ -7,7 +7,7 @@ import logging
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_encore.transport.stock.log_lines import Line, Refusals, lines
+from pulsar_encore.transport.stock.cpp_log_lines import Line, Refusals, lines
 
 HEAD = "2026-11-22 04:21:34.885 WARN  [140303244617408] ClientConnection:1731 | "
 CONNECTION = "[127.0.0.1:57274 -> 127.0.0.1:16650] "

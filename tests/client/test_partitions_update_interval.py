@@ -12,8 +12,8 @@ import pytest
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerThread
 from pulsar_encore.options import ClientOptions
-from pulsar_encore.transport.choosing import VARIABLE
-from pulsar_encore.transport.native.options import of_options
+from pulsar_encore.transport.native.service_options import of_options
+from pulsar_encore.transport.transport_choice import VARIABLE
 
 URL = "pulsar://h"
 

@@ -16,7 +16,7 @@ import pytest
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerThread, Fault, FaultPlan
 from pulsar_encore.schema import AvroSchema, Integer, Record, StringSchema
-from pulsar_encore.transport.versioned import writers
+from pulsar_encore.transport.versioned import writer_schemas as writers
 
 EARLIEST = encore.MessageId.earliest
 

@@ -14,8 +14,8 @@ import pytest
 
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerThread
-from pulsar_encore.mailbox import Mailbox
-from pulsar_encore.transport.stock.calls import Calls
+from pulsar_encore.eventloop.mailbox import Mailbox
+from pulsar_encore.transport.stock.cpp_calls import Calls
 from pulsar_encore.transport.stock.creations import Creations
 from pulsar_encore.transport.stock.producer_config import Router
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_encore.ids import MessageId
 from pulsar_encore.transport.stock.deliveries import Grouper, Sources
+from pulsar_encore.values.message_id import MessageId
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import pytest
 
 import pulsar_encore as encore
 from pulsar_encore import testing
-from pulsar_encore.transport.stock.consumer import StockConsumer
-from pulsar_encore.transport.stock.reader import StockReader
+from pulsar_encore.transport.stock.stock_consumer import StockConsumer
+from pulsar_encore.transport.stock.stock_reader import StockReader
 
 
 def ignore(*_: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_encore.transport.base import Delivery
+from pulsar_encore.transport.interface import Delivery
 from pulsar_encore.transport.stock import originals as module
 from pulsar_encore.transport.stock.originals import Originals
 

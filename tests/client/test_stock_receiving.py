@@ -15,8 +15,9 @@ import pytest
 
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerThread, Fault, FaultPlan
-from pulsar_encore.transport.stock import consumer as consumer_module
-from pulsar_encore.transport.stock import originals, seeking
+from pulsar_encore.transport.stock import originals
+from pulsar_encore.transport.stock import seek as seeking
+from pulsar_encore.transport.stock import stock_consumer as consumer_module
 from pulsar_encore.transport.stock.pump import Pump
 
 WORK_S = 0.002

@@ -9,7 +9,7 @@ from typing import Any
 import _pulsar
 import pytest
 
-from pulsar_encore.mailbox import Mailbox
+from pulsar_encore.eventloop.mailbox import Mailbox
 from pulsar_encore.transport.stock.pump import Pump, Steadiness
 
 

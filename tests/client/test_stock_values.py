@@ -11,9 +11,9 @@ import pulsar
 import pytest
 
 import pulsar_encore as encore
-from pulsar_encore import encryption
 from pulsar_encore.devbroker import BrokerThread
 from pulsar_encore.options import ClientOptions, ConsumerOptions, ProducerOptions
+from pulsar_encore.values import crypto_keys as encryption
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.entries import BatchError, encode_batch
 

@@ -10,7 +10,7 @@ import pytest
 from consumer_kit import TOPIC
 
 from pulsar_encore import Consumer
-from pulsar_encore.consumer.opening import assemble, open_link
+from pulsar_encore.consumer.consumer_factory import assemble, open_link
 from pulsar_encore.options import ConsumerOptions, ConsumerType, InitialPosition
 from pulsar_encore.testing import MemoryTransport, VirtualClockLoop
 

@@ -12,7 +12,7 @@ import pytest
 from consumer_kit import TOPIC, Subscribe
 
 from pulsar_encore import ClosedError, Consumer, EncoreError, Message
-from pulsar_encore.closing import CloseOnce
+from pulsar_encore.eventloop.close_once import CloseOnce
 from pulsar_encore.testing import MemoryTransport
 
 CALLS: dict[str, Callable[[Consumer, Message], Any]] = {

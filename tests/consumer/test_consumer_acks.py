@@ -31,13 +31,13 @@ from pulsar_encore import (
     MessageNotHeldError,
     ReceiveTimeout,
 )
-from pulsar_encore.consumer.intake import Intake
-from pulsar_encore.consumer.opening import assemble, open_link
-from pulsar_encore.consumer.settling.ack_sender import AckSender
-from pulsar_encore.consumer.sources import Sources
+from pulsar_encore.consumer.consumer_factory import assemble, open_link
+from pulsar_encore.consumer.delivery_handler import Intake
+from pulsar_encore.consumer.settlement.ack_sender import AckSender
+from pulsar_encore.consumer.topic_states import Sources
 from pulsar_encore.options import ConsumerOptions, InitialPosition
 from pulsar_encore.testing import BrokerSettings, Fault, FaultPlan, MemoryTransport
-from pulsar_encore.transport.base import AckPlan, Capabilities, Deliveries, Delivery, singly
+from pulsar_encore.transport.interface import AckPlan, Capabilities, Deliveries, Delivery, singly
 
 
 def plans(transport: MemoryTransport) -> list[AckPlan]:

@@ -259,7 +259,7 @@ async def test_many_calls_of_a_thread_let_the_loop_run_in_between(
     consumer = await subscribe()
     messages = await receive_n(consumer, 40)
     clock = itertools.count(0, 0.001)  # a look at it is a millisecond
-    monkeypatch.setattr("pulsar_encore.mailbox.time.perf_counter", clock.__next__)
+    monkeypatch.setattr("pulsar_encore.eventloop.mailbox.time.perf_counter", clock.__next__)
 
     def work() -> None:
         for message in messages:

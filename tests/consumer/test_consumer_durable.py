@@ -34,13 +34,13 @@ from pulsar_encore import (
     StoreError,
     letters,
 )
-from pulsar_encore.consumer.durability import Durability
+from pulsar_encore.consumer.state_writer import Durability
 from pulsar_encore.evacuation import evacuate
+from pulsar_encore.eventloop.alarm import wall_now_ms
 from pulsar_encore.options import ConsumerOptions
 from pulsar_encore.state.rocks import RocksStore, StateReader
 from pulsar_encore.state.rocks.database import Database
 from pulsar_encore.testing import MemoryTransport
-from pulsar_encore.timer import wall_now_ms
 
 TYPES = pytest.mark.parametrize(
     "kind", [ConsumerType.Shared, ConsumerType.KeyShared, ConsumerType.Exclusive]

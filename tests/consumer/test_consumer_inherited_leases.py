@@ -23,7 +23,7 @@ from pulsar_encore import (
     LeaseLostError,
     MessageNotHeldError,
 )
-from pulsar_encore.consumer.settling.ack_sender import AckSender
+from pulsar_encore.consumer.settlement.ack_sender import AckSender
 from pulsar_encore.state.rocks import Records, StateReader
 from pulsar_encore.state.rocks.database import Database
 from pulsar_encore.testing import MemoryTransport

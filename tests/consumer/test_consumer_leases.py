@@ -34,7 +34,7 @@ from pulsar_encore import (
     MessageId,
     WrongLoopError,
 )
-from pulsar_encore.consumer.opening import make_consumer, open_link
+from pulsar_encore.consumer.consumer_factory import make_consumer, open_link
 from pulsar_encore.options import ConsumerOptions, InitialPosition
 from pulsar_encore.testing import MemoryTransport
 

@@ -23,7 +23,7 @@ from pulsar_encore.schema import (
     StringSchema,
 )
 from pulsar_encore.testing import MemoryTransport
-from pulsar_encore.transport.native.consumer.messages import PlainMessage
+from pulsar_encore.transport.native.consumer.message_views import PlainMessage
 from pulsar_encore.wire import encode_batch, pb
 
 EARLIEST = encore.MessageId.earliest

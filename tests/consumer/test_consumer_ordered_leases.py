@@ -24,7 +24,7 @@ from pulsar_encore import (
     LeaseLostError,
     RocksState,
 )
-from pulsar_encore.consumer.leasing.lanes import Lanes
+from pulsar_encore.consumer.leases.key_queues import Lanes
 from pulsar_encore.options import ConsumerOptions
 from pulsar_encore.testing import MemoryTransport
 

@@ -24,12 +24,12 @@ from pulsar_encore import (
     ReceiveTimeout,
     TransportError,
 )
-from pulsar_encore.consumer.settling.ack_sender import AckSender
-from pulsar_encore.consumer.sources import Sources
+from pulsar_encore.consumer.settlement.ack_sender import AckSender
+from pulsar_encore.consumer.topic_states import Sources
 from pulsar_encore.options import ConsumerOptions
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
-from pulsar_encore.transport.base import AckPlan, Capabilities
-from pulsar_encore.transport.native.consumer.link import NativeConsumer
+from pulsar_encore.transport.interface import AckPlan, Capabilities
+from pulsar_encore.transport.native.consumer.native_consumer import NativeConsumer
 
 UNANSWERED_S = 20  # not so long that an ack without a receipt is sent again
 

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore import BatchReceivePolicy, ClosedError, Consumer, LeaseLostError, MessageId
-from pulsar_encore.consumer.leasing import leases as leases_module
-from pulsar_encore.consumer.leasing.leases import Leases
-from pulsar_encore.consumer.opening import assemble, open_link
-from pulsar_encore.consumer.receiving import batches
-from pulsar_encore.consumer.receiving.queue import ReceiveQueue
-from pulsar_encore.consumer.settling.settlement import ROW, Settlement
+from pulsar_encore.consumer.consumer_factory import assemble, open_link
+from pulsar_encore.consumer.delivery import batch_receiver as batches
+from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
+from pulsar_encore.consumer.leases import lease_table as leases_module
+from pulsar_encore.consumer.leases.lease_table import Leases
+from pulsar_encore.consumer.settlement.settlement import ROW, Settlement
+from pulsar_encore.eventloop.fair_yield import TURN_S
 from pulsar_encore.options import ConsumerOptions, ConsumerType, InitialPosition
 from pulsar_encore.testing import MemoryTransport, run
-from pulsar_encore.turn import TURN_S
 
 COUNT = 3_000
 

@@ -22,10 +22,10 @@ from pulsar_encore import (
     MessageId,
     ReceiveTimeout,
 )
-from pulsar_encore.consumer.settling.ownership import Settleable
-from pulsar_encore.consumer.settling.settlement import Settlement
+from pulsar_encore.consumer.settlement.ownership import Settleable
+from pulsar_encore.consumer.settlement.settlement import Settlement
+from pulsar_encore.eventloop.fair_yield import TURN_S
 from pulsar_encore.testing import MemoryTransport
-from pulsar_encore.turn import TURN_S
 
 WORK_S = 0.002
 COUNT = 300

@@ -10,7 +10,7 @@ import pytest
 from consumer_kit import TOPIC, settle
 
 from pulsar_encore import Client, Consumer, ConsumerType, InitialPosition
-from pulsar_encore.consumer.leasing import lanes as lanes_module
+from pulsar_encore.consumer.leases import key_queues as lanes_module
 from pulsar_encore.testing import MemoryTransport
 
 SIZE = 1_000

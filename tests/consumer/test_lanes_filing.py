@@ -10,8 +10,8 @@ from unittest.mock import ANY
 
 from consumer_kit import TOPIC
 
-from pulsar_encore.consumer.leasing.lanes import Lanes
-from pulsar_encore.consumer.receiving.queue import ReceiveQueue
+from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
+from pulsar_encore.consumer.leases.key_queues import Lanes
 from pulsar_encore.core.due_index import TimeBucketIndex
 from pulsar_encore.core.source_state import SourceState
 

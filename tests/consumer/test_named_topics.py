@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from pulsar_encore.consumer.announcer import Announcer
+from pulsar_encore.consumer.event_publisher import Announcer
 from pulsar_encore.consumer.events import Connected, ConsumerEvent, Disconnected
 
 NAMED = ("persistent://public/default/a", "persistent://public/default/b")

@@ -17,16 +17,16 @@ from pulsar_encore import (
     InitialPosition,
     MessageId,
 )
-from pulsar_encore.consumer.opening import open_link
+from pulsar_encore.consumer.consumer_factory import open_link
 from pulsar_encore.options import (
     ConsumerOptions,
     ReaderOptions,
     RegexSubscriptionMode,
     Subscription,
 )
-from pulsar_encore.reader import subscription_of
+from pulsar_encore.reader.reader import subscription_of
 from pulsar_encore.testing import MemoryTransport
-from pulsar_encore.transport.base import ConsumerLink
+from pulsar_encore.transport.interface import ConsumerLink
 
 # Other than the default, each.
 CHOSEN: dict[str, Any] = {

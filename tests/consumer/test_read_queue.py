@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore import ClosedError
-from pulsar_encore.consumer.announcer import Announcer
-from pulsar_encore.reading import Part, ReadQueue
+from pulsar_encore.consumer.event_publisher import Announcer
+from pulsar_encore.reader.read_queue import Part, ReadQueue
 from pulsar_encore.testing import VirtualClockLoop
-from pulsar_encore.transport.base import ConsumerLink, Delivery
+from pulsar_encore.transport.interface import ConsumerLink, Delivery
 
 
 class Link:

@@ -11,8 +11,8 @@ import pytest
 from consumer_kit import TOPIC, Subscribe, payloads, put_numbers, receive_all
 
 from pulsar_encore import BatchReceivePolicy, Consumer, ConsumerType, MessageId, ReceiveTimeout
-from pulsar_encore.consumer.opening import assemble, open_link
-from pulsar_encore.consumer.receiving import queue as receive_queue
+from pulsar_encore.consumer.consumer_factory import assemble, open_link
+from pulsar_encore.consumer.delivery import receive_queue
 from pulsar_encore.options import ConsumerOptions, InitialPosition
 from pulsar_encore.testing import MemoryTransport, VirtualClockLoop
 

@@ -6,8 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from pulsar_encore.consumer.calls import Calls
-from pulsar_encore.consumer.settling.ack_sender import AckSender
+from pulsar_encore.consumer.settlement.ack_sender import AckSender
+from pulsar_encore.consumer.settlement_calls import Calls
 
 
 class Sender(AckSender):

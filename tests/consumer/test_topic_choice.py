@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 
 from pulsar_encore import ConfigurationError
-from pulsar_encore.consumer.leasing.choice import Choices
-from pulsar_encore.transport.base import ConsumerLink
+from pulsar_encore.consumer.leases.topic_choice import Choices
+from pulsar_encore.transport.interface import ConsumerLink
 from pulsar_encore.transport.stock.deliveries import Sources
 
 TOPIC = "persistent://public/default/t"

@@ -11,7 +11,7 @@ import pytest
 from consumer_kit import TOPIC, Subscribe, now_s, settle
 
 from pulsar_encore import ConfigurationError, Consumer, ConsumerType, Lease, ReceiveTimeout
-from pulsar_encore.consumer.receiving import queue as queue_module
+from pulsar_encore.consumer.delivery import receive_queue as queue_module
 from pulsar_encore.testing import MemoryTransport
 
 OTHER = f"{TOPIC}2"

@@ -8,7 +8,7 @@ from random import Random, randrange
 
 import pytest
 from integration.contract.cluster import Engine
-from integration.contract.kit import (
+from integration.contract.contract_kit import (
     SUBSCRIPTION,
     before_marker,
     bodies,

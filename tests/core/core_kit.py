@@ -6,9 +6,9 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from pulsar_encore.consumer.forwarding.router import Router
-from pulsar_encore.consumer.settling.ownership import Ownership
-from pulsar_encore.consumer.settling.settlement import Settlement
+from pulsar_encore.consumer.forwarding.nack_handler import Router
+from pulsar_encore.consumer.settlement.ownership import Ownership
+from pulsar_encore.consumer.settlement.settlement import Settlement
 from pulsar_encore.core.due_index import TimeBucketIndex
 from pulsar_encore.core.entry import Entry, EntryKey
 from pulsar_encore.core.source_state import SourceState

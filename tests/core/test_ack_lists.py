@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from core_kit import Settling, source_state
 
-from pulsar_encore.consumer.settling import settlement
+from pulsar_encore.consumer.settlement import settlement
 from pulsar_encore.core.entry import QUEUED, Entry
 from pulsar_encore.core.source_state import SourceState
 from pulsar_encore.errors import MessageNotHeldError

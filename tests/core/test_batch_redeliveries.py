@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pulsar_encore.core import attempts as module
 from pulsar_encore.core.attempts import Attempts
-from pulsar_encore.core.due import DueBatch
+from pulsar_encore.core.due_time import DueBatch
 from pulsar_encore.core.entry import Entry
 from pulsar_encore.core.source_state import SourceState
 from pulsar_encore.core.verdicts import DeadLetter, Verdicts

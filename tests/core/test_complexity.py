@@ -15,7 +15,7 @@ import pytest
 from core_kit import TOPIC, source_state
 
 from pulsar_encore import ClosedError
-from pulsar_encore.consumer.settling.ack_sender import AckSender
+from pulsar_encore.consumer.settlement.ack_sender import AckSender
 from pulsar_encore.core.entry import Entry, EntryKey
 from pulsar_encore.core.rewind import Admission, Rewind
 from pulsar_encore.core.source_state import SourceState

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 from test_due_index_model import ENGINES
 
-from pulsar_encore.core.due import MAX_BATCH_INDEX
 from pulsar_encore.core.due_index import (
     DueIndex,
     MessageKey,
@@ -19,7 +18,8 @@ from pulsar_encore.core.due_index import (
     bucket_edge,
     precision_bits,
 )
-from pulsar_encore.core.sealed import holds, seal, tag_of, unseal, without
+from pulsar_encore.core.due_time import MAX_BATCH_INDEX
+from pulsar_encore.core.sealed_bucket import holds, seal, tag_of, unseal, without
 from pulsar_encore.errors import ConfigurationError
 
 

@@ -22,10 +22,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pulsar_encore.consumer.receiving.queue import ReceiveQueue
+from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
 from pulsar_encore.core import attempts
 from pulsar_encore.core.attempts import Attempts
-from pulsar_encore.core.due import DueBatch
+from pulsar_encore.core.due_time import DueBatch
 from pulsar_encore.core.entry import EntryKey
 from pulsar_encore.core.source_state import SourceState
 from pulsar_encore.message import Message

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsar_encore.core.packed import EntryKey, Packed, PackedEntries
+from pulsar_encore.core.packed_entries import EntryKey, Packed, PackedEntries
 
 
 @st.composite

@@ -11,9 +11,9 @@ import pytest
 from core_kit import TOPIC, Settling, source_state
 from integration.benchmarks import pending_set
 
-from pulsar_encore.consumer.receiving.queue import ReceiveQueue
-from pulsar_encore.ids import MessageId
+from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
 from pulsar_encore.message import Message
+from pulsar_encore.values.message_id import MessageId
 
 KEY = (1, 1)
 

@@ -24,11 +24,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pulsar_encore.consumer.receiving.queue import ReceiveQueue
+from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
 from pulsar_encore.core.duplicates import UNCERTAIN_MS
 from pulsar_encore.core.entry import ACKED, AWAY, HELD, NACKED, QUEUED, Entry, EntryKey
-from pulsar_encore.ids import MessageId
 from pulsar_encore.message import Message
+from pulsar_encore.values.message_id import MessageId
 
 WORDS = {AWAY: "away", QUEUED: "queued", HELD: "held", NACKED: "nacked", ACKED: "acked"}
 DELAYS = st.sampled_from([0, 0.05, 1, 3, 60])

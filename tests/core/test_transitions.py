@@ -12,7 +12,7 @@ import pytest
 from core_kit import source_state
 
 import pulsar_encore
-from pulsar_encore.consumer.receiving.queue import ReceiveQueue
+from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
 from pulsar_encore.core import entry as module
 from pulsar_encore.core.entry import (
     ACKED,
@@ -137,7 +137,7 @@ def test_nobody_else_writes_a_state() -> None:
         "core/entry.py": len(writes_of_state(Path(module.__file__))),
         # Made for each message, where a call would cost more than the step.
         "core/source_state.py": 1,
-        "consumer/receiving/queue.py": 3,
+        "consumer/delivery/receive_queue.py": 3,
     }
     assert writers["core/entry.py"] >= 10, "the look at the code finds them"
 

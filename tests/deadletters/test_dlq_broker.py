@@ -20,7 +20,7 @@ import pulsar_encore as encore
 from pulsar_encore import cli, letters
 from pulsar_encore.cli import dlq
 from pulsar_encore.cli.demo import poison_message
-from pulsar_encore.cli.demo.measuring import measure
+from pulsar_encore.cli.demo.measurement import measure
 from pulsar_encore.cli.demo.scenario import SIDES, row_of
 from pulsar_encore.deadletters import DeadLetters, Selection
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread, run_in_thread

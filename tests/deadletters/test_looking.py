@@ -22,11 +22,11 @@ from pulsar_encore.deadletters import (
     Selection,
     printable,
 )
-from pulsar_encore.deadletters.groups import Grouping
-from pulsar_encore.ids import MessageId
+from pulsar_encore.deadletters.letter_groups import Grouping
 from pulsar_encore.letters.id_text import id_text
 from pulsar_encore.message import Message
 from pulsar_encore.testing import MemoryTransport
+from pulsar_encore.values.message_id import MessageId
 
 OTHER = "persistent://public/default/refunds"
 

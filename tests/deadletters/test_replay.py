@@ -17,9 +17,9 @@ from pulsar_encore.deadletters import (
     ReplayStoppedError,
     Selection,
 )
-from pulsar_encore.outgoing import Outgoing
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
-from pulsar_encore.transport.native.producer.link import NativeProducer
+from pulsar_encore.transport.native.producer.native_producer import NativeProducer
+from pulsar_encore.values.outgoing_message import Outgoing
 
 OTHER = "persistent://public/default/refunds"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from pulsar_encore.devbroker.rules.consumers import Consumer, SubscriptionType
-from pulsar_encore.devbroker.rules.settings import SubscriptionRules
+from pulsar_encore.devbroker.rules.attached_consumers import Consumer, SubscriptionType
+from pulsar_encore.devbroker.rules.rule_settings import SubscriptionRules
 from pulsar_encore.devbroker.rules.subscriptions import Subscription
 from pulsar_encore.devbroker.rules.topic_log import LogEntry, TopicLog
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-from pulsar_encore.devbroker.service import BrokerService
+from pulsar_encore.devbroker.broker_service import BrokerService
 from pulsar_encore.devbroker.session import Session
 from pulsar_encore.wire import commands, frames
 from pulsar_encore.wire import pulsar_pb2 as pb

@@ -9,7 +9,7 @@ import pytest
 from session_kit import TOPIC, HandClock, MemoryClient
 
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread, Refusal
-from pulsar_encore.devbroker.service import BrokerService
+from pulsar_encore.devbroker.broker_service import BrokerService
 from pulsar_encore.wire import commands, topics_hash
 from pulsar_encore.wire import pulsar_pb2 as pb
 

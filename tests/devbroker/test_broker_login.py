@@ -8,7 +8,7 @@ import pytest
 from session_kit import HandClock, MemoryClient
 
 from pulsar_encore.devbroker import BrokerSettings, Credential
-from pulsar_encore.devbroker.service import BrokerService
+from pulsar_encore.devbroker.broker_service import BrokerService
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.wire import commands
 from pulsar_encore.wire import pulsar_pb2 as pb

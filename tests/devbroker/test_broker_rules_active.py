@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from broker_rules_kit import EXCLUSIVE, FAILOVER, Bench
 
-from pulsar_encore.devbroker.rules.consumers import Consumer, NoticeKind
+from pulsar_encore.devbroker.rules.attached_consumers import Consumer, NoticeKind
 from pulsar_encore.devbroker.rules.refusal import Refusal
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from broker_rules_kit import KEY_SHARED, SHARED, Bench
 
-from pulsar_encore.devbroker.rules.consumers import Consumer, SubscriptionType
+from pulsar_encore.devbroker.rules.attached_consumers import Consumer, SubscriptionType
 
 
 def publish(bench: Bench, *messages: str) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from broker_rules_kit import KEY_SHARED, Bench
 
-from pulsar_encore.devbroker.rules.consumers import Consumer
-from pulsar_encore.devbroker.rules.hashing import AutoSplit, Sticky
+from pulsar_encore.devbroker.rules.attached_consumers import Consumer
+from pulsar_encore.devbroker.rules.key_ranges import AutoSplit, Sticky
 from pulsar_encore.devbroker.rules.refusal import Refusal
-from pulsar_encore.wire.hashing import murmur3
+from pulsar_encore.wire.key_hashes import murmur3
 
 
 def test_a_key_stays_with_one_consumer_and_all_get_some() -> None:

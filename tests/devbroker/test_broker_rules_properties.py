@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pulsar_encore.devbroker.rules.consumers import Consumer, SubscriptionType
+from pulsar_encore.devbroker.rules.attached_consumers import Consumer, SubscriptionType
 
 BIG = 10**9
 

@@ -11,8 +11,8 @@ from session_kit import HandClock, MemoryClient, send_frame
 
 from pulsar_encore import testing
 from pulsar_encore.devbroker import BrokerSettings, Fault, FaultPlan
+from pulsar_encore.devbroker.broker_service import BrokerService
 from pulsar_encore.devbroker.clock import LoopClock
-from pulsar_encore.devbroker.service import BrokerService
 from pulsar_encore.wire import commands
 from pulsar_encore.wire import pulsar_pb2 as pb
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_encore.devbroker.encoding import MessageEncoder, ReceiptEncoder, varint
+from pulsar_encore.devbroker.frame_encoders import MessageEncoder, ReceiptEncoder, varint
 from pulsar_encore.devbroker.rules.names import parse
-from pulsar_encore.devbroker.rules.producers import Access, Producers, Publisher
 from pulsar_encore.devbroker.rules.refusal import Refusal
-from pulsar_encore.devbroker.rules.schemas import SchemaLog
+from pulsar_encore.devbroker.rules.schema_log import SchemaLog
 from pulsar_encore.devbroker.rules.topic_log import EARLIEST, LATEST, LogEntry, TopicLog
+from pulsar_encore.devbroker.rules.topic_producers import Access, Producers, Publisher
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.ack_sets import from_words
 

@@ -10,7 +10,7 @@ from evacuation_kit import HOUR, TOPIC, OldHost, put_numbers, receive_all, take_
 
 from pulsar_encore import Client, StateMismatchError
 from pulsar_encore.evacuation import evacuate
-from pulsar_encore.evacuation.comparing import Comparison
+from pulsar_encore.evacuation.entry_comparison import Comparison
 from pulsar_encore.state.rocks import RocksStore, StateReader
 from pulsar_encore.testing import MemoryTransport
 

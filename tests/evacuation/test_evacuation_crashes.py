@@ -20,12 +20,13 @@ from evacuation_kit import (
 )
 
 from pulsar_encore import Client, Consumer, TransportError
-from pulsar_encore.evacuation import EvacuationReport, EvacuationStoppedError, evacuate, moving
+from pulsar_encore.evacuation import EvacuationReport, EvacuationStoppedError, evacuate
+from pulsar_encore.evacuation import evacuation_run as moving
 from pulsar_encore.exceptions import MessageTooBig
-from pulsar_encore.outgoing import Outgoing
 from pulsar_encore.state.rocks import Records, StateReader
 from pulsar_encore.testing import MemoryTransport
-from pulsar_encore.transport.native.producer.link import NativeProducer
+from pulsar_encore.transport.native.producer.native_producer import NativeProducer
+from pulsar_encore.values.outgoing_message import Outgoing
 
 WHICH = {0, 1, 2, 3, 11, 12, 27}
 BATCHES = pytest.mark.parametrize("batch", [1, 4])

@@ -11,8 +11,8 @@ from integration.faults.networks import Memory
 from integration.faults.play import Patience, play
 
 from pulsar_encore.testing import run
-from pulsar_encore.transport.base import Delivery
-from pulsar_encore.transport.native.consumer.link import NativeConsumer
+from pulsar_encore.transport.interface import Delivery
+from pulsar_encore.transport.native.consumer.native_consumer import NativeConsumer
 
 SAMPLE = range(1, 41)
 SHORT = Patience(stuck=100.0, closing=100.0)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from integration.histories import recording as r
+from integration.histories import event_record as r
 from integration.histories.checker import Verdict, check
-from integration.histories.recording import Event
+from integration.histories.event_record import Event
 from integration.histories.workload import Action, Segment, Settling, Workload
 
 TOPIC = "persistent://public/default/t"

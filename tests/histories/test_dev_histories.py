@@ -8,8 +8,8 @@ import pytest
 from integration.histories.brokers import Brokers
 from integration.histories.clients import OURS, ClientName
 from integration.histories.fixed import FIXED
-from integration.histories.report import full
-from integration.histories.running import Runner
+from integration.histories.history_report import full
+from integration.histories.history_runner import Runner
 
 # looptime's plugin asks for a loop before every synchronous test; see the contract's fixtures.
 asyncio.set_event_loop(None)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from pulsar_encore import UnreadableError
-from pulsar_encore.ids import MessageId
-from pulsar_encore.outgoing import Outgoing, key_bytes, key_text
+from pulsar_encore.values.message_id import MessageId
+from pulsar_encore.values.outgoing_message import Outgoing, key_bytes, key_text
 
 TOPIC = "persistent://a/b/c"
 HERE = MessageId(-1, 5, 6)

@@ -22,11 +22,11 @@ from forwarding_kit import (
 
 import pulsar_encore as encore
 from pulsar_encore import letters
+from pulsar_encore.eventloop.alarm import wall_now_ms
 from pulsar_encore.letters.evidence import evidence_of
 from pulsar_encore.options import ProducerOptions
 from pulsar_encore.testing import MemoryTransport
-from pulsar_encore.timer import wall_now_ms
-from pulsar_encore.transport.base import ProducerLink, ProducerListener
+from pulsar_encore.transport.interface import ProducerLink, ProducerListener
 from pulsar_encore.wire import pulsar_pb2 as pb
 
 PARTS = "persistent://public/default/parts"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from original_kit import Row
 
 from pulsar_encore import UnreadableError, letters
-from pulsar_encore.letters.counting import (
+from pulsar_encore.letters.reconsume_counts import (
     is_letter,
     parked_attempts,
     reconsume_attempt,

@@ -25,10 +25,10 @@ import pulsar_encore as encore
 from pulsar_encore import letters
 from pulsar_encore.exceptions import NotAllowedError
 from pulsar_encore.options import ProducerOptions
-from pulsar_encore.outgoing import Outgoing
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
-from pulsar_encore.transport.base import ProducerLink, ProducerListener
-from pulsar_encore.transport.native.consumer.messages import PlainMessage
+from pulsar_encore.transport.interface import ProducerLink, ProducerListener
+from pulsar_encore.transport.native.consumer.message_views import PlainMessage
+from pulsar_encore.values.outgoing_message import Outgoing
 
 REFUSALS = [
     "ProducerBusy",

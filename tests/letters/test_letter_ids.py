@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_encore as encore
-from pulsar_encore.ids import MessageId
 from pulsar_encore.letters.id_text import id_text, parse_id
+from pulsar_encore.values.message_id import MessageId
 
 
 @pytest.mark.parametrize(

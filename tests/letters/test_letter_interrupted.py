@@ -11,9 +11,9 @@ from forwarding_kit import DEAD, RETRY, TOPIC, bodies, open_consumer, read_out
 import pulsar_encore as encore
 from pulsar_encore.options import ProducerOptions
 from pulsar_encore.testing import Fault, FaultPlan, MemoryTransport
-from pulsar_encore.transport.base import ProducerLink, ProducerListener
-from pulsar_encore.transport.native.consumer.link import NativeConsumer
-from pulsar_encore.transport.native.consumer.messages import PlainMessage
+from pulsar_encore.transport.interface import ProducerLink, ProducerListener
+from pulsar_encore.transport.native.consumer.message_views import PlainMessage
+from pulsar_encore.transport.native.consumer.native_consumer import NativeConsumer
 
 
 class SlowTransport(MemoryTransport):

@@ -8,8 +8,8 @@ import pytest
 from forwarding_kit import DEAD, TOPIC, Act, look, nack, open_consumer, read_out, reconsume
 
 import pulsar_encore as encore
-from pulsar_encore.consumer.forwarding.copying import producer_options
-from pulsar_encore.letters.form import Form
+from pulsar_encore.consumer.forwarding.copy_options import producer_options
+from pulsar_encore.letters.letter_form import Form
 
 
 @pytest.mark.parametrize(

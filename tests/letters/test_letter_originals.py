@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from original_kit import Row
 
 from pulsar_encore import NotSupportedError, UnreadableError
-from pulsar_encore.letters.form import PLAIN, Form, form_of
-from pulsar_encore.letters.original import keys_of, reads_as_bytes
-from pulsar_encore.outgoing import key_bytes
+from pulsar_encore.letters.letter_form import PLAIN, Form, form_of
+from pulsar_encore.letters.original_message import keys_of, reads_as_bytes
+from pulsar_encore.values.outgoing_message import key_bytes
 
 
 @given(st.binary(max_size=40))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from pulsar_encore.consumer.announcer import EventDispatcher, ProducerAnnouncer
-from pulsar_encore.consumer.forwarding.producer import LetterProducer
+from pulsar_encore.consumer.event_publisher import EventDispatcher, ProducerAnnouncer
+from pulsar_encore.consumer.forwarding.letter_producer import LetterProducer
 from pulsar_encore.exceptions import AuthorizationError
-from pulsar_encore.outgoing import Outgoing
 from pulsar_encore.testing import run
-from pulsar_encore.transport.base import ProducerLink
+from pulsar_encore.transport.interface import ProducerLink
+from pulsar_encore.values.outgoing_message import Outgoing
 
 
 def test_an_error_in_the_outcome_of_one_letter_leaves_no_other_letter_waiting() -> None:

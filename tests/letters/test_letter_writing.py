@@ -12,10 +12,9 @@ from original_kit import TOPIC, Row
 
 import pulsar_encore as encore
 from pulsar_encore import letters
-from pulsar_encore.letters.counting import parked_attempts, reconsume_attempt, reconsume_times
 from pulsar_encore.letters.evidence import Evidence, evidence_of
-from pulsar_encore.letters.reading import Letter
-from pulsar_encore.letters.writing import (
+from pulsar_encore.letters.letter_reader import Letter
+from pulsar_encore.letters.letter_writer import (
     Author,
     dead_letter_by_nack,
     dead_letter_by_reconsume,
@@ -24,7 +23,12 @@ from pulsar_encore.letters.writing import (
     replayed_copy,
     retry_letter,
 )
-from pulsar_encore.outgoing import Outgoing
+from pulsar_encore.letters.reconsume_counts import (
+    parked_attempts,
+    reconsume_attempt,
+    reconsume_times,
+)
+from pulsar_encore.values.outgoing_message import Outgoing
 
 RETRY = f"{TOPIC}-s-RETRY"
 DEAD = f"{TOPIC}-s-DLQ"

@@ -10,11 +10,11 @@ from pulsar_encore.devbroker import BrokerSettings
 from pulsar_encore.errors import TransportTimeout
 from pulsar_encore.exceptions import ConnectError
 from pulsar_encore.testing.dialer import BrokerDialer
+from pulsar_encore.transport.native.client_settings import Settings
 from pulsar_encore.transport.native.connection.addresses import Address
+from pulsar_encore.transport.native.connection.cluster_service import Credentials, Service
 from pulsar_encore.transport.native.connection.pool import Pool
-from pulsar_encore.transport.native.connection.service import Credentials, Service
 from pulsar_encore.transport.native.connection.session import ByteTransport, Session
-from pulsar_encore.transport.native.settings import Settings
 from pulsar_encore.wire import commands, frames
 from pulsar_encore.wire import pulsar_pb2 as pb
 

@@ -7,14 +7,14 @@ from collections.abc import Coroutine, Iterator, Sequence
 from random import Random
 from typing import Any, TypeVar
 
+from pulsar_encore.devbroker.broker_settings import BrokerSettings
 from pulsar_encore.devbroker.rules.topic_log import LogEntry
-from pulsar_encore.devbroker.settings import BrokerSettings
 from pulsar_encore.options import ConsumerType, InitialPosition, Subscription
 from pulsar_encore.testing import run as run_in_virtual_time
 from pulsar_encore.testing.dialer import BrokerDialer, Cuts, whole
-from pulsar_encore.transport.base import Deliveries, Delivery, singly
-from pulsar_encore.transport.native.settings import Settings
-from pulsar_encore.transport.native.transport import NativeTransport
+from pulsar_encore.transport.interface import Deliveries, Delivery, singly
+from pulsar_encore.transport.native.client_settings import Settings
+from pulsar_encore.transport.native.native_transport import NativeTransport
 from pulsar_encore.wire import commands, frames
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.entries import encode_batch, encode_body

@@ -9,16 +9,16 @@ from typing import Any, ParamSpec
 
 from pulsar_encore.devbroker import BrokerSettings, Fault, FaultPlan
 from pulsar_encore.devbroker.recorder import Recorded
-from pulsar_encore.ids import MessageId
 from pulsar_encore.options import ProducerOptions
-from pulsar_encore.outgoing import Outgoing
 from pulsar_encore.testing import run
 from pulsar_encore.testing.dialer import BrokerDialer
+from pulsar_encore.transport.native.client_settings import Settings
 from pulsar_encore.transport.native.connection.addresses import Address
 from pulsar_encore.transport.native.connection.session import ByteTransport, Session
-from pulsar_encore.transport.native.producer.link import NativeProducer
-from pulsar_encore.transport.native.settings import Settings
-from pulsar_encore.transport.native.transport import NativeTransport
+from pulsar_encore.transport.native.native_transport import NativeTransport
+from pulsar_encore.transport.native.producer.native_producer import NativeProducer
+from pulsar_encore.values.message_id import MessageId
+from pulsar_encore.values.outgoing_message import Outgoing
 from pulsar_encore.wire import decode_batch, decode_body
 from pulsar_encore.wire import pulsar_pb2 as pb
 

@@ -28,11 +28,11 @@ from pulsar_encore.exceptions import (
     TopicNotFound,
     TopicTerminated,
 )
+from pulsar_encore.transport.native.client_settings import Settings
 from pulsar_encore.transport.native.connection.attachment import Attachment
-from pulsar_encore.transport.native.connection.service import Service
+from pulsar_encore.transport.native.connection.cluster_service import Service
 from pulsar_encore.transport.native.connection.session import Session
 from pulsar_encore.transport.native.lookup.lookup import Lookup
-from pulsar_encore.transport.native.settings import Settings
 from pulsar_encore.wire import commands, frames
 from pulsar_encore.wire import pulsar_pb2 as pb
 

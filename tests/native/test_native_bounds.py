@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 from native_kit import TOPIC, Collector, Rig, run, settle, subscription
 
 import pulsar_encore as encore
-from pulsar_encore.authentication import issuer
+from pulsar_encore.authentication import oauth2_issuer as issuer
 from pulsar_encore.devbroker.rules.topic_log import LogEntry
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.exceptions import LookupError as TopicLookupError
-from pulsar_encore.ids import MOST_IN_BATCH, MessageId
 from pulsar_encore.options import ClientOptions, ConsumerType, ProducerOptions
 from pulsar_encore.testing import MemoryTransport
-from pulsar_encore.transport.base import AckPlan, Unread
+from pulsar_encore.transport.interface import AckPlan, Unread
+from pulsar_encore.transport.native.client_settings import Settings
 from pulsar_encore.transport.native.consumer import source
-from pulsar_encore.transport.native.consumer.chunking import uuid_of
+from pulsar_encore.transport.native.consumer.chunked_messages import uuid_of
 from pulsar_encore.transport.native.consumer.decryption import Decryption
-from pulsar_encore.transport.native.consumer.entries import EntryReader
-from pulsar_encore.transport.native.lookup import binary
-from pulsar_encore.transport.native.options import of_options
-from pulsar_encore.transport.native.settings import Settings
+from pulsar_encore.transport.native.consumer.entry_reader import EntryReader
+from pulsar_encore.transport.native.lookup import binary_lookup as binary
+from pulsar_encore.transport.native.service_options import of_options
+from pulsar_encore.values.message_id import MOST_IN_BATCH, MessageId
 from pulsar_encore.wire import compress
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.entries import BatchError, encode_batch, encode_body

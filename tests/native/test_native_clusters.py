@@ -14,10 +14,10 @@ from native_kit import TOPIC, Collector, run, subscription
 from pulsar_encore.devbroker import BrokerSettings
 from pulsar_encore.exceptions import InvalidUrl
 from pulsar_encore.options import ProducerOptions
-from pulsar_encore.outgoing import Outgoing
 from pulsar_encore.transport.native.clusters import Failover, Provided
-from pulsar_encore.transport.native.connection.service import Service
-from pulsar_encore.transport.native.transport import NativeTransport
+from pulsar_encore.transport.native.connection.cluster_service import Service
+from pulsar_encore.transport.native.native_transport import NativeTransport
+from pulsar_encore.values.outgoing_message import Outgoing
 
 
 class Client:

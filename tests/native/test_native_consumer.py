@@ -21,8 +21,8 @@ from native_kit import (
     subscription,
 )
 
+from pulsar_encore.devbroker.broker_settings import BrokerSettings
 from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
-from pulsar_encore.devbroker.settings import BrokerSettings
 from pulsar_encore.errors import ClosedError, TransportTimeout
 from pulsar_encore.exceptions import (
     ConsumerBusy,
@@ -30,13 +30,13 @@ from pulsar_encore.exceptions import (
     OperationNotSupported,
     UnknownError,
 )
-from pulsar_encore.ids import MessageId
 from pulsar_encore.options import ConsumerType
-from pulsar_encore.transport.base import AckPlan
-from pulsar_encore.transport.native.consumer import link as link_module
+from pulsar_encore.transport.interface import AckPlan
+from pulsar_encore.transport.native.client_settings import Settings
+from pulsar_encore.transport.native.consumer import native_consumer as link_module
 from pulsar_encore.transport.native.consumer import source
 from pulsar_encore.transport.native.consumer.permits import Permits
-from pulsar_encore.transport.native.settings import Settings
+from pulsar_encore.values.message_id import MessageId
 from pulsar_encore.wire import compress
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.entries import encode_batch, encode_body

@@ -11,10 +11,10 @@ from producer_kit import Network
 
 import pulsar_encore as encore
 from pulsar_encore import ConsumerType, InitialPosition
+from pulsar_encore.devbroker.broker_settings import BrokerSettings
 from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
-from pulsar_encore.devbroker.settings import BrokerSettings
-from pulsar_encore.outgoing import Outgoing
-from pulsar_encore.transport.base import Run
+from pulsar_encore.transport.interface import Run
+from pulsar_encore.values.outgoing_message import Outgoing
 
 
 async def subscribed(client: encore.Client, **options: Any) -> encore.Consumer:

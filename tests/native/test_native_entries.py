@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from native_kit import subscription
 
-from pulsar_encore.transport.native.consumer import commands as encoded
+from pulsar_encore.transport.native.consumer import ack_commands as encoded
 from pulsar_encore.transport.native.consumer.decryption import Decryption
-from pulsar_encore.transport.native.consumer.entries import Chunk, EntryReader, Marker, Opened
-from pulsar_encore.transport.native.consumer.messages import PlainMessage, Unreadable
+from pulsar_encore.transport.native.consumer.entry_reader import Chunk, EntryReader, Marker, Opened
+from pulsar_encore.transport.native.consumer.message_views import PlainMessage, Unreadable
 from pulsar_encore.wire import ack_sets, commands, compress, frames
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.entries import (

@@ -12,9 +12,9 @@ import pytest
 import pulsar_encore as encore
 from pulsar_encore.errors import ConfigurationError, NotSupportedError
 from pulsar_encore.options import ClientOptions
-from pulsar_encore.transport.choosing import make_transport
 from pulsar_encore.transport.native.connection.session import _connection_error
-from pulsar_encore.transport.native.options import of_options
+from pulsar_encore.transport.native.service_options import of_options
+from pulsar_encore.transport.transport_choice import make_transport
 from pulsar_encore.wire import pulsar_pb2 as pb
 
 URL = "pulsar://h:1"

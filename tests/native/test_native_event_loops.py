@@ -9,7 +9,7 @@ from producer_kit import TOPIC, Network
 
 from pulsar_encore import Client, Connected, Disconnected, Producer, ProducerEvent
 from pulsar_encore.testing import run
-from pulsar_encore.transport.native.transport import NativeTransport
+from pulsar_encore.transport.native.native_transport import NativeTransport
 
 
 class NetworkOfTheLoop:

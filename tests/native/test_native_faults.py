@@ -10,10 +10,10 @@ from native_kit import TOPIC, Collector, Rig, run, settle, subscription
 
 from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
 from pulsar_encore.devbroker.rules.topic_log import LogEntry
-from pulsar_encore.ids import MessageId
 from pulsar_encore.options import ConsumerType
-from pulsar_encore.transport.base import AckPlan
+from pulsar_encore.transport.interface import AckPlan
 from pulsar_encore.transport.native.connection.session import Session
+from pulsar_encore.values.message_id import MessageId
 from pulsar_encore.wire import commands, frames
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.entries import encode_batch, encode_body

@@ -10,7 +10,7 @@ from native_kit import Collector, Rig, run, subscription
 import pulsar_encore as encore
 from pulsar_encore.exceptions import LookupError as TopicLookupError
 from pulsar_encore.testing import MemoryTransport
-from pulsar_encore.transport.native.settings import Settings
+from pulsar_encore.transport.native.client_settings import Settings
 
 SPACE = "persistent://public/default"
 

@@ -17,14 +17,14 @@ from native_kit import TOPIC, Collector, Rig, run, settle, subscription
 
 import pulsar_encore as encore
 from pulsar_encore.devbroker.rules.topic_log import LogEntry
-from pulsar_encore.ids import MessageId
 from pulsar_encore.options import ConsumerType
 from pulsar_encore.testing import MemoryTransport
-from pulsar_encore.transport.base import AckPlan
-from pulsar_encore.transport.native.connection.codecs import CodecThread
-from pulsar_encore.transport.native.consumer import entries as entries_module
-from pulsar_encore.transport.native.consumer import link as link_module
+from pulsar_encore.transport.interface import AckPlan
+from pulsar_encore.transport.native.connection.codec_thread import CodecThread
+from pulsar_encore.transport.native.consumer import entry_reader as entries_module
+from pulsar_encore.transport.native.consumer import native_consumer as link_module
 from pulsar_encore.transport.native.consumer.line import Room
+from pulsar_encore.values.message_id import MessageId
 from pulsar_encore.wire import compress
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.entries import encode_batch, encode_body

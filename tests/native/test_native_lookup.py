@@ -20,10 +20,10 @@ from pulsar_encore.exceptions import (
 )
 from pulsar_encore.exceptions import LookupError as TopicLookupError
 from pulsar_encore.options import RegexSubscriptionMode
+from pulsar_encore.transport.native.client_settings import Settings
 from pulsar_encore.transport.native.connection.session import Session
-from pulsar_encore.transport.native.lookup.asking import Pattern
 from pulsar_encore.transport.native.lookup.lookup import Lookup
-from pulsar_encore.transport.native.settings import Settings
+from pulsar_encore.transport.native.lookup.lookup_interface import Pattern
 from pulsar_encore.wire import commands
 from pulsar_encore.wire import pulsar_pb2 as pb
 

@@ -22,10 +22,10 @@ from pulsar_encore import (
 )
 from pulsar_encore.errors import ConfigurationError, NotSupportedError
 from pulsar_encore.options import ClientOptions
-from pulsar_encore.transport.native import options as native
+from pulsar_encore.transport.native import service_options as native
 from pulsar_encore.transport.native.clusters import Failover, OneCluster, Provided
-from pulsar_encore.transport.native.connection.service import Anonymous
-from pulsar_encore.transport.native.options import of_options, unsupported
+from pulsar_encore.transport.native.connection.cluster_service import Anonymous
+from pulsar_encore.transport.native.service_options import of_options, unsupported
 
 URL = "pulsar://h"
 
@@ -164,7 +164,7 @@ def test_stocks_own_objects_are_told_apart() -> None:
     program = """
 import pulsar
 from pulsar_encore.options import ClientOptions
-from pulsar_encore.transport.native.options import unsupported
+from pulsar_encore.transport.native.service_options import unsupported
 
 def why(**options):
     print(unsupported(ClientOptions(**{"service_url": "pulsar://h", **options})))

@@ -20,12 +20,12 @@ from pulsar_encore.exceptions import (
     InvalidUrl,
     NotConnected,
 )
+from pulsar_encore.transport.native.client_settings import Settings
 from pulsar_encore.transport.native.connection.addresses import Addresses, parse
-from pulsar_encore.transport.native.connection.backoff import Delays
-from pulsar_encore.transport.native.connection.service import Service
+from pulsar_encore.transport.native.connection.cluster_service import Service
+from pulsar_encore.transport.native.connection.reconnect_backoff import Delays
 from pulsar_encore.transport.native.connection.session import Session
 from pulsar_encore.transport.native.connection.staggered import first
-from pulsar_encore.transport.native.settings import Settings
 from pulsar_encore.wire import commands, frames
 from pulsar_encore.wire import pulsar_pb2 as pb
 

@@ -20,7 +20,6 @@ from cryptography.hazmat.primitives.serialization import (
 from producer_kit import TOPIC, Network, message, outcomes, virtual
 
 from pulsar_encore.devbroker import BrokerSettings, Fault, FaultPlan
-from pulsar_encore.encryption import CryptoKeyReader
 from pulsar_encore.errors import (
     ClosedError,
     ConfigurationError,
@@ -39,7 +38,6 @@ from pulsar_encore.exceptions import (
     ProducerQueueIsFull,
     TopicTerminated,
 )
-from pulsar_encore.ids import MessageId
 from pulsar_encore.options import (
     BatchingType,
     CompressionType,
@@ -47,14 +45,16 @@ from pulsar_encore.options import (
     ProducerAccessMode,
     ProducerOptions,
 )
-from pulsar_encore.outgoing import Outgoing
 from pulsar_encore.schema import StringSchema
 from pulsar_encore.testing import run
-from pulsar_encore.transport.native.producer.link import NativeProducer
-from pulsar_encore.transport.native.transport import NativeTransport
+from pulsar_encore.transport.native.native_transport import NativeTransport
+from pulsar_encore.transport.native.producer.native_producer import NativeProducer
+from pulsar_encore.values.crypto_keys import CryptoKeyReader
+from pulsar_encore.values.message_id import MessageId
+from pulsar_encore.values.outgoing_message import Outgoing
 from pulsar_encore.wire import decode_body, decompress
 from pulsar_encore.wire import pulsar_pb2 as pb
-from pulsar_encore.wire.encryption import DataKeys
+from pulsar_encore.wire.entry_encryption import DataKeys
 
 UNBATCHED = {"batching_enabled": False}
 CHUNKED = {"batching_enabled": False, "chunking_enabled": True}

@@ -12,11 +12,11 @@ from producer_kit import message, outcomes
 from pulsar_encore.devbroker import BrokerSettings
 from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
 from pulsar_encore.exceptions import AuthorizationError, NotConnected, ServiceUnitNotReady
-from pulsar_encore.ids import MessageId
 from pulsar_encore.options import ProducerOptions
-from pulsar_encore.outgoing import Outgoing
-from pulsar_encore.transport.native.producer.link import NativeProducer
-from pulsar_encore.transport.native.producer.part import Part
+from pulsar_encore.transport.native.producer.native_producer import NativeProducer
+from pulsar_encore.transport.native.producer.partition_producer import Part
+from pulsar_encore.values.message_id import MessageId
+from pulsar_encore.values.outgoing_message import Outgoing
 
 
 async def producer_of(rig: Rig, **chosen: Any) -> NativeProducer:

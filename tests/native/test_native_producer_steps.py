@@ -12,8 +12,9 @@ from producer_kit import Network, message, outcomes, virtual
 from pulsar_encore import ClosedError, MessageId
 from pulsar_encore.errors import TransportTimeout
 from pulsar_encore.transport.native.connection import session as session_module
-from pulsar_encore.transport.native.producer import link, part
-from pulsar_encore.transport.native.producer.pending import Pending, Sending
+from pulsar_encore.transport.native.producer import native_producer as link
+from pulsar_encore.transport.native.producer import partition_producer as part
+from pulsar_encore.transport.native.producer.pending_sends import Pending, Sending
 
 UNBATCHED = {"batching_enabled": False}
 COUNT = 4 * part._TOLD

@@ -9,14 +9,14 @@ import pytest
 from native_kit import TOPIC, URL, Collector, Rig, run, settle, subscription
 
 import pulsar_encore as encore
+from pulsar_encore.devbroker.broker_settings import BrokerSettings
 from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
-from pulsar_encore.devbroker.settings import BrokerSettings
 from pulsar_encore.options import ConsumerType
 from pulsar_encore.testing import Deadlock
 from pulsar_encore.testing import run as run_in_virtual_time
-from pulsar_encore.transport.native.lookup.rounds import Round
-from pulsar_encore.transport.native.settings import Settings
-from pulsar_encore.transport.native.transport import NativeTransport
+from pulsar_encore.transport.native.client_settings import Settings
+from pulsar_encore.transport.native.lookup.refresh_schedule import Round
+from pulsar_encore.transport.native.native_transport import NativeTransport
 
 QUIET = Settings(keep_alive_s=math.inf, idle_s=0)
 PARTS = "persistent://public/default/parts"

@@ -10,7 +10,7 @@ from native_kit import TOPIC, Collector, Rig, run, subscription
 from test_native_attachment import Thing
 
 from pulsar_encore.exceptions import AuthorizationError, ServiceUnitNotReady
-from pulsar_encore.transport.native.settings import Settings
+from pulsar_encore.transport.native.client_settings import Settings
 
 
 def test_hurry_may_be_called_again_before_the_attempt_begins() -> None:

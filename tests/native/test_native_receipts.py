@@ -20,9 +20,9 @@ from pulsar_encore import (
     InitialPosition,
     TopicAdded,
 )
+from pulsar_encore.devbroker.broker_settings import BrokerSettings
 from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
-from pulsar_encore.devbroker.settings import BrokerSettings
-from pulsar_encore.transport.native.settings import Settings
+from pulsar_encore.transport.native.client_settings import Settings
 
 UNLOADED = "an unload"
 LOST = "a lost connection"

@@ -23,14 +23,14 @@ from pulsar_encore.exceptions import (
     TopicNotFound,
     TopicTerminated,
 )
-from pulsar_encore.ids import MessageId
 from pulsar_encore.options import ClientOptions, ConsumerType, InitialPosition, ProducerOptions
-from pulsar_encore.transport.base import RetryNotice
-from pulsar_encore.transport.choosing import make_transport
-from pulsar_encore.transport.native.lookup.asking import Partitions
-from pulsar_encore.transport.native.lookup.shape import Shape
-from pulsar_encore.transport.native.options import of_options
-from pulsar_encore.transport.native.settings import Settings
+from pulsar_encore.transport.interface import RetryNotice
+from pulsar_encore.transport.native.client_settings import Settings
+from pulsar_encore.transport.native.lookup.lookup_interface import Partitions
+from pulsar_encore.transport.native.lookup.topic_shape import Shape
+from pulsar_encore.transport.native.service_options import of_options
+from pulsar_encore.transport.transport_choice import make_transport
+from pulsar_encore.values.message_id import MessageId
 from pulsar_encore.wire import pulsar_pb2 as pb
 
 FINAL = {"TopicTerminatedError", "ProducerFenced", "InvalidTopicName"}

@@ -13,8 +13,8 @@ from native_kit import TOPIC, Collector, Rig, run, subscription
 from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
 from pulsar_encore.exceptions import AuthorizationError, TopicNotFound
 from pulsar_encore.options import ProducerOptions
+from pulsar_encore.transport.native.client_settings import Settings
 from pulsar_encore.transport.native.connection.retry_log import RetryLog
-from pulsar_encore.transport.native.settings import Settings
 
 NAME = f"consumer of subscription 's' on {TOPIC}"
 PRODUCER = f"producer on {TOPIC}"

@@ -18,7 +18,7 @@ from pulsar_encore.schema import (
     String,
     StringSchema,
 )
-from pulsar_encore.transport.native.schemas import wire_schema
+from pulsar_encore.transport.native.wire_schema import wire_schema
 from pulsar_encore.wire import pulsar_pb2 as pb
 
 

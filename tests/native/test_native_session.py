@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from native_kit import TOPIC, Rig, at_random, message_frame, run, settle
 
-from pulsar_encore.devbroker.settings import BrokerSettings
+from pulsar_encore.devbroker.broker_settings import BrokerSettings
 from pulsar_encore.errors import ProtocolError, TransportTimeout
 from pulsar_encore.exceptions import (
     AuthenticationError,
@@ -19,9 +19,9 @@ from pulsar_encore.exceptions import (
     NotConnected,
     TopicNotFound,
 )
+from pulsar_encore.transport.native.client_settings import Settings
 from pulsar_encore.transport.native.connection.pool import Pool
 from pulsar_encore.transport.native.connection.session import Session
-from pulsar_encore.transport.native.settings import Settings
 from pulsar_encore.wire import commands, frames
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.entries import encode_body

@@ -21,14 +21,14 @@ from pulsar_encore.devbroker.rules.credentials import Credential
 from pulsar_encore.devbroker.server import Broker
 from pulsar_encore.errors import ClosedError, PulsarException, TransportTimeout
 from pulsar_encore.exceptions import AuthenticationError, ConnectError
+from pulsar_encore.transport.native.client_settings import Settings
 from pulsar_encore.transport.native.clusters import OneCluster
+from pulsar_encore.transport.native.connection.cluster_service import Credentials, Service
 from pulsar_encore.transport.native.connection.pool import Pool
-from pulsar_encore.transport.native.connection.service import Credentials, Service
 from pulsar_encore.transport.native.connection.session import Session
-from pulsar_encore.transport.native.connection.socket import Sockets
-from pulsar_encore.transport.native.connection.tls import Tls
-from pulsar_encore.transport.native.settings import Settings
-from pulsar_encore.transport.native.transport import NativeTransport
+from pulsar_encore.transport.native.connection.sockets import Sockets
+from pulsar_encore.transport.native.connection.tls_context import Tls
+from pulsar_encore.transport.native.native_transport import NativeTransport
 
 DAYS = datetime.timedelta(days=1)
 

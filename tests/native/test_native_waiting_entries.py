@@ -10,10 +10,10 @@ from test_native_line import LARGE, held_rig, numbers, opened, store_large
 
 import pulsar_encore as encore
 from pulsar_encore.devbroker.rules.topic_log import LogEntry
-from pulsar_encore.ids import MessageId
 from pulsar_encore.options import ConsumerType
-from pulsar_encore.transport.base import AckPlan
-from pulsar_encore.transport.native.consumer import entries as entries_module
+from pulsar_encore.transport.interface import AckPlan
+from pulsar_encore.transport.native.consumer import entry_reader as entries_module
+from pulsar_encore.values.message_id import MessageId
 from pulsar_encore.wire import compress
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.entries import encode_batch, encode_body

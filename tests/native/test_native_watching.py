@@ -11,8 +11,8 @@ from native_kit import Collector, Rig, run, settle, subscription
 from pulsar_encore.devbroker import BrokerSettings, Fault, FaultPlan
 from pulsar_encore.exceptions import AuthorizationError, InvalidTopicName
 from pulsar_encore.options import RegexSubscriptionMode
-from pulsar_encore.topic_names import base_name
-from pulsar_encore.transport.native.lookup.watching import Watched
+from pulsar_encore.transport.native.lookup.pattern_watch import Watched
+from pulsar_encore.values.topic_names import base_name
 from pulsar_encore.wire import commands
 from pulsar_encore.wire.checksum import topics_hash
 

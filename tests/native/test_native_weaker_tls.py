@@ -23,6 +23,7 @@ from pulsar_encore.devbroker.server import Broker
 from pulsar_encore.exceptions import LookupError as TopicLookupError
 from pulsar_encore.exceptions import NotConnected
 from pulsar_encore.options import ProducerOptions
+from pulsar_encore.transport.native.client_settings import Settings
 from pulsar_encore.transport.native.clusters import OneCluster
 from pulsar_encore.transport.native.connection.addresses import (
     Address,
@@ -31,13 +32,12 @@ from pulsar_encore.transport.native.connection.addresses import (
     referred,
 )
 from pulsar_encore.transport.native.connection.attachment import Attachment
+from pulsar_encore.transport.native.connection.cluster_service import Service
 from pulsar_encore.transport.native.connection.pool import Pool
-from pulsar_encore.transport.native.connection.service import Service
 from pulsar_encore.transport.native.connection.session import Session
-from pulsar_encore.transport.native.connection.tls import Tls
+from pulsar_encore.transport.native.connection.tls_context import Tls
 from pulsar_encore.transport.native.lookup.lookup import Lookup
-from pulsar_encore.transport.native.settings import Settings
-from pulsar_encore.transport.native.transport import NativeTransport
+from pulsar_encore.transport.native.native_transport import NativeTransport
 from pulsar_encore.wire import commands, frames
 from pulsar_encore.wire import pulsar_pb2 as pb
 

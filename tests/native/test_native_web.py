@@ -28,15 +28,15 @@ from pulsar_encore.exceptions import (
 )
 from pulsar_encore.exceptions import LookupError as TopicLookupError
 from pulsar_encore.options import RegexSubscriptionMode
+from pulsar_encore.transport.native.client_settings import Settings
 from pulsar_encore.transport.native.clusters import OneCluster
+from pulsar_encore.transport.native.connection.cluster_service import Credentials, Service
 from pulsar_encore.transport.native.connection.pool import Pool
-from pulsar_encore.transport.native.connection.service import Credentials, Service
-from pulsar_encore.transport.native.connection.socket import Sockets
-from pulsar_encore.transport.native.connection.tls import Tls
-from pulsar_encore.transport.native.lookup import web
+from pulsar_encore.transport.native.connection.sockets import Sockets
+from pulsar_encore.transport.native.connection.tls_context import Tls
+from pulsar_encore.transport.native.lookup import http_lookup as web
 from pulsar_encore.transport.native.lookup.lookup import Lookup
-from pulsar_encore.transport.native.settings import Settings
-from pulsar_encore.transport.native.transport import NativeTransport
+from pulsar_encore.transport.native.native_transport import NativeTransport
 
 TOPIC = "persistent://public/default/a b"
 PARTITIONS = "/admin/v2/persistent/public/default/a%20b/partitions?checkAllowAutoCreation=true"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_encore.transport.native.consumer.messages import Batch, BatchMessage, PlainMessage
+from pulsar_encore.transport.native.consumer.message_views import Batch, BatchMessage, PlainMessage
 from pulsar_encore.wire import encode_batch, encode_body, pb
 
 ORIGIN = SimpleNamespace(topic="t")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_encore.outgoing import Outgoing
-from pulsar_encore.transport.native.producer.batching import Batch, Batching
+from pulsar_encore.transport.native.producer.send_batches import Batch, Batching
+from pulsar_encore.values.outgoing_message import Outgoing
 from pulsar_encore.wire import decode_batch
 
 KEYS = st.sampled_from([None, "a", "b", b"a", b"\xff"])

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore.exceptions import MessageTooBig
-from pulsar_encore.outgoing import Outgoing
-from pulsar_encore.transport.native.producer.encoding import (
+from pulsar_encore.transport.native.producer.send_encoder import (
     Encoder,
     PlainHeads,
     described_head,
     varint,
 )
+from pulsar_encore.values.outgoing_message import Outgoing
 from pulsar_encore.wire import FRAME_OVERHEAD, FrameDecoder, decode_batch, decode_body, decompress
 from pulsar_encore.wire import pulsar_pb2 as pb
 

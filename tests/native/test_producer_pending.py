@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pulsar_encore.transport.native.producer.pending import OutOfStepError, Pending, Sending
+from pulsar_encore.transport.native.producer.pending_sends import OutOfStepError, Pending, Sending
 
 
 def sending(number: int) -> Sending[int]:

@@ -14,12 +14,12 @@ import pulsar_encore as encore
 from pulsar_encore.errors import SchemaVersionError
 from pulsar_encore.exceptions import TopicNotFound
 from pulsar_encore.schema import AvroSchema
-from pulsar_encore.transport.base import Delivery, RetryNotice
-from pulsar_encore.transport.native.consumer.messages import PlainMessage
-from pulsar_encore.transport.versioned.gate import Gate
-from pulsar_encore.transport.versioned.known import Definition
-from pulsar_encore.transport.versioned.messages import SchemaVersions
-from pulsar_encore.transport.versioned.writers import WriterSchemas
+from pulsar_encore.transport.interface import Delivery, RetryNotice
+from pulsar_encore.transport.native.consumer.message_views import PlainMessage
+from pulsar_encore.transport.versioned.known_schema import Definition
+from pulsar_encore.transport.versioned.schema_gate import Gate
+from pulsar_encore.transport.versioned.versioned_messages import SchemaVersions
+from pulsar_encore.transport.versioned.writer_schemas import WriterSchemas
 from pulsar_encore.wire import pb
 
 ANY_ID = encore.MessageId(-1, 3, 4)

@@ -29,9 +29,10 @@ from pyspark.sql.types import (
 import pulsar_encore as encore
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread, FaultPlan, run_in_thread
 from pulsar_encore.spark.compat import arrow_schema
-from pulsar_encore.spark.connecting import Connection
+from pulsar_encore.spark.connection_options import Connection
 from pulsar_encore.spark.runtime import Runtime
-from pulsar_encore.spark.sink import SinkCommit, batch_writer, stream_writer, writers
+from pulsar_encore.spark.sink import SinkCommit, batch_writer, stream_writer
+from pulsar_encore.spark.sink import data_writers as writers
 
 URL: Final = "pulsar://somewhere:6650"
 NAMESPACE: Final = "persistent://public/default/"

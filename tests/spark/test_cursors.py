@@ -10,13 +10,13 @@ import pytest
 
 from pulsar_encore.errors import TransportError
 from pulsar_encore.exceptions import ConsumerBusy, NotAllowedError
-from pulsar_encore.ids import MessageId
 from pulsar_encore.options import Subscription
-from pulsar_encore.spark.driver import cursor
-from pulsar_encore.spark.driver.cursor import Cursors
-from pulsar_encore.spark.options import read_options
-from pulsar_encore.spark.positions import EARLIEST
+from pulsar_encore.spark.driver import query_cursor as cursor
+from pulsar_encore.spark.driver.query_cursor import Cursors
+from pulsar_encore.spark.offsets import EARLIEST
+from pulsar_encore.spark.source_options import read_options
 from pulsar_encore.testing import run
+from pulsar_encore.values.message_id import MessageId
 
 TOPIC = "persistent://public/default/orders"
 GIVEN = {"service.url": "pulsar://nowhere:6650", "topic": TOPIC, "subscription": "query"}

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_encore.spark.positions import EARLIEST, Position
-from pulsar_encore.spark.reading.cutting import Cut, Cutter
-from pulsar_encore.transport.base import Delivery
+from pulsar_encore.spark.offsets import EARLIEST, Position
+from pulsar_encore.spark.reader.range_filter import Cut, Cutter
+from pulsar_encore.transport.interface import Delivery
 
 Topic = list[tuple[int, int, int]]
 """(ledger, entry, batch size) of each entry; 0 for a message that is its entry."""

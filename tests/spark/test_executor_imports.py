@@ -30,7 +30,7 @@ assert not any(name.startswith("pulsar_encore.cli.") for name in sys.modules)
         "pyspark_pulsar_encore",  # as PySpark looks for sources
         # Modules of what PySpark pickles for a task.
         "pulsar_encore.spark.driver.batch, pulsar_encore.spark.driver.stream",
-        "pulsar_encore.spark.sink.writers",
+        "pulsar_encore.spark.sink.data_writers",
     ],
 )
 def test_an_executor_needs_no_package_of_the_drivers(module: str) -> None:

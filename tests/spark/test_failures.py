@@ -22,8 +22,8 @@ from pulsar_encore.devbroker import BrokerSettings, BrokerThread
 from pulsar_encore.devbroker.rules.credentials import Credential
 from pulsar_encore.exceptions import AuthenticationError
 from pulsar_encore.spark import DataLossError, StalledError
-from pulsar_encore.spark.positions import EARLIEST, Position
-from pulsar_encore.spark.reading.ranges import ReadRange
+from pulsar_encore.spark.offsets import EARLIEST, Position
+from pulsar_encore.spark.reader.range_fetch import ReadRange
 
 HURRIED = {
     "pulsar__client__operationTimeoutMs": 1000,

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_encore.ids import MessageId
 from pulsar_encore.letters import DELAY_TIME, FIRST_TIME, LAST_TIME, REAL_SUBSCRIPTION, REAL_TOPIC
-from pulsar_encore.letters.reading import Letter
-from pulsar_encore.spark.columns import LAST_US
-from pulsar_encore.spark.reading.letters import letter_values
+from pulsar_encore.letters.letter_reader import Letter
+from pulsar_encore.spark.reader.letter_columns import letter_values
+from pulsar_encore.spark.source_columns import LAST_US
+from pulsar_encore.values.message_id import MessageId
 
 TOPIC = "persistent://public/default/orders-billing-DLQ"
 

@@ -31,10 +31,10 @@ from reading_kit import numbered, publish, read_ranges, source
 
 from pulsar_encore.devbroker import BrokerSettings, BrokerThread
 from pulsar_encore.spark.driver.batch import NarrowedBatchReader, PulsarBatchReader
-from pulsar_encore.spark.narrowing import narrowing_of
-from pulsar_encore.spark.planning import Ledger, Span, split
-from pulsar_encore.spark.positions import EARLIEST, Position
-from pulsar_encore.spark.reading.ranges import ReadRange
+from pulsar_encore.spark.filter_pushdown import narrowing_of
+from pulsar_encore.spark.offsets import EARLIEST, Position
+from pulsar_encore.spark.range_planner import Ledger, Span, split
+from pulsar_encore.spark.reader.range_fetch import ReadRange
 
 TOPICS = ("persistent://t/n/a", "persistent://t/n/a-partition-0", "persistent://t/n/b-partition-1")
 

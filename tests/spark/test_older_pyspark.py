@@ -16,7 +16,7 @@ from pulsar_encore.devbroker import BrokerSettings, BrokerThread
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark import DataLossError, compat, interpreters
 from pulsar_encore.spark.interpreters import check_python, use_this_python
-from pulsar_encore.spark.positions import offset_json, read_offset
+from pulsar_encore.spark.offsets import offset_json, read_offset
 
 EARLIEST: dict[str, Any] = {"startingOffsets": "earliest", "latestOffsetPollMs": 0}
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_encore.spark.reading.gathered import Gathered
-from pulsar_encore.spark.reading.payloads import Payloads
-from pulsar_encore.spark.reading.plain import plain_messages
-from pulsar_encore.transport.native.consumer.messages import Batch, BatchMessages
+from pulsar_encore.spark.reader.column_values import Gathered
+from pulsar_encore.spark.reader.payloads import Payloads
+from pulsar_encore.spark.reader.plain_messages import plain_messages
+from pulsar_encore.transport.native.consumer.message_views import Batch, BatchMessages
 from pulsar_encore.wire import pulsar_pb2 as pb
 from pulsar_encore.wire.entries import encode_batch
 

@@ -22,8 +22,8 @@ from pulsar_encore.exceptions import ConnectError
 from pulsar_encore.spark import plain_errors as module
 from pulsar_encore.spark.driver import cluster
 from pulsar_encore.spark.driver.cluster import Cluster
-from pulsar_encore.spark.options import read_options
 from pulsar_encore.spark.plain_errors import plain_errors
+from pulsar_encore.spark.source_options import read_options
 from pulsar_encore.testing import run
 
 TOPIC = "persistent://public/default/orders"
@@ -127,10 +127,10 @@ def test_outside_of_a_worker_nothing_changes() -> None:
 
 
 def test_all_that_pyspark_calls_is_surrounded() -> None:
+    from pulsar_encore.spark.data_source import PulsarDataSource
     from pulsar_encore.spark.driver.batch import PulsarBatchReader
     from pulsar_encore.spark.driver.stream import PulsarStreamReader
-    from pulsar_encore.spark.sink.writers import _BatchWriter, _StreamWriter
-    from pulsar_encore.spark.source import PulsarDataSource
+    from pulsar_encore.spark.sink.data_writers import _BatchWriter, _StreamWriter
 
     quiet = {"name", "stop", "commit", "abort", "pushFilters", "getDefaultReadLimit", "read"}
     for kind in (

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pulsar_encore.spark.planning import (
+from pulsar_encore.spark.offsets import EARLIEST, Position
+from pulsar_encore.spark.range_planner import (
     Ledger,
     Quota,
     Slicing,
@@ -20,7 +21,6 @@ from pulsar_encore.spark.planning import (
     split,
     water_fill,
 )
-from pulsar_encore.spark.positions import EARLIEST, Position
 
 
 @st.composite

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore import ConfigurationError, MessageId
-from pulsar_encore.spark.positions import (
+from pulsar_encore.spark.offsets import (
     EARLIEST,
     LATEST,
     Position,

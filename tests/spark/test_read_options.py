@@ -10,8 +10,8 @@ import pytest
 from pulsar_encore import ConfigurationError
 from pulsar_encore.spark import PulsarDataSource
 from pulsar_encore.spark.admin import Admin
-from pulsar_encore.spark.options import ReadOptions, edge_position, read_options
-from pulsar_encore.spark.positions import EARLIEST, LATEST, Position
+from pulsar_encore.spark.offsets import EARLIEST, LATEST, Position
+from pulsar_encore.spark.source_options import ReadOptions, edge_position, read_options
 
 URL = "pulsar://localhost:6650"
 TOPIC = "persistent://public/default/orders"

@@ -19,7 +19,7 @@ from pulsar_encore.devbroker import BrokerSettings, BrokerThread
 from pulsar_encore.devbroker.rules.faults import Fault, FaultPlan
 from pulsar_encore.message import RawMessage
 from pulsar_encore.spark import DataLossError
-from pulsar_encore.spark.reading.ranges import ReadRange
+from pulsar_encore.spark.reader.range_fetch import ReadRange
 
 
 @pytest.fixture
@@ -329,7 +329,7 @@ def test_cursor_commit_none_leaves_the_subscription_where_it_was(broker: BrokerT
 def test_two_queries_on_one_subscription_are_refused_by_name(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulsar_encore.spark.driver.cursor._BUSY_S", 0.2)
+    monkeypatch.setattr("pulsar_encore.spark.driver.query_cursor._BUSY_S", 0.2)
     publish(url, b"a")
     query = Stream(url, subscription="s")
     with pytest.raises(encore.PulsarException, match="another query or consumer holds it"):

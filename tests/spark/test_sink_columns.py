@@ -8,8 +8,8 @@ from sink_kit import URL, schema_of
 
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark.sink import batch_writer, stream_writer
-from pulsar_encore.spark.sink.columns import Layout, layout_of
-from pulsar_encore.spark.sink.options import sink_options
+from pulsar_encore.spark.sink.sink_columns import Layout, layout_of
+from pulsar_encore.spark.sink.sink_options import sink_options
 
 LETTER = {"value": "binary", "__topic": "string", "__messageId": "binary"}
 LETTER_OPTIONS = {"sinkMode": "dead_letter", "subscription": "s"}

@@ -11,13 +11,13 @@ from sink_kit import URL, batch_of, schema_of
 
 from pulsar_encore import letters
 from pulsar_encore.errors import ConfigurationError
-from pulsar_encore.ids import MessageId
-from pulsar_encore.letters.form import Form
-from pulsar_encore.outgoing import Outgoing
-from pulsar_encore.spark.sink.columns import layout_of
-from pulsar_encore.spark.sink.copies import Times, Way, Why, copy_rule
-from pulsar_encore.spark.sink.options import sink_options
-from pulsar_encore.spark.sink.rows import CopiedRows
+from pulsar_encore.letters.letter_form import Form
+from pulsar_encore.spark.sink.letter_copies import Times, Way, Why, copy_rule
+from pulsar_encore.spark.sink.row_batches import CopiedRows
+from pulsar_encore.spark.sink.sink_columns import layout_of
+from pulsar_encore.spark.sink.sink_options import sink_options
+from pulsar_encore.values.message_id import MessageId
+from pulsar_encore.values.outgoing_message import Outgoing
 
 NOW = Times(1_000_000, 1_000_001)
 HOME = "persistent://public/default/orders"

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from pulsar_encore.errors import StoreError
-from pulsar_encore.outgoing import Outgoing
-from pulsar_encore.spark.sink.copies import Way
-from pulsar_encore.spark.sink.holding import Held
-from pulsar_encore.spark.sink.rows import Chunk
+from pulsar_encore.spark.sink.letter_copies import Way
+from pulsar_encore.spark.sink.row_batches import Chunk
+from pulsar_encore.spark.sink.row_spool import Held
+from pulsar_encore.values.outgoing_message import Outgoing
 
 
 def batch(values: Sequence[bytes | None], key: str | None = None) -> pa.RecordBatch:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore.errors import ConfigurationError
-from pulsar_encore.spark.sink.numbering import Numbering, numbering_of
+from pulsar_encore.spark.sink.sequence_ids import Numbering, numbering_of
 
 
 class Context:

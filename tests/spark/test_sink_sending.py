@@ -11,15 +11,15 @@ from sink_kit import URL
 
 from pulsar_encore.errors import TransportError, TransportTimeout
 from pulsar_encore.exceptions import UnknownError
-from pulsar_encore.ids import MessageId
-from pulsar_encore.outgoing import Outgoing
-from pulsar_encore.spark.connecting import Connection
-from pulsar_encore.spark.sink import sending
-from pulsar_encore.spark.sink.copies import Way
-from pulsar_encore.spark.sink.numbering import Numbering
-from pulsar_encore.spark.sink.options import Publishing, SinkOptions
-from pulsar_encore.spark.sink.rows import Chunk
-from pulsar_encore.spark.sink.sending import Sender
+from pulsar_encore.spark.connection_options import Connection
+from pulsar_encore.spark.sink import row_sender as sending
+from pulsar_encore.spark.sink.letter_copies import Way
+from pulsar_encore.spark.sink.row_batches import Chunk
+from pulsar_encore.spark.sink.row_sender import Sender
+from pulsar_encore.spark.sink.sequence_ids import Numbering
+from pulsar_encore.spark.sink.sink_options import Publishing, SinkOptions
+from pulsar_encore.values.message_id import MessageId
+from pulsar_encore.values.outgoing_message import Outgoing
 
 ONE, OTHER = Way("persistent://public/default/one"), Way("persistent://public/default/other")
 

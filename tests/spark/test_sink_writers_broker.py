@@ -19,10 +19,10 @@ from pulsar_encore import letters
 from pulsar_encore.devbroker import BrokerSettings, Fault, FaultPlan
 from pulsar_encore.errors import ConfigurationError, NotSupportedError, TransportTimeout
 from pulsar_encore.exceptions import MessageTooBig, ProducerBusy, TopicTerminated
-from pulsar_encore.ids import MessageId
 from pulsar_encore.options import ProducerOptions
 from pulsar_encore.spark.sink import SinkCommit, batch_writer
-from pulsar_encore.spark.sink.producers import _busy, steady_router
+from pulsar_encore.spark.sink.producer_cache import _busy, steady_router
+from pulsar_encore.values.message_id import MessageId
 from pulsar_encore.wire.entries import decode_body
 
 VALUE = schema_of(value="binary")

@@ -16,7 +16,7 @@ from values_kit import TOPIC, avro_plan, decoded
 
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark import MalformedValueError
-from pulsar_encore.spark.reading.values.choosing import value_fields
+from pulsar_encore.spark.reader.values.decoder_choice import value_fields
 
 
 def record(*fields: tuple[str, Any], name: str = "R", **more: Any) -> str:

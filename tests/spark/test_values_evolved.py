@@ -13,7 +13,7 @@ import pytest
 from values_kit import avro_plan, decoded
 
 from pulsar_encore.spark import MalformedValueError
-from pulsar_encore.spark.reading.values.plan import Form, ValuePlan
+from pulsar_encore.spark.reader.values.value_plan import Form, ValuePlan
 
 NULLABLE = ["null", "string"]
 LAST = ["string", "null"]

@@ -15,7 +15,7 @@ from values_kit import TOPIC, decoded, json_plan
 
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark import MalformedValueError
-from pulsar_encore.spark.reading.values.plan import Form, ValuePlan
+from pulsar_encore.spark.reader.values.value_plan import Form, ValuePlan
 
 ORDER = "id BIGINT, name STRING, price DOUBLE, at STRUCT<x: INT, tags: ARRAY<STRING>>, ok BOOLEAN"
 

@@ -15,17 +15,17 @@ from values_kit import TOPIC, decoded, json_plan
 
 from pulsar_encore.errors import ConfigurationError
 from pulsar_encore.spark import MalformedValueError
-from pulsar_encore.spark.options import Shape
-from pulsar_encore.spark.reading.values.base import RawValues
-from pulsar_encore.spark.reading.values.choosing import (
+from pulsar_encore.spark.reader.values.decoder_choice import (
     check_columns,
     check_nullable,
     plan_of,
     value_fields,
     values_of,
 )
-from pulsar_encore.spark.reading.values.plan import Form, ValuePlan
-from pulsar_encore.spark.reading.values.primitives import FIXED
+from pulsar_encore.spark.reader.values.primitives import FIXED
+from pulsar_encore.spark.reader.values.value_decoder import RawValues
+from pulsar_encore.spark.reader.values.value_plan import Form, ValuePlan
+from pulsar_encore.spark.source_options import Shape
 
 
 def plan(kind: str, mode: str = "PERMISSIVE") -> ValuePlan:

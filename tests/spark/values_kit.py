@@ -11,12 +11,12 @@ from pyspark.sql.types import StructType
 
 from pulsar_encore import MessageId
 from pulsar_encore.spark.compat import arrow_schema
-from pulsar_encore.spark.options import Shape
-from pulsar_encore.spark.reading.blocks import Block
-from pulsar_encore.spark.reading.payloads import Payloads
-from pulsar_encore.spark.reading.values.choosing import plan_of, value_fields, values_of
-from pulsar_encore.spark.reading.values.plan import ValuePlan
-from pulsar_encore.transport.base import Delivery
+from pulsar_encore.spark.reader.message_blocks import Block
+from pulsar_encore.spark.reader.payloads import Payloads
+from pulsar_encore.spark.reader.values.decoder_choice import plan_of, value_fields, values_of
+from pulsar_encore.spark.reader.values.value_plan import ValuePlan
+from pulsar_encore.spark.source_options import Shape
+from pulsar_encore.transport.interface import Delivery
 
 TOPIC = "persistent://public/default/t"
 

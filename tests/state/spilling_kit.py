@@ -10,7 +10,7 @@ from typing import Any
 from pulsar_encore.core.due_index import MessageKey
 from pulsar_encore.errors import StoreError
 from pulsar_encore.state import MemoryBlobs, SpillingIndex
-from pulsar_encore.state.blobs.base import BlobWriter
+from pulsar_encore.state.blobs.blob_store import BlobWriter
 
 
 class Crash(BaseException):

@@ -88,7 +88,7 @@ async def test_a_failed_fsync_is_retried_until_it_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """Without another write, and told meanwhile."""
-    monkeypatch.setattr("pulsar_encore.state.rocks.syncing._PAUSE_S", 0.01)
+    monkeypatch.setattr("pulsar_encore.state.rocks.fsync_thread._PAUSE_S", 0.01)
     store = opened(tmp_path / "s", durability="power")
     source_of(store).records.waits((1, 1, -1), 100, 1, 0)
     await store.synced()

@@ -16,7 +16,7 @@ from pulsar_encore.errors import ClosedError, StateFormatError, StateInUseError,
 from pulsar_encore.state import SpillingIndex
 from pulsar_encore.state.rocks import RocksBlobs, RocksStore
 from pulsar_encore.state.rocks.database import Database
-from pulsar_encore.state.rocks.writes import Writes
+from pulsar_encore.state.rocks.write_batch import Writes
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pulsar_encore.state.rocks import HandedOver, RocksStore
 from pulsar_encore.state.rocks.database import Database
 
 # The package has a function of that name.
-stores: Any = sys.modules["pulsar_encore.state.rocks.store"]
+stores: Any = sys.modules["pulsar_encore.state.rocks.rocks_store"]
 LONG_S = 10  # a deadlock is a failure, not a hang
 
 

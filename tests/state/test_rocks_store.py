@@ -32,8 +32,8 @@ from pulsar_encore.errors import (
 )
 from pulsar_encore.state.rocks import HandedOver, RocksStore, Source, StateReader
 from pulsar_encore.state.rocks.database import Database
-from pulsar_encore.state.rocks.keys import FORMAT_KEY, entry_key, number
-from pulsar_encore.state.rocks.writes import DUE, META, STATE, Writes
+from pulsar_encore.state.rocks.store_keys import FORMAT_KEY, entry_key, number
+from pulsar_encore.state.rocks.write_batch import DUE, META, STATE, Writes
 
 ALL = 2**62
 
@@ -235,7 +235,7 @@ def test_what_came_after_a_wait_of_months_keeps_its_count(path: Path) -> None:
 def test_what_waited_for_topics_that_are_gone_is_let_go(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulsar_encore.state.rocks.loading.MOST_REMOVED", 1_000)
+    monkeypatch.setattr("pulsar_encore.state.rocks.store_loader.MOST_REMOVED", 1_000)
     store = opened(path)
     gone = source_of(store)
     for entry in range(1_500):
@@ -707,7 +707,7 @@ def test_what_cannot_be_written_stays_in_memory(
 def test_what_is_too_much_to_keep_is_told_also_when_the_disk_takes_more(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pulsar_encore.state.rocks.journal._MOST_UNWRITTEN", 10)
+    monkeypatch.setattr("pulsar_encore.state.rocks.write_journal._MOST_UNWRITTEN", 10)
     store = opened(path)
     source = source_of(store)
     with full_disk(store):
@@ -1034,7 +1034,7 @@ async def test_what_is_synced_is_synced_in_groups(
 async def test_an_fsync_that_fails_is_told(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pulsar_encore.state.rocks.syncing._PAUSE_S", 0.01)
+    monkeypatch.setattr("pulsar_encore.state.rocks.fsync_thread._PAUSE_S", 0.01)
     store = opened(path, durability="power")
     source = source_of(store)
     await store.synced()
@@ -1060,7 +1060,7 @@ async def test_who_waits_for_an_fsync_is_told_at_the_end(
     path: Path, monkeypatch: pytest.MonkeyPatch, good: bool
 ) -> None:
     """Also whose write came while the one was under way that failed."""
-    monkeypatch.setattr("pulsar_encore.state.rocks.syncing._PAUSE_S", 3600)
+    monkeypatch.setattr("pulsar_encore.state.rocks.fsync_thread._PAUSE_S", 3600)
     began, goes_on = threading.Event(), threading.Event()
 
     def fails(database: Database) -> None:
@@ -1174,7 +1174,7 @@ def test_nothing_told_is_lost_to_kills(path: Path) -> None:
 @pytest.fixture(autouse=True)
 def none_left_open() -> Iterator[None]:
     yield
-    stores: Any = sys.modules["pulsar_encore.state.rocks.store"]
+    stores: Any = sys.modules["pulsar_encore.state.rocks.rocks_store"]
     left = [slot for path, slot in stores._slots.items() if "pytest" in str(path)]
     for slot in left:
         slot.core.close()

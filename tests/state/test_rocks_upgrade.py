@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from rocks_kit import TOPIC, keys_of, killed, opened, source_of, waiting
 
-from pulsar_encore.core.due import MessageKey
+from pulsar_encore.core.due_time import MessageKey
 from pulsar_encore.errors import StateFormatError
 from pulsar_encore.state.rocks import StateReader
-from pulsar_encore.state.rocks import loading as loading_module
+from pulsar_encore.state.rocks import store_loader as loading_module
 from pulsar_encore.state.rocks.database import Database
-from pulsar_encore.state.rocks.keys import (
+from pulsar_encore.state.rocks.store_keys import (
     EPOCH_KEY,
     FORMAT_KEY,
     OPENINGS_KEY,
@@ -24,7 +24,7 @@ from pulsar_encore.state.rocks.keys import (
     read_number,
     source_key,
 )
-from pulsar_encore.state.rocks.writes import DUE, META, STATE, Writes
+from pulsar_encore.state.rocks.write_batch import DUE, META, STATE, Writes
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
@@ -175,6 +175,6 @@ def test_the_version_before_refuses_the_new_format(
 @pytest.fixture(autouse=True)
 def none_left_open() -> Iterator[None]:
     yield
-    from pulsar_encore.state.rocks import store
+    from pulsar_encore.state.rocks import rocks_store as store
 
     assert not [path for path in store._slots if "pytest" in str(path)]

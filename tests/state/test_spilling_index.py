@@ -23,7 +23,7 @@ from pulsar_encore.errors import (
     StoreError,
 )
 from pulsar_encore.state import DirectoryBlobs, MemoryBlobs, SpillingIndex
-from pulsar_encore.state.spilling import journal as journals
+from pulsar_encore.state.spilling import head_journal as journals
 
 
 def filled(blobs: object, count: int = 1000, **options: object) -> SpillingIndex:

@@ -16,12 +16,12 @@ import pytest
 
 from pulsar_encore.errors import StoreError
 from pulsar_encore.state import MemoryBlobs, SpillingIndex, directory_lock
-from pulsar_encore.state.blobs.transient import TransientBlobs, TransientDirectory
+from pulsar_encore.state.blobs.transient_blobs import TransientBlobs, TransientDirectory
 
 MAKES = """
 import sys
 from pathlib import Path
-from pulsar_encore.state.blobs.transient import TransientDirectory
+from pulsar_encore.state.blobs.transient_blobs import TransientDirectory
 made = TransientDirectory.make(Path(sys.argv[1]))
 (made.path / "blob").write_text("something")
 print(made.path, flush=True)

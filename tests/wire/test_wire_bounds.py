@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_encore.ids import MOST_IN_BATCH
+from pulsar_encore.values.message_id import MOST_IN_BATCH
 from pulsar_encore.wire import DecompressionError, ack_sets, compress, decompress, pb
 from pulsar_encore.wire.compression import check_claim
 

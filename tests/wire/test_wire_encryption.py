@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from pulsar_encore.errors import ConfigurationError, NotSupportedError
 from pulsar_encore.wire import pb
-from pulsar_encore.wire.encryption import (
+from pulsar_encore.wire.entry_encryption import (
     DATA_KEY_ENTRIES,
     DATA_KEY_MS,
     TAG_SIZE,
@@ -152,7 +152,7 @@ def test_a_data_key_is_renewed_before_random_nonces_may_meet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert DATA_KEY_ENTRIES == 1 << 32
-    monkeypatch.setattr("pulsar_encore.wire.encryption.DATA_KEY_ENTRIES", 2)
+    monkeypatch.setattr("pulsar_encore.wire.entry_encryption.DATA_KEY_ENTRIES", 2)
     encryptor = Encryptor(EC, now_ms=0)
     wrapped = []
     for _ in range(3):

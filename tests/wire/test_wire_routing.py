@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_encore.errors import ConfigurationError
-from pulsar_encore.wire.hashing import boost, java_string, murmur3
-from pulsar_encore.wire.routing import BatchLimits, HashingScheme, Router
+from pulsar_encore.wire.key_hashes import boost, java_string, murmur3
+from pulsar_encore.wire.partition_router import BatchLimits, HashingScheme, Router
 
 PARTITIONS = 97
 # Key, the partition of 97 that pulsar-client 3.13.0 sent it to, and what JavaStringHash and

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from pulsar_encore.core.entry import EntryKey
 from pulsar_encore.errors import TransportError
-from pulsar_encore.transport.base import AckPlan, Capabilities, Delivery
+from pulsar_encore.transport.interface import AckPlan, Capabilities, Delivery
 
 TOPIC = "persistent://public/default/t"
 

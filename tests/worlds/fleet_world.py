@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 from small_world import PlainIndex
 
-from pulsar_encore.core.due import DueBatch
+from pulsar_encore.core.due_time import DueBatch
 from pulsar_encore.core.entry import ACKED, HELD, NACKED, QUEUED, Entry
 from pulsar_encore.core.source_state import SourceState
 from pulsar_encore.core.verdicts import DeadLetter, Verdicts

@@ -17,7 +17,7 @@ from pulsar_encore.core.acks import Acks
 from pulsar_encore.core.cumulative import CumulativeAck, Position
 from pulsar_encore.core.duplicates import UNCERTAIN_MS, Duplicates
 from pulsar_encore.core.entry import Entry
-from pulsar_encore.core.packed import PackedEntries
+from pulsar_encore.core.packed_entries import PackedEntries
 from pulsar_encore.core.rewind import Rewind, _Owed
 from pulsar_encore.core.source_state import SourceState
 

@@ -19,15 +19,15 @@ from abstract_broker import TOPIC, Broker, Line, Link, Mode, Spot, Stored
 from frozen import freeze
 
 from pulsar_encore.consumer.consumer import Consumer
-from pulsar_encore.consumer.opening import assemble
-from pulsar_encore.core.due import DueBatch, MessageKey
+from pulsar_encore.consumer.consumer_factory import assemble
+from pulsar_encore.core.due_time import DueBatch, MessageKey
 from pulsar_encore.core.entry import ACKED, AWAY, HELD, LEAVING, NACKED, QUEUED, EntryKey
 from pulsar_encore.core.source_state import SourceState
 from pulsar_encore.errors import MessageNotHeldError
 from pulsar_encore.message import Message
 from pulsar_encore.options import ConsumerOptions
 from pulsar_encore.options.enums import ConsumerType
-from pulsar_encore.transport.base import AckPlan, Capabilities
+from pulsar_encore.transport.interface import AckPlan, Capabilities
 
 Event: TypeAlias = tuple[Any, ...]
 """(what, consumer, details...)"""

@@ -9,7 +9,7 @@ import pytest
 from search import Found, reached, search
 from small_world import Event, Plan
 
-from pulsar_encore.consumer.receiving.queue import ReceiveQueue
+from pulsar_encore.consumer.delivery.receive_queue import ReceiveQueue
 from pulsar_encore.core import duplicates
 from pulsar_encore.core.entry import HELD, Entry, EntryKey
 from pulsar_encore.core.rewind import Admission, Rewind

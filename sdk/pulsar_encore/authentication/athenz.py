@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import stock
-from .base import Authentication, text
+from .authentication import Authentication, text
 
 
 @stock.twin("pulsar.AuthenticationAthenz")

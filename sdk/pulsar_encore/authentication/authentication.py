@@ -11,8 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from .. import stock
-from ..errors import ConfigurationError, NotSupportedError
-from ..exceptions import AuthenticationError
+from ..errors import AuthenticationError, ConfigurationError, NotSupportedError
 
 
 @stock.twin("pulsar.Authentication")

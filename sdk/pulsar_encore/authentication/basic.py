@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import stock
 from ..errors import ConfigurationError
-from .base import Authentication, field, text
+from .authentication import Authentication, field, text
 
 
 @stock.twin("pulsar.AuthenticationBasic")

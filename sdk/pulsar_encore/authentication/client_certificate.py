@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import stock
 from ..options.checks import readable_file
-from .base import Authentication, text
+from .authentication import Authentication, text
 
 
 @stock.twin("pulsar.AuthenticationTLS")

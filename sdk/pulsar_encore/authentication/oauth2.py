@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from .. import stock
-from . import credentials
-from .base import Authentication, text
-from .issuer import grant
+from . import oauth2_credentials as credentials
+from .authentication import Authentication, text
+from .oauth2_issuer import grant
 
 log: Final = logging.getLogger("pulsar_encore.client")
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from ..errors import ConfigurationError
 from ..options.checks import readable_file
-from .base import field
+from .authentication import field
 
 _WHERE: Final = "AuthenticationOauth2's auth_params_string"
 _KEY: Final = "AuthenticationOauth2's private_key"

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from ..errors import NotSupportedError
-from .base import failed
-from .credentials import Parameters, is_web_address
+from .authentication import failed
+from .oauth2_credentials import Parameters, is_web_address
 
 _CONNECT_S: Final = 10.0
 _ANSWER_S: Final = 30.0

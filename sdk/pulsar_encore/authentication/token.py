@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary, WeakSet
 from .. import stock
 from ..errors import ConfigurationError
 from ..options.checks import readable_file
-from .base import Authentication, failed, text
-from .supplied import Supplier, Waiting, awaited, described, for_library
+from .authentication import Authentication, failed, text
+from .token_supplier import Supplier, Waiting, awaited, described, for_library
 
 _TOKEN: Final = "token:"
 _FILE: Final = "file:"

@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Protocol
 from weakref import ref
 
-from ..process import at_end, keep_for_ever
+from ..eventloop.process import at_end, keep_for_ever
 
 Supplier = Callable[[], str | Awaitable[str]]
 

@@ -11,8 +11,8 @@ import threading
 import time
 from typing import Any
 
+from ..devbroker.broker_settings import BrokerSettings
 from ..devbroker.main import serve
-from ..devbroker.settings import BrokerSettings
 
 
 def run_broker(*, until_eof: bool = False, **settings: Any) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Final
 
-from ..exceptions import ConnectError
+from ..errors import ConnectError
 
 START_S: Final = 15.0
 STOP_S: Final = 5.0

@@ -30,10 +30,9 @@ from ..deadletters import (
     Selection,
     printable,
 )
-from ..deadletters.topic import SUBSCRIPTION
-from ..errors import ConfigurationError, EncoreError, TransportError
-from ..exceptions import named
-from ..topic_names import full_name
+from ..deadletters.dead_letter_topic import SUBSCRIPTION
+from ..errors import ConfigurationError, EncoreError, TransportError, named
+from ..values.topic_names import full_name
 from . import dlq_output as output
 from .exit_codes import NOTHING_THERE, exit_code
 from .login import DEFAULT_URL, NOBODY, Access, Login, Url, access

@@ -24,7 +24,7 @@ from ..deadletters import NoLettersError, printable
 from ..errors import ConfigurationError
 from .dlq import moment
 from .exit_codes import INTERRUPTED, TERMINATED, WRONG
-from .interrupting import InterruptedWork, until_interrupted
+from .interruption import InterruptedWork, until_interrupted
 from .login import DEFAULT_URL, NOBODY, Access, Login, Url, access
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class _Outcome:
         self.print(report)
         if self.chart is not None:
             from ..spark.triage.chart import chart_png
-            from ..spark.triage.storing import write_file
+            from ..spark.triage.output_files import write_file
 
             names = ", ".join(each.rpartition("/")[2] for each in report.topics)
             write_file(spark, self.chart, chart_png(report.groups, title=names))
@@ -224,7 +224,7 @@ def _triage(
     from pyspark.sql import SparkSession
 
     from ..spark.triage import GroupSelection, Halt, check_options, halted_text, plan_of
-    from ..spark.triage.storing import check_file, check_folder
+    from ..spark.triage.output_files import check_file, check_folder
 
     replay = None if selection is None else GroupSelection(**selection)
     plan = plan_of(topics, replay=replay, **given)  # what is wrong is said before Spark starts
@@ -252,7 +252,7 @@ def _work(
 ) -> int:
     """All that needs Spark, which is stopped at the end where it was started here."""
     from ..spark.triage import triage
-    from ..spark.triage.storing import check_remote_file
+    from ..spark.triage.output_files import check_remote_file
 
     halt: Halt = arguments["halt"]
     try:

@@ -25,8 +25,8 @@ from ..evacuation import (
 from ..evacuation import (
     evacuate as evacuate_state,
 )
-from ..evacuation.looking import inspect_state, waiting_messages
-from ..evacuation.moving import check_unused
+from ..evacuation.evacuation_run import check_unused
+from ..evacuation.state_inspection import inspect_state, waiting_messages
 from . import state_output as output
 from .login import DEFAULT_URL, NOBODY, Access, Login, Url, access
 from .probe import probe

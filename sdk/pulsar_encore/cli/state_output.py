@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ..deadletters import printable
 from ..evacuation import EvacuationReport, NotMoved, SourcePlan
-from ..evacuation.looking import StateFound, Waiting
+from ..evacuation.state_inspection import StateFound, Waiting
 
 _MOST_TEXT: Final = 500
 _MOST_IDS: Final = 5  # named for each reason

@@ -16,51 +16,52 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from ..awaiting import settles
-from ..backoff import BackoffLike, to_ms
-from ..closing import seen
 from ..core.source_state import SourceState
-from ..errors import ClosedError, ConfigurationError
-from ..exceptions import (
+from ..errors import (
+    ClosedError,
+    ConfigurationError,
     CumulativeAcknowledgementNotAllowedError,
     InvalidConfiguration,
     OperationNotSupported,
 )
-from ..ids import MessageId
+from ..eventloop.affinity import Place, end_all, get_ident
+from ..eventloop.awaitables import settles
+from ..eventloop.close_once import seen
+from ..eventloop.fair_yield import Turn
 from ..letters.evidence import check_error
-from ..loops import Place, end_all, get_ident
 from ..message import Message
 from ..options import ConsumerOptions
 from ..options.checks import integer
 from ..state import MetricSample
-from ..transport.base import ConsumerLink
-from ..turn import Turn
-from .announcer import Announcer
-from .calls import LONG, Calls
-from .durability import Durability
-from .forwarding.arrivals import Arrivals
+from ..transport.interface import ConsumerLink
+from ..values.backoff import BackoffLike, to_ms
+from ..values.message_id import MessageId
+from .consumer_status import Life
+from .delivery.batch_receiver import BatchReceiver
+from .delivery.listener import Listener
+from .delivery.receive_queue import ReceiveQueue
+from .delivery_handler import Intake
+from .event_publisher import Announcer
+from .forwarding.arrival_filter import Arrivals
 from .forwarding.forwarder import Forwarder
-from .forwarding.router import Router
-from .intake import Intake
-from .leasing import handle as handles
-from .leasing.choice import Choices
-from .leasing.grant import length_ms
-from .leasing.inherited import Inheritance
-from .leasing.lease import Lease
-from .leasing.leases import Leases
-from .leasing.popping import Popping
-from .life import Life
-from .nack_index import NackSpilling
-from .receiving.batches import BatchReceiver
-from .receiving.listener import Listener
-from .receiving.queue import ReceiveQueue
-from .settling.ack_sender import AckSender
-from .settling.ownership import Settleable
-from .settling.redelivery import Redelivery
-from .settling.settlement import Settlement
-from .sources import Sources
+from .forwarding.nack_handler import Router
+from .leases import lease_handle as handles
+from .leases.lease import Lease
+from .leases.lease_record import length_ms
+from .leases.lease_table import Leases
+from .leases.pop_queue import Popping
+from .leases.restored_leases import Inheritance
+from .leases.topic_choice import Choices
+from .nack_spilling import NackSpilling
+from .settlement.ack_sender import AckSender
+from .settlement.ownership import Settleable
+from .settlement.redelivery import Redelivery
+from .settlement.settlement import Settlement
+from .settlement_calls import LONG, Calls
+from .state_writer import Durability
 from .statistics import Statistics, snapshot
-from .window import Window
+from .topic_states import Sources
+from .unacked_window import Window
 
 logger: logging.Logger = logging.getLogger(__name__)
 

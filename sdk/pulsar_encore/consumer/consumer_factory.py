@@ -12,45 +12,45 @@ from contextlib import AbstractContextManager, nullcontext
 from random import Random
 from typing import Any, Final, TypeAlias
 
-from ..backoff import backoff_of, to_ms
 from ..core.due_index import DueIndex, TimeBucketIndex
 from ..core.entry import Entry
 from ..core.verdicts import Overflow, Verdicts
-from ..disposal import Disposal
 from ..errors import NotSupportedError
+from ..eventloop.alarm import Alarm
+from ..eventloop.disposal import Disposal
+from ..eventloop.fair_yield import Turn
 from ..options import BatchReceivePolicy, ConsumerOptions, ConsumerType, Subscription
-from ..options.letters import DeadLetterPolicy
-from ..timer import Alarm
-from ..topic_names import full_name
-from ..transport.base import ConsumerLink, Transport
-from ..transport.merged import MergedLink
-from ..turn import Turn
+from ..options.dead_letter_policy import DeadLetterPolicy
+from ..transport.interface import ConsumerLink, Transport
+from ..transport.merged_consumer import MergedLink
+from ..values.backoff import backoff_of, to_ms
+from ..values.topic_names import full_name
 from ..version import VERSION
-from .announcer import Announcer
 from .consumer import Consumer, Parts
-from .durability import Durability
-from .forwarding.arrivals import Arrivals
+from .consumer_status import Life
+from .delivery.batch_receiver import BatchReceiver
+from .delivery.receive_queue import ReceiveQueue
+from .delivery_handler import Intake
+from .event_publisher import Announcer
+from .forwarding.arrival_filter import Arrivals
 from .forwarding.forwarder import Forwarder
 from .forwarding.last_attempts import LastAttempts
-from .forwarding.router import Router
-from .forwarding.topics import LetterTopics
-from .intake import Intake
-from .leasing.inherited import Inheritance
-from .leasing.lanes import Lanes
-from .leasing.leases import Leases
-from .leasing.popping import Popping
-from .leasing.writing import LeaseWriter
-from .life import Life
-from .nack_index import NackSpilling
-from .receiving.batches import BatchReceiver
-from .receiving.queue import ReceiveQueue
-from .settling.ack_sender import AckSender
-from .settling.ack_timeouts import AckTimeouts
-from .settling.ownership import Ownership
-from .settling.redelivery import Redelivery
-from .settling.settlement import Settlement
-from .sources import Sources
-from .window import Window
+from .forwarding.letter_topics import LetterTopics
+from .forwarding.nack_handler import Router
+from .leases.key_queues import Lanes
+from .leases.lease_table import Leases
+from .leases.lease_writer import LeaseWriter
+from .leases.pop_queue import Popping
+from .leases.restored_leases import Inheritance
+from .nack_spilling import NackSpilling
+from .settlement.ack_sender import AckSender
+from .settlement.ack_timeouts import AckTimeouts
+from .settlement.ownership import Ownership
+from .settlement.redelivery import Redelivery
+from .settlement.settlement import Settlement
+from .state_writer import Durability
+from .topic_states import Sources
+from .unacked_window import Window
 
 _HandedOver: TypeAlias = Callable[[Entry, Sequence[int]], None]
 

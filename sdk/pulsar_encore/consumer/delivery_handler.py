@@ -15,8 +15,8 @@ from ..core.fingerprint import NO_FINGERPRINT
 from ..core.rewind import Admission, Rewind
 from ..core.source_state import SourceState
 from ..errors import StateMismatchError
-from ..timer import now_ms
-from ..transport.base import (
+from ..eventloop.alarm import now_ms
+from ..transport.interface import (
     ConsumerLink,
     Deliveries,
     Delivery,
@@ -25,14 +25,14 @@ from ..transport.base import (
     Run,
     ShutDownError,
 )
-from .announcer import Announcer
-from .durability import Durability
-from .forwarding.arrivals import Arrivals
-from .receiving.queue import ReceiveQueue
-from .settling.ack_sender import AckSender
-from .settling.redelivery import Redelivery
-from .sources import Sources
-from .window import Window
+from .delivery.receive_queue import ReceiveQueue
+from .event_publisher import Announcer
+from .forwarding.arrival_filter import Arrivals
+from .settlement.ack_sender import AckSender
+from .settlement.redelivery import Redelivery
+from .state_writer import Durability
+from .topic_states import Sources
+from .unacked_window import Window
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, TypeAlias
 
-from ..transport.base import ConsumerLink, RetryNotice, ShutDownError
+from ..transport.interface import ConsumerLink, RetryNotice, ShutDownError
 from .events import (
     BecameActive,
     BecameInactive,

@@ -15,12 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ..loops import end_all
+from ..eventloop.affinity import end_all
 from ..options import ConsumerOptions
 from ..options.nack_index import SpillingNackIndex
-from ..state.blobs.transient import TransientBlobs, TransientDirectory
-from ..state.spilling.index import SpillingIndex
-from ..state.spilling.metrics import MetricSample
+from ..state.blobs.transient_blobs import TransientBlobs, TransientDirectory
+from ..state.spilling.spilling_index import SpillingIndex
+from ..state.spilling.spilling_metrics import MetricSample
 
 # A step takes about a millisecond at most; between two of them the loop does other things.
 _PAUSE_S: Final = 0.005

@@ -14,17 +14,17 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from ..awaiting import Acted, ActedLast, Acting, Confirming, Handed, Refused
 from ..core.source_state import SourceState
 from ..errors import EncoreError
-from ..loops import Place, running_loop
-from ..mailbox import Mailbox
-from ..turn import Turn
-from .life import Life
-from .receiving.listener import in_callback
-from .settling.ownership import Settleable
-from .settling.receipts import Receipts
-from .settling.settlement import Settlement
+from ..eventloop.affinity import Place, running_loop
+from ..eventloop.awaitables import Acted, ActedLast, Acting, Confirming, Handed, Refused
+from ..eventloop.fair_yield import Turn
+from ..eventloop.mailbox import Mailbox
+from .consumer_status import Life
+from .delivery.listener import in_callback
+from .settlement.ack_receipts import Receipts
+from .settlement.ownership import Settleable
+from .settlement.settlement import Settlement
 
 #: A list that may take longer than a turn of the loop.
 LONG: Final = 500

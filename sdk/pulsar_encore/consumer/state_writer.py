@@ -16,19 +16,19 @@ from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from typing import Final
 
-from ..backoff import to_ms
-from ..core.due import MessageKey
+from ..core.due_time import MessageKey
 from ..core.durable import Recall
 from ..core.entry import HELD, Entry, EntryKey, set_bits
 from ..core.fingerprint import NO_FINGERPRINT
 from ..core.source_state import SourceState
 from ..errors import EncoreError, MessageNotHeldError, StateMismatchError, StoreError
-from ..ids import MessageId
+from ..eventloop.alarm import now_ms, wall_now_ms
 from ..options import ConsumerOptions
 from ..options.durable_state import RocksState
 from ..state.rocks import MOST_DIFFERENT, HandedOver, RocksStore, Sharer, Source, StoreStatistics
-from ..timer import now_ms, wall_now_ms
-from ..topic_names import base_name, full_name
+from ..values.backoff import to_ms
+from ..values.message_id import MessageId
+from ..values.topic_names import base_name, full_name
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from ..core.entry import QUEUED
 from ..state.rocks import StoreStatistics
-from .announcer import Announcer
+from .event_publisher import Announcer
 from .events import Failed, Retrying
-from .nack_index import NackIndexStatistics
-from .sources import Sources
-from .window import Window
+from .nack_spilling import NackIndexStatistics
+from .topic_states import Sources
+from .unacked_window import Window
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

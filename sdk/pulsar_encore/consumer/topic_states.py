@@ -15,10 +15,10 @@ from typing import Any, Final
 from ..core.due_index import DueIndex, TimeBucketIndex
 from ..core.durable import Durable
 from ..core.source_state import SourceState
+from ..eventloop.alarm import now_ms
 from ..options import ConsumerOptions
-from ..timer import now_ms
-from ..topic_names import partition_of
-from ..transport.base import ConsumerLink
+from ..transport.interface import ConsumerLink
+from ..values.topic_names import partition_of
 
 # How long after a reconnect an entry may come again because its ack was lost with the connection.
 SUSPECT_S: Final = 30.0

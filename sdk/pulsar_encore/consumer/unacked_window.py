@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from ..transport.base import ConsumerLink
-from .sources import Sources
+from ..transport.interface import ConsumerLink
+from .topic_states import Sources
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from sys import getsizeof
 from typing import Final, NamedTuple
 
 from ..letters.evidence import Evidence
-from .due import MessageKey
+from .due_time import MessageKey
 from .entry import Entry, EntryKey, set_bits
 
 # Twice the broker's unacked window: more cannot wait here at once, unless both were raised.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pulsar_encore.core.due import DueBatch, MessageKey, bucket_edge, precision_bits
+from pulsar_encore.core.due_time import DueBatch, MessageKey, bucket_edge, precision_bits
 from pulsar_encore.core.time_bucket import TimeBucketIndex
 
 __all__ = [

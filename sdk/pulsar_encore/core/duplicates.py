@@ -23,7 +23,7 @@ from enum import Enum
 from itertools import islice
 from typing import Final
 
-from .due import MessageKey
+from .due_time import MessageKey
 from .entry import EntryKey
 
 # Causes, as bits of `Entry.again`; plain numbers because an enum's cost more than the rest.

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
-from ..ids import MessageId
-from .due import MessageKey
+from ..values.message_id import MessageId
+from .due_time import MessageKey
 from .entry import EntryKey
 from .fingerprint import NO_FINGERPRINT
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from .fingerprint import NO_FINGERPRINT, Identified, fingerprint_of
-from .packed import Packed
+from .packed_entries import Packed
 
 EntryKey = tuple[int, int]
 """(ledger, entry)."""

@@ -30,8 +30,8 @@ from weakref import WeakValueDictionary
 
 from .acks import Acks, Unsent
 from .attempts import Attempts
-from .due import DueBatch, MessageKey
 from .due_index import DueIndex
+from .due_time import DueBatch, MessageKey
 from .duplicates import ASKED, RECONNECTED, REWOUND, UNKNOWN, Duplicates
 from .durable import Durable
 from .entry import (
@@ -49,7 +49,7 @@ from .entry import (
     set_bits,
 )
 from .fingerprint import NO_FINGERPRINT, Identified, fingerprint_of
-from .packed import Packed, PackedEntries
+from .packed_entries import Packed, PackedEntries
 from .rewind import Rewind
 
 # Unfinished entries that left (redelivered, perhaps to another consumer) are remembered up to here;

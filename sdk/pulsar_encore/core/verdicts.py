@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from ..letters.counting import used_up
+from ..letters.reconsume_counts import used_up
 
 
 class Wait(NamedTuple):

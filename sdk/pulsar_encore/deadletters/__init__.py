@@ -4,18 +4,18 @@
 other clients work too, they only have no evidence to show.
 """
 
-from .errors import (
+from .dead_letter import Letter
+from .dead_letter_topic import DeadLetters
+from .letter_errors import (
     LetterNotFoundError,
     NoLettersError,
     NothingSelectedError,
     ReplayStoppedError,
 )
-from .groups import NO_FINGERPRINT, LetterGroup
-from .letter import Letter
-from .printing import printable
-from .report import Refusal, ReplayReport
+from .letter_groups import NO_FINGERPRINT, LetterGroup
+from .printable_text import printable
+from .replay_report import Refusal, ReplayReport
 from .selection import Selection
-from .topic import DeadLetters
 
 __all__ = [
     "NO_FINGERPRINT",

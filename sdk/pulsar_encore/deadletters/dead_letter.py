@@ -11,11 +11,12 @@ from collections.abc import Container
 from typing import Final
 
 from ..errors import ConfigurationError
-from ..letters import REAL_SUBSCRIPTION, REAL_TOPIC, reading
-from ..letters.writing import replayed_copy
+from ..letters import REAL_SUBSCRIPTION, REAL_TOPIC
+from ..letters import letter_reader as reading
+from ..letters.letter_writer import replayed_copy
 from ..message import Message
-from ..outgoing import Outgoing
-from ..topic_names import base_name
+from ..values.outgoing_message import Outgoing
+from ..values.topic_names import base_name
 
 _TOPIC: Final = re.compile(r"(?:non-)?persistent://[^/\s]+/[^/\s]+/[^\s]+")
 

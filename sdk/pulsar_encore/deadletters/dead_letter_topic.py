@@ -12,20 +12,19 @@ from contextlib import AsyncExitStack, aclosing
 from typing import Any, Final
 
 from ..client import Client
-from ..errors import ConfigurationError, ReceiveTimeout, TransportError
-from ..exceptions import TopicNotFound
-from ..ids import MessageId
+from ..errors import ConfigurationError, ReceiveTimeout, TopicNotFound, TransportError
 from ..letters.id_text import parse_id
 from ..options import ConsumerCryptoFailureAction
 from ..options.checks import boolean, check_crypto_key_reader, text, topic_name
-from ..reader import Reader
-from ..topic_names import base_name, full_name
-from .errors import LetterNotFoundError, NoLettersError, NothingSelectedError
-from .groups import Grouping, LetterGroup
-from .letter import Letter
-from .pacing import Pace
+from ..reader.reader import Reader
+from ..values.message_id import MessageId
+from ..values.topic_names import base_name, full_name
+from .dead_letter import Letter
+from .letter_errors import LetterNotFoundError, NoLettersError, NothingSelectedError
+from .letter_groups import Grouping, LetterGroup
+from .rate_limit import Pace
 from .replay import Replay, ReplayOptions, checked_limit, checked_replay_id
-from .report import ReplayReport
+from .replay_report import ReplayReport
 from .selection import Selection
 
 SUBSCRIPTION: Final = "encore-replay"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import ConfigurationError, EncoreError
-from .report import ReplayReport
+from .replay_report import ReplayReport
 
 
 class LetterNotFoundError(ConfigurationError):

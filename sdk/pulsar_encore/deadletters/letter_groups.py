@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from .letter import Letter
+from .dead_letter import Letter
 
 NO_FINGERPRINT: Final = "-"
 """Stands for letters without evidence, in listings and selections."""

@@ -20,21 +20,20 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from ..client import Client, transport_of
-from ..closing import to_its_end
 from ..consumer import Consumer
-from ..consumer.forwarding.copying import producer_options
-from ..errors import ClosedError, ConfigurationError, EncoreError, ReceiveTimeout
-from ..exceptions import ConsumerBusy
-from ..letters.form import Form, form_of
+from ..consumer.forwarding.copy_options import producer_options
+from ..errors import ClosedError, ConfigurationError, ConsumerBusy, EncoreError, ReceiveTimeout
+from ..eventloop.close_once import to_its_end
+from ..letters.letter_form import Form, form_of
 from ..message import Message
 from ..options import ConsumerCryptoFailureAction, ConsumerType, InitialPosition
 from ..options.checks import integer, text
-from ..outgoing import Outgoing
-from ..transport.base import ProducerLink
-from .errors import ReplayStoppedError
-from .letter import Letter
-from .pacing import Pace
-from .report import ReplayReport
+from ..transport.interface import ProducerLink
+from ..values.outgoing_message import Outgoing
+from .dead_letter import Letter
+from .letter_errors import ReplayStoppedError
+from .rate_limit import Pace
+from .replay_report import ReplayReport
 from .selection import Selection
 
 # What a kill can leave to be sent twice: the copies under way, and acks that had not left yet. The

@@ -13,11 +13,11 @@ from datetime import datetime
 from typing import Any
 
 from ..errors import ConfigurationError
-from ..ids import MessageId
 from ..letters.id_text import id_text, parse_id
-from ..topic_names import base_name, full_name
-from .groups import NO_FINGERPRINT
-from .letter import Letter
+from ..values.message_id import MessageId
+from ..values.topic_names import base_name, full_name
+from .dead_letter import Letter
+from .letter_groups import NO_FINGERPRINT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,11 +1,11 @@
 """A broker for laptops and tests that the stock client connects to over TCP; not for production."""
 
+from .broker_settings import BrokerSettings, TlsSettings
 from .recorder import Recorded
 from .rules.credentials import Credential
 from .rules.faults import Fault, FaultPlan, Fired
 from .rules.refusal import Refusal
 from .server import Broker
-from .settings import BrokerSettings, TlsSettings
 from .thread import BrokerThread, run_in_thread
 
 __all__ = [

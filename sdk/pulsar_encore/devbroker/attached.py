@@ -12,12 +12,12 @@ from typing import Protocol
 
 from ..wire import pulsar_pb2 as pb
 from ..wire.frames import Frame
-from .encoding import MessageEncoder, ReceiptEncoder
+from .frame_encoders import MessageEncoder, ReceiptEncoder
+from .rules.attached_consumers import Consumer
 from .rules.catalogue import TopicState
-from .rules.consumers import Consumer
-from .rules.producers import Publisher
 from .rules.subscriptions import Subscription
-from .rules.watching import Watcher
+from .rules.topic_producers import Publisher
+from .rules.topic_watchers import Watcher
 
 
 class Peer(Protocol):

@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterable
 from ..wire import answers, commands
 from ..wire.checksum import topics_hash
 from .attached import AttachedConsumer, AttachedProducer, Peer
+from .broker_settings import BrokerSettings
 from .clock import Clock
 from .recorder import Recorder, Records
+from .rules.attached_consumers import Consumer, Delivery, Notice, NoticeKind
 from .rules.catalogue import Catalogue, TopicState
-from .rules.consumers import Consumer, Delivery, Notice, NoticeKind
 from .rules.credentials import Credentials
 from .rules.faults import FaultPlan
 from .rules.refusal import Refusal
 from .rules.subscriptions import Subscription
 from .rules.topic_log import LogEntry
 from .scheduler import DispatchScheduler
-from .settings import BrokerSettings
 
 
 class BrokerService:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 
 from ..errors import ConfigurationError
 from .rules.credentials import Credential
-from .rules.settings import SubscriptionRules, TopicRules
+from .rules.rule_settings import SubscriptionRules, TopicRules
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from ..timer import wall_now_ms
+from ..eventloop.alarm import wall_now_ms
 
 
 class Timer(Protocol):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, cast
 
-from .service import BrokerService
+from .broker_service import BrokerService
 from .session import Session
 
 WRITE_HIGH_WATER = 4_000_000

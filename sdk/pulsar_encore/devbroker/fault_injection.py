@@ -13,10 +13,10 @@ from typing import Any
 
 from ..wire import pulsar_pb2 as pb
 from .attached import AttachedConsumer, AttachedProducer, Peer
+from .broker_service import BrokerService
 from .rules.faults import Fault
 from .rules.names import parse
 from .rules.refusal import Refusal
-from .service import BrokerService
 
 _FIELDS = {
     name: pb.BaseCommand.DESCRIPTOR.fields_by_number[number].name

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from ..wire import answers
 from ..wire import pulsar_pb2 as pb
+from .broker_service import BrokerService
 from .clock import Timer
 from .rules.credentials import Credential
 from .rules.refusal import Refusal
-from .service import BrokerService
 
 REFRESH = b"PulsarAuthRefresh"
 

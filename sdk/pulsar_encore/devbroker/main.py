@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import EncoreError
+from .broker_settings import BrokerSettings
 from .server import Broker
-from .settings import BrokerSettings
 
 log: logging.Logger = logging.getLogger("pulsar_encore.devbroker")
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .clock import Clock, Timer
+from .rules.attached_consumers import Delivery
 from .rules.catalogue import TopicState
-from .rules.consumers import Delivery
 from .rules.subscriptions import Subscription
 
 PASS_ENTRIES = 1000

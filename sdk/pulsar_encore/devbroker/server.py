@@ -11,16 +11,15 @@ import ssl
 from types import TracebackType
 from typing import Self
 
-from ..errors import ClosedError, ConfigurationError
-from ..exceptions import ConnectError
+from ..errors import ClosedError, ConfigurationError, ConnectError
+from .broker_service import BrokerService
+from .broker_settings import BrokerSettings, TlsSettings
 from .clock import LoopClock
 from .connection import Connection, url_of
 from .recorder import Recorded, check_command
 from .rules.faults import FaultPlan
 from .rules.refusal import Refusal, missing_subscription
 from .rules.subscriptions import Subscription
-from .service import BrokerService
-from .settings import BrokerSettings, TlsSettings
 
 CLOSING_TURNS = 100
 

@@ -19,15 +19,15 @@ from ..wire import answers, commands
 from ..wire import pulsar_pb2 as pb
 from ..wire.frames import FRAME_OVERHEAD, Frame, FrameDecoder, FrameError
 from .attached import AttachedConsumer, AttachedProducer
+from .broker_service import BrokerService
 from .clock import Timer
 from .fault_injection import inject, topic_of
 from .handlers import HANDLERS
-from .handlers.refusing import refuse
+from .handlers.refusals import refuse
 from .login import Login
 from .rules.faults import Fault, FaultPlan
 from .rules.refusal import Refusal
-from .rules.watching import Watcher
-from .service import BrokerService
+from .rules.topic_watchers import Watcher
 
 log: logging.Logger = logging.getLogger("pulsar_encore.devbroker")
 

@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ..errors import ClosedError
+from .broker_settings import BrokerSettings
 from .recorder import Recorded
 from .rules.faults import FaultPlan
 from .server import Broker
-from .settings import BrokerSettings
 
 T = TypeVar("T")
 

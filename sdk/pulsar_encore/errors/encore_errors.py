@@ -33,7 +33,7 @@ Raised where the mistake is, before anything is sent, and always with what to ch
 
 from __future__ import annotations
 
-from . import stock
+from .. import stock
 from .result import Result
 
 

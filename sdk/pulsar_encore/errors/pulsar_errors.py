@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import stock
-from .errors import (
+from .. import stock
+from .encore_errors import (
     ClosedError,
     ConfigurationError,
     NotSupportedError,

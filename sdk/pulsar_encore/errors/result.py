@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .choice import Choice
+from ..values.pulsar_enum import Choice
 
 
 class Result(Choice):

@@ -5,10 +5,10 @@ delivered when it is due there; `evacuation_plan` says beforehand what would go 
 `pulsar-encore state evacuate` is a thin layer over it.
 """
 
-from .errors import EvacuationStoppedError
-from .moving import evacuate
-from .plan import SourcePlan, evacuation_plan
-from .report import EvacuationReport, NotMoved
+from .evacuation_errors import EvacuationStoppedError
+from .evacuation_plan import SourcePlan, evacuation_plan
+from .evacuation_report import EvacuationReport, NotMoved
+from .evacuation_run import evacuate
 
 __all__ = [
     "EvacuationReport",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import EncoreError
-from .report import EvacuationReport
+from .evacuation_report import EvacuationReport
 
 
 class EvacuationStoppedError(EncoreError):

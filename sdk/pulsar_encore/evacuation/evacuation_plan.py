@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..errors import ConfigurationError
 from ..options.checks import text
 from ..state.rocks import FoundSource, StateReader
-from ..topic_names import base_name, full_name, retry_topic_of
+from ..values.topic_names import base_name, full_name, retry_topic_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,13 +20,13 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from ..client import Client, transport_of
-from ..closing import to_its_end
 from ..consumer import Consumer
-from ..consumer.forwarding.copying import producer_options
+from ..consumer.forwarding.copy_options import producer_options
 from ..core.entry import EntryKey
 from ..core.fingerprint import NO_FINGERPRINT, differ, fingerprint_of
 from ..errors import (
     ClosedError,
+    ConsumerBusy,
     EncoreError,
     NotSupportedError,
     StateInUseError,
@@ -34,25 +34,25 @@ from ..errors import (
     TransportError,
     UnreadableError,
 )
-from ..exceptions import ConsumerBusy
-from ..ids import MessageId
-from ..letters.form import Form, form_of
+from ..eventloop.alarm import wall_now_ms
+from ..eventloop.close_once import to_its_end
 from ..letters.id_text import id_text
-from ..letters.writing import Author, parked_nack
+from ..letters.letter_form import Form, form_of
+from ..letters.letter_writer import Author, parked_nack
 from ..message import Message, raw_of
 from ..options import ConsumerType, InitialPosition, Subscription
-from ..outgoing import Outgoing
 from ..state.rocks import RocksStore, Source
-from ..timer import wall_now_ms
-from ..topic_names import base_name
-from ..transport.base import ProducerLink
+from ..transport.interface import ProducerLink
+from ..values.message_id import MessageId
+from ..values.outgoing_message import Outgoing
+from ..values.topic_names import base_name
 from ..version import VERSION
-from .comparing import Comparison
-from .entries import NEAR, Entries
-from .errors import EvacuationStoppedError
-from .looking import waiting_id
-from .plan import SourcePlan, evacuation_plan
-from .report import EvacuationReport
+from .entry_comparison import Comparison
+from .evacuation_errors import EvacuationStoppedError
+from .evacuation_plan import SourcePlan, evacuation_plan
+from .evacuation_report import EvacuationReport
+from .state_inspection import waiting_id
+from .topic_entries import NEAR, Entries
 
 #: Messages under way at once: copies sent, or acks that are not confirmed.
 UNDER_WAY: Final = 500

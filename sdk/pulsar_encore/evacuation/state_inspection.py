@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from ..core.due import MessageKey
+from ..core.due_time import MessageKey
 from ..state.rocks import FoundSource, StateReader
-from ..topic_names import partition_of
-from .plan import choose
+from ..values.topic_names import partition_of
+from .evacuation_plan import choose
 
 
 @dataclass(kw_only=True, slots=True)

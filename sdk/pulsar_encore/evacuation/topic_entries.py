@@ -15,10 +15,10 @@ from typing import Any, Final
 from ..client import Client
 from ..core.entry import EntryKey
 from ..errors import ReceiveTimeout, TransportError
-from ..ids import MessageId
 from ..message import Message
 from ..options import ConsumerCryptoFailureAction
-from ..reader import Reader
+from ..reader.reader import Reader
+from ..values.message_id import MessageId
 
 #: Entries that are read and dropped on the way to the next one.
 NEAR: Final = 100

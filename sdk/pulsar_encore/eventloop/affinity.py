@@ -17,7 +17,7 @@ from threading import get_ident
 from typing import Any
 from weakref import WeakSet
 
-from .errors import ConfigurationError, WrongLoopError
+from ..errors import ConfigurationError, WrongLoopError
 from .process import check_process, forget
 
 __all__ = ["LoopEnd", "Place", "cancel", "end_all", "get_ident", "running_loop"]

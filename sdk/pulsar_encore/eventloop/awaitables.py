@@ -18,8 +18,8 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast
 
-from .closing import seen
-from .turn import Turn
+from .close_once import seen
+from .fair_yield import Turn
 
 logger: logging.Logger = logging.getLogger(__name__)
 

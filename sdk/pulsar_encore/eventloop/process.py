@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from typing import Any, Final
 from weakref import WeakSet
 
-from .errors import ForkedError
+from ..errors import ForkedError
 
 _PID: Final = os.getpid()
 _background: Final[WeakSet[asyncio.Task[Any]]] = WeakSet()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ..errors import ConfigurationError
-from ..ids import MessageId
+from ..values.message_id import MessageId
 
 _ID: Final = re.compile(
     r"(?:(?P<l0>\d{1,19}):(?P<e0>\d{1,19}):(?:-1|\d{1,9});)?"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..errors import NotSupportedError
-from ..topic_names import base_name
-from .original import Encryption, Original
+from ..values.topic_names import base_name
+from .original_message import Encryption, Original
 
 
 class Form(NamedTuple):

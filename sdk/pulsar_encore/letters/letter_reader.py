@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final, Generic, Protocol, TypeVar
 
 from ..errors import UnreadableError
-from ..ids import MessageId
-from ..topic_names import base_name, full_name
+from ..values.message_id import MessageId
+from ..values.topic_names import base_name, full_name
 from .id_text import id_text
 from .properties import (
     ATTEMPTS,

@@ -13,13 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ..ids import MessageId
-from ..outgoing import Outgoing
-from ..topic_names import base_name
-from .counting import is_letter
+from ..values.message_id import MessageId
+from ..values.outgoing_message import Outgoing
+from ..values.topic_names import base_name
 from .evidence import Evidence, evidence_of
 from .id_text import id_text
-from .original import Original, keys_of
+from .original_message import Original, keys_of
 from .properties import (
     ATTEMPTS,
     CONSUMER,
@@ -43,6 +42,7 @@ from .properties import (
     RESERVED,
     VERSION,
 )
+from .reconsume_counts import is_letter
 
 _LETTERS_OWN: Final = RESERVED - {REPLAY_ID, REPLAYED_FROM}
 _RESET: Final = COUNTERS | EVIDENCE

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from ..errors import NotSupportedError, UnreadableError
-from ..ids import MessageId
+from ..values.message_id import MessageId
 
 # Base64 as an encoder writes it, with padding: unused bits are 0.
 _PADDED: Final = re.compile(

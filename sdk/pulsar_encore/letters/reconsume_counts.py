@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..topic_names import base_name, full_name
-from .original import Original
+from ..values.topic_names import base_name, full_name
+from .original_message import Original
 from .properties import (
     PARKED_LOOKS,
     PARKED_TIMES,

@@ -1,12 +1,13 @@
 """What the caller may choose, validated before anything connects."""
 
-from .client import ClientOptions
-from .consumer import (
+from .client_options import ClientOptions
+from .consumer_options import (
     DEFAULT_UNACKED_WINDOW,
     BatchReceivePolicy,
     ConsumerOptions,
     parse_topics,
 )
+from .dead_letter_policy import ConsumerDeadLetterPolicy, DeadLetterPolicy, DeadLetterPolicyBuilder
 from .durable_state import RocksState
 from .enums import (
     BatchingType,
@@ -19,11 +20,10 @@ from .enums import (
     RegexSubscriptionMode,
 )
 from .key_shared import ConsumerKeySharedPolicy, KeySharedMode, KeySharedPolicy
-from .letters import ConsumerDeadLetterPolicy, DeadLetterPolicy, DeadLetterPolicyBuilder
 from .loggers import ConsoleLogger, FileLogger, LoggerLevel
 from .nack_index import SpillingNackIndex
-from .producer import ProducerOptions
-from .reader import ReaderOptions
+from .producer_options import ProducerOptions
+from .reader_options import ReaderOptions
 from .subscription import Subscription
 
 __all__ = [

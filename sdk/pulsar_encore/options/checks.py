@@ -9,8 +9,7 @@ from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, Final
 
-from ..errors import ConfigurationError
-from ..exceptions import InvalidTopicName
+from ..errors import ConfigurationError, InvalidTopicName
 
 _PART: Final = r"[-=:.A-Za-z0-9_]+"  # a tenant, a namespace
 # As the C++ library reads them, but for names from before Pulsar 2, with a cluster in them:

@@ -13,10 +13,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from ..backoff import BackoffLike, backoff_of, to_ms
-from ..errors import ConfigurationError
-from ..exceptions import InvalidConfiguration, InvalidTopicName
-from ..topic_names import base_name, full_name, retry_topic_of
+from ..errors import ConfigurationError, InvalidConfiguration, InvalidTopicName
+from ..values.backoff import BackoffLike, backoff_of, to_ms
+from ..values.topic_names import base_name, full_name, retry_topic_of
 from .checks import (
     boolean,
     check_crypto_key_reader,
@@ -28,6 +27,7 @@ from .checks import (
     text,
     topic_name,
 )
+from .dead_letter_policy import DEFAULT_MAX_RECONSUME, DeadLetterPolicy, policy_of
 from .durable_state import RocksState
 from .enums import (
     ConsumerCryptoFailureAction,
@@ -37,7 +37,6 @@ from .enums import (
     coerce,
 )
 from .key_shared import ConsumerKeySharedPolicy, key_shared_of
-from .letters import DEFAULT_MAX_RECONSUME, DeadLetterPolicy, policy_of
 from .nack_index import SpillingNackIndex
 
 #: The broker's `maxUnackedMessagesPerConsumer` when nobody changed it.

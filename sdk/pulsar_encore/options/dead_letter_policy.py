@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from .. import stock
 from ..errors import ConfigurationError
-from ..topic_names import full_name
+from ..values.topic_names import full_name
 from .checks import boolean, integer, optional_text, text, topic_name
 
 DEFAULT_MAX_RECONSUME: Final = 16  # Java's MAX_RECONSUMETIMES

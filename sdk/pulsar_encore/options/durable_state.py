@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
-from ..backoff import to_ms
 from ..errors import ConfigurationError
+from ..values.backoff import to_ms
 from .checks import boolean, directory
 
 

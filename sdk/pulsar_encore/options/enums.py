@@ -13,8 +13,8 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from .. import stock
-from ..choice import Choice
 from ..errors import ConfigurationError
+from ..values.pulsar_enum import Choice
 
 
 class ConsumerType(Choice):

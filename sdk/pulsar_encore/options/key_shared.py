@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Any, Final
 
 from .. import stock
-from ..choice import Choice
 from ..errors import ConfigurationError
+from ..values.pulsar_enum import Choice
 from .checks import boolean, integer
 from .enums import coerce
 

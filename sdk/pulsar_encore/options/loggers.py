@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import stock
-from ..choice import Choice
+from ..values.pulsar_enum import Choice
 from .checks import text
 from .enums import coerce
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConfigurationError
-from ..ids import MessageId
+from ..values.message_id import MessageId
 from .checks import (
     boolean,
     check_crypto_key_reader,

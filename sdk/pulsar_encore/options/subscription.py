@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConfigurationError
-from ..ids import MessageId
+from ..values.message_id import MessageId
 from .enums import (
     ConsumerCryptoFailureAction,
     ConsumerType,

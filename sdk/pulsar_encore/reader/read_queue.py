@@ -14,8 +14,15 @@ from collections import deque
 from collections.abc import Callable, Container, Sequence
 from typing import TypeVar
 
-from .consumer.announcer import Announcer
-from .transport.base import ConsumerLink, Deliveries, Delivery, NoDelivery, RetryNotice, singly
+from ..consumer.event_publisher import Announcer
+from ..transport.interface import (
+    ConsumerLink,
+    Deliveries,
+    Delivery,
+    NoDelivery,
+    RetryNotice,
+    singly,
+)
 
 _T = TypeVar("_T")
 

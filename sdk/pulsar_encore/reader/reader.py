@@ -12,19 +12,19 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self
 
-from .backoff import to_ms
-from .closing import CloseOnce
-from .consumer.announcer import Announcer
-from .errors import ClosedError, ConfigurationError, ReceiveTimeout
-from .ids import MessageId
-from .loops import Place, end_all, get_ident
-from .message import Message
-from .options import ReaderOptions, Subscription
-from .options.checks import integer
-from .reading import Part, ReadQueue
-from .topic_names import full_name
-from .transport.base import ConsumerLink
-from .turn import Turn
+from ..consumer.event_publisher import Announcer
+from ..errors import ClosedError, ConfigurationError, ReceiveTimeout
+from ..eventloop.affinity import Place, end_all, get_ident
+from ..eventloop.close_once import CloseOnce
+from ..eventloop.fair_yield import Turn
+from ..message import Message
+from ..options import ReaderOptions, Subscription
+from ..options.checks import integer
+from ..transport.interface import ConsumerLink
+from ..values.backoff import to_ms
+from ..values.message_id import MessageId
+from ..values.topic_names import full_name
+from .read_queue import Part, ReadQueue
 
 _NAME_DIGITS: Final = 10  # as many as every client's
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import compat as compat
-from .errors import DataLossError, MalformedValueError, StalledError
+from .data_source import PulsarDataSource
 from .interpreters import use_this_python
-from .source import PulsarDataSource
+from .spark_errors import DataLossError, MalformedValueError, StalledError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from ..deadletters.printing import printable
+from ..deadletters.printable_text import printable
 from ..errors import ConfigurationError, TransportError
 from ..options import ClientOptions
 from ..transport.native.connection.pool import Pool
-from ..transport.native.lookup.web import Web, path_of
-from ..transport.native.options import of_options
-from .connecting import Connection, in_options, web_address
-from .planning import Ledger
-from .positions import Position
+from ..transport.native.lookup.http_lookup import Web, path_of
+from ..transport.native.service_options import of_options
+from .connection_options import Connection, in_options, web_address
+from .offsets import Position
+from .range_planner import Ledger
 
 _MOST_LEDGERS: Final = 1_000_000
 _MOST_NAME: Final = 100

@@ -21,7 +21,7 @@ from ..authentication import (
 )
 from ..client import Client
 from ..errors import ConfigurationError, EncoreError
-from .parsing import Parser, at_least, flag, function_name, load_function, nearest, words
+from .option_parsers import Parser, at_least, flag, function_name, load_function, nearest, words
 
 _OPERATION_S: Final = 30.0  # the client's default
 

@@ -16,17 +16,17 @@ from pyspark.sql.types import StructType
 
 from ..errors import ConfigurationError
 from . import compat
-from .columns import chosen, projected, schema_of
 from .compat import DataSourceStreamArrowWriter
 from .driver.batch import NarrowedBatchReader, PulsarBatchReader
 from .driver.stream import PulsarStreamReader
-from .options import ReadOptions, read_options
 from .plain_errors import plain_errors
-from .reading.values.choosing import check_columns, check_nullable, plan_of, value_fields
-from .reading.values.plan import ValuePlan
-from .reading.values.registry import plan_of_registry
+from .reader.values.decoder_choice import check_columns, check_nullable, plan_of, value_fields
+from .reader.values.schema_registry import plan_of_registry
+from .reader.values.value_plan import ValuePlan
 from .runtime import runtime
 from .sink import batch_writer, check_reachable, stream_writer
+from .source_columns import chosen, projected, schema_of
+from .source_options import ReadOptions, read_options
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping

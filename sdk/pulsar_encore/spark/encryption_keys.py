@@ -11,10 +11,10 @@ import socket
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..encryption import CryptoKeyReader
 from ..errors import ConfigurationError, NotSupportedError
-from ..wire.encryption import check_key
-from .parsing import load_function
+from ..values.crypto_keys import CryptoKeyReader
+from ..wire.entry_encryption import check_key
+from .option_parsers import load_function
 
 _MOST_SHOWN: Final = 120  # the shortest private key as one line of base64 is longer
 

@@ -31,8 +31,8 @@ from .compat import (
     StringEndsWith,
     StringStartsWith,
 )
-from .planning import Ledger
-from .positions import LAST_ENTRY, Position, later
+from .offsets import LAST_ENTRY, Position, later
+from .range_planner import Ledger
 
 _COMPARED: Final[Mapping[type[Filter], Callable[[Any, Any], bool]]] = {
     EqualTo: lambda value, given: bool(value == given),

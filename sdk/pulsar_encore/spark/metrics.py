@@ -26,15 +26,14 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.types import BinaryType, StringType
 
-from ..errors import ConfigurationError, EncoreError, TransportError
-from ..exceptions import TopicNotFound
-from ..transport.native.lookup.web import path_of
+from ..errors import ConfigurationError, EncoreError, TopicNotFound, TransportError
+from ..transport.native.lookup.http_lookup import path_of
 from .admin import Admin, TopicLedgers
-from .columns import VALUE
-from .options import ReadOptions, read_options
-from .planning import Span
-from .positions import Position, read_offset
+from .offsets import Position, read_offset
+from .range_planner import Span
 from .runtime import runtime
+from .source_columns import VALUE
+from .source_options import ReadOptions, read_options
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 

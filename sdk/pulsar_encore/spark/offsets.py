@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from ..errors import ConfigurationError
 from ..wire import pulsar_pb2 as pb
-from .parsing import shown
+from .option_parsers import shown
 
 VERSION: Final = 1
 _MOST: Final = (1 << 63) - 1

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 from zlib import crc32
 
-from .positions import LAST_ENTRY, Position
+from .offsets import LAST_ENTRY, Position
 
 
 class Ledger(NamedTuple):

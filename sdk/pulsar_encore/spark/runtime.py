@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 
 from ..client import Client
 from ..errors import TransportTimeout
-from ..process import at_end
-from .connecting import Connection
+from ..eventloop.process import at_end
+from .connection_options import Connection
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from ..errors import ConfigurationError
-from .parsing import nearest
+from .option_parsers import nearest
 
 VALUE: Final = "value"
 CORRUPT: Final = "_corrupt_record"

@@ -16,10 +16,11 @@ from typing import Any, Final
 from ..errors import ConfigurationError
 from ..options import ConsumerCryptoFailureAction
 from ..options.checks import topic_name
-from ..topic_names import full_name
-from .connecting import Connection, web_address
-from .keys import Keys, key_path, keys_of
-from .parsing import (
+from ..values.topic_names import full_name
+from .connection_options import Connection, web_address
+from .encryption_keys import Keys, key_path, keys_of
+from .offsets import EARLIEST, LATEST, Position, before, user_position
+from .option_parsers import (
     Parser,
     at_least,
     duration_ms,
@@ -33,7 +34,6 @@ from .parsing import (
     size,
     words,
 )
-from .positions import EARLIEST, LATEST, Position, before, user_position
 
 CLIENT: Final = "pulsar.client."
 READER: Final = "pulsar.reader."

@@ -6,11 +6,11 @@ take `pulsar_encore.RocksState`.
 
 from __future__ import annotations
 
-from ..core.due import DueBatch, MessageKey
 from ..core.due_index import DueIndex
+from ..core.due_time import DueBatch, MessageKey
 from .blobs import BlobStore, DirectoryBlobs, MemoryBlobs
-from .spilling.index import SpillingIndex
-from .spilling.metrics import MetricSample, SpillingStatistics
+from .spilling.spilling_index import SpillingIndex
+from .spilling.spilling_metrics import MetricSample, SpillingStatistics
 
 __all__ = [
     "BlobStore",

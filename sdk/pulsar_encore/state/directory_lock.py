@@ -16,7 +16,7 @@ from typing import Final
 
 from pulsar_encore.errors import StateInUseError, StoreError
 
-from .advice import advised
+from .directory_advice import advised
 
 LOCK_FILE: Final = "owner.lock"
 # How `flock`, or Windows, says that another descriptor holds the lock.

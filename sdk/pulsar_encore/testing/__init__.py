@@ -24,12 +24,12 @@ Code that uses threads or sockets, the stock transport among it, needs real time
 """
 
 from ..devbroker import BrokerSettings, BrokerThread, Credential, Fault, FaultPlan, TlsSettings
-from .clock import Deadlock, run
-from .clock import VirtualClockLoop as VirtualClockLoop
-from .commands import Command
-from .memory import MemoryTransport
-from .running import BrokerUrl as BrokerUrl
-from .running import broker
+from .broker_context import BrokerUrl as BrokerUrl
+from .broker_context import broker
+from .command_log import Command
+from .memory_transport import MemoryTransport
+from .virtual_clock import Deadlock, run
+from .virtual_clock import VirtualClockLoop as VirtualClockLoop
 
 # Not here: `BrokerUrl` and `VirtualClockLoop`. With all that they inherit from str and from
 # asyncio's loop, help() of this module would be ten times as long.

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from ..timer import wall_now_ms
+from ..eventloop.alarm import wall_now_ms
 
 
 class BrokerClock:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..transport.base import AckPlan
+from ..transport.interface import AckPlan
 from ..wire import pulsar_pb2 as pb
 from ..wire.ack_sets import from_words
 from ..wire.checksum import Data

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
+from ..devbroker.broker_service import BrokerService
+from ..devbroker.broker_settings import BrokerSettings
 from ..devbroker.clock import Clock, LoopClock
-from ..devbroker.service import BrokerService
 from ..devbroker.session import Session as BrokerSession
-from ..devbroker.settings import BrokerSettings
-from ..exceptions import ConnectError
+from ..errors import ConnectError
 from ..transport.native.connection.addresses import Address
-from ..transport.native.connection.codecs import CodecCalls, Codecs
+from ..transport.native.connection.codec_thread import CodecCalls, Codecs
 from ..transport.native.connection.session import ByteTransport
 from ..transport.native.connection.session import Session as ClientSession
 

@@ -16,23 +16,23 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from ..devbroker.handlers.producing import read_entry
+from ..devbroker.broker_settings import BrokerSettings
+from ..devbroker.handlers.producer_commands import read_entry
 from ..devbroker.recorder import check_command
 from ..devbroker.rules.catalogue import Catalogue, TopicState
 from ..devbroker.rules.faults import FaultPlan
 from ..devbroker.rules.refusal import Refusal, missing_subscription
-from ..devbroker.settings import BrokerSettings
 from ..errors import ConfigurationError
-from ..ids import MessageId
 from ..options.checks import string_map
-from ..transport.base import Capabilities, ConsumerLink, ProducerLink, ProducerListener
-from ..transport.native.settings import Settings
-from ..transport.native.transport import NativeTransport
-from .arrivals import NewTopics
+from ..transport.interface import Capabilities, ConsumerLink, ProducerLink, ProducerListener
+from ..transport.native.client_settings import Settings
+from ..transport.native.native_transport import NativeTransport
+from ..values.message_id import MessageId
 from .broker_clock import BrokerClock
-from .commands import Command, CommandLog
+from .command_log import Command, CommandLog
 from .dialer import BrokerDialer
-from .stored import chunk_bodies, entry_body
+from .new_topics import NewTopics
+from .stored_entries import chunk_bodies, entry_body
 
 if TYPE_CHECKING:
     from ..options import ProducerOptions, Subscription

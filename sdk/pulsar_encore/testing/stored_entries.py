@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..outgoing import key_text
+from ..values.outgoing_message import key_text
 from ..wire import pulsar_pb2 as pb
 from ..wire.entries import encode_batch, encode_body
 

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 from ..errors import ClosedError
 
 if TYPE_CHECKING:
-    from ..ids import MessageId
     from ..message import RawMessage
     from ..options import ProducerOptions, Subscription
-    from ..outgoing import Outgoing
+    from ..values.message_id import MessageId
+    from ..values.outgoing_message import Outgoing
 
 _ALONE: Final = (0,)  # the index of a message that is its entry
 

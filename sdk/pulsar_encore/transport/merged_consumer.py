@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Container, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from ..ids import MessageId
-from .base import (
+from ..values.message_id import MessageId
+from .interface import (
     AckPlan,
     Capabilities,
     ConsumerLink,

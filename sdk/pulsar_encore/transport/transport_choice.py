@@ -13,7 +13,7 @@ from typing import Final
 
 from ..errors import ConfigurationError, NotSupportedError
 from ..options import ClientOptions
-from .base import Transport
+from .interface import Transport
 
 log: Final = logging.getLogger("pulsar_encore.client")
 
@@ -65,15 +65,15 @@ def make_transport(options: ClientOptions, name: str | None) -> Transport:
         from .stock import StockTransport
 
         return StockTransport(options)
-    from .native.options import of_options
-    from .native.transport import NativeTransport
+    from .native.native_transport import NativeTransport
+    from .native.service_options import of_options
 
     return NativeTransport(*of_options(options))
 
 
 def _automatic(options: ClientOptions) -> tuple[str, str]:
     """The transport, and why it is not the native one."""
-    from .native.options import unsupported
+    from .native.service_options import unsupported
 
     reason = unsupported(options)
     if reason is None:

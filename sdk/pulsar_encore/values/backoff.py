@@ -9,7 +9,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any, Final, TypeAlias
 
-from .errors import ConfigurationError
+from ..errors import ConfigurationError
 
 _FIRST_REPORT_S: Final = 1.0
 _RAREST_REPORT_S: Final = 300.0

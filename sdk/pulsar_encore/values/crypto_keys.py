@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
-from . import stock
-from .errors import ConfigurationError, NotSupportedError
-from .exceptions import CryptoError
-from .options import CompressionType
-from .options.enums import coerce
+from .. import stock
+from ..errors import ConfigurationError, CryptoError, NotSupportedError
+from ..options import CompressionType
+from ..options.enums import coerce
 
 
 @stock.twin("pulsar.CryptoKeyReader")

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final
 
-from . import stock
-from .errors import ConfigurationError
+from .. import stock
+from ..errors import ConfigurationError
 
 _U64: Final = (1 << 64) - 1
 _MAX: Final = (1 << 63) - 1

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Self
 
-from . import stock
-from .authentication.base import Authentication, check, text
-from .errors import ConfigurationError
-from .options.checks import integer
+from .. import stock
+from ..authentication.authentication import Authentication, check, text
+from ..errors import ConfigurationError
+from ..options.checks import integer
 
 
 @stock.twin("pulsar.ServiceInfo")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ..errors import ConfigurationError
-from ..ids import MOST_IN_BATCH
+from ..values.message_id import MOST_IN_BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from ..errors import ConfigurationError
-from . import hashing
+from . import key_hashes as hashing
 
 
 class HashingScheme(Enum):

@@ -21,7 +21,7 @@ from ... import (
     letters,
 )
 from ...deadletters import DeadLetters, Selection
-from ...ids import MessageId
+from ...values.message_id import MessageId
 from .killed_nack import killed_after
 from .stock_side import publish
 from .workload import (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from .scenario import Outcomes, Run, Scenario, attempt
-from .spark_here import missing
+from .spark_requirements import missing
 from .workload import Figures
 
 COUNT: Final = 1_000_000

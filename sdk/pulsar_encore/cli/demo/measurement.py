@@ -3,7 +3,7 @@
 Owns `measure` and the child's side of it. Nothing that a measurement does to its process (a native
 crash, memory, a blocked loop) reaches another one. A failure is a `MeasurementError` with a reason.
 
-    python -m pulsar_encore.cli.demo.measuring SIDE MEASUREMENT URL TOPIC JSON
+    python -m pulsar_encore.cli.demo.measurement SIDE MEASUREMENT URL TOPIC JSON
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from types import ModuleType
 from typing import Any, Final
 
 from ...errors import EncoreError
-from ...transport.choosing import VARIABLE
+from ...transport.transport_choice import VARIABLE
 from ..login import Login, access
 from ..spark import source_options
 from .workload import LOGIN, LOGIN_OPTIONS, Figures
 
-_MODULE: Final = "pulsar_encore.cli.demo.measuring"
+_MODULE: Final = "pulsar_encore.cli.demo.measurement"
 
 
 class MeasurementError(EncoreError):

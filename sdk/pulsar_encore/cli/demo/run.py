@@ -33,7 +33,7 @@ from . import (
     timed_out_receives,
     two_delays,
 )
-from .measuring import MeasurementError, measure
+from .measurement import MeasurementError, measure
 from .scenario import Row, Run, Scenario, row_of
 from .workload import Figures, Stopwatch
 

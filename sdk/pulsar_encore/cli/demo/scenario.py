@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from .measuring import MeasurementError
+from .measurement import MeasurementError
 from .workload import Figures
 
 Outcome = Figures | MeasurementError

@@ -22,7 +22,7 @@ import pyarrow.parquet
 from pyarrow import compute
 
 from ... import Client, InitialPosition
-from .measuring import MeasurementError
+from .measurement import MeasurementError
 from .workload import LOGIN, LOGIN_OPTIONS, NUMBER_DIGITS, PAYLOAD, Figures, Stopwatch
 
 _MODULE: Final = "pulsar_encore.cli.demo.spark_driver"

@@ -10,10 +10,10 @@ import asyncio
 from typing import Final
 
 from ...errors import EncoreError
+from ...eventloop.fair_yield import Turn
 from ...message import Message
 from ...options import BatchReceivePolicy
-from ...turn import Turn
-from .queue import ReceiveQueue
+from .receive_queue import ReceiveQueue
 
 #: Messages that are taken without being prepared: 1 ms or so.
 _AT_ONCE: Final = 1_000

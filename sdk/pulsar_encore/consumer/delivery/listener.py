@@ -16,9 +16,9 @@ from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
 from ...errors import EncoreError
+from ...eventloop.fair_yield import Turn
 from ...message import Message
-from ...turn import Turn
-from .queue import ReceiveQueue
+from .receive_queue import ReceiveQueue
 
 logger: logging.Logger = logging.getLogger(__name__)
 

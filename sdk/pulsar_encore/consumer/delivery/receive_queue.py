@@ -21,8 +21,8 @@ from typing import Any, Final, TypeAlias
 from ...core.attempts import Attempts
 from ...core.entry import HELD, QUEUED, Entry
 from ...errors import ReceiveTimeout
+from ...eventloop.fair_yield import Turn
 from ...message import Message, RawMessage, size_of
-from ...turn import Turn
 
 # Messages that may be queued while somebody waits for one source, where all sources share the room:
 # more than any other source has room for, and a bound where the broker's unacked limit is off.

@@ -15,12 +15,12 @@ from ...core.entry import Entry
 from ...core.source_state import SourceState
 from ...core.verdicts import Verdicts
 from ...errors import UnreadableError
-from ...letters.counting import parked_attempts
+from ...eventloop.alarm import wall_now_ms
+from ...letters.reconsume_counts import parked_attempts
 from ...message import Held, Message, RawMessage
 from ...options import ConsumerOptions
-from ...timer import wall_now_ms
-from ..receiving.queue import ReceiveQueue
-from ..settling.redelivery import Redelivery
+from ..delivery.receive_queue import ReceiveQueue
+from ..settlement.redelivery import Redelivery
 from .forwarder import Forwarder
 from .last_attempts import LastAttempts
 

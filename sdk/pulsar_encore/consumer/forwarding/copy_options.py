@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ...errors import ConfigurationError, NotSupportedError
-from ...letters.form import Form
+from ...letters.letter_form import Form
 from ...options import ProducerOptions
 
 SchemaOf = Callable[[str, int], Awaitable[Any]]

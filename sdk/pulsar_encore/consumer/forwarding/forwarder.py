@@ -16,26 +16,26 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from ...backoff import Backoff, BackoffLike, BackoffTable, backoff_of, to_ms
 from ...core.attempts import Failures
 from ...core.source_state import SourceState
 from ...errors import ClosedError, ConfigurationError, EncoreError, MessageNotHeldError
-from ...letters.counting import reconsume_attempt, used_up
+from ...eventloop.alarm import wall_due_in_ms, wall_now_ms
 from ...letters.evidence import Evidence, evidence_of
-from ...letters.form import PLAIN, Form, form_of
-from ...letters.properties import checked_properties
-from ...letters.writing import (
+from ...letters.letter_form import PLAIN, Form, form_of
+from ...letters.letter_writer import (
     Author,
     dead_letter_by_nack,
     dead_letter_by_reconsume,
     parked_nack,
     retry_letter,
 )
+from ...letters.properties import checked_properties
+from ...letters.reconsume_counts import reconsume_attempt, used_up
 from ...message import Held, Message
-from ...outgoing import Outgoing
-from ...timer import wall_due_in_ms, wall_now_ms
-from ..settling.settlement import Settlement
-from .topics import LetterTopics
+from ...values.backoff import Backoff, BackoffLike, BackoffTable, backoff_of, to_ms
+from ...values.outgoing_message import Outgoing
+from ..settlement.settlement import Settlement
+from .letter_topics import LetterTopics
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -14,19 +14,21 @@ from functools import partial
 from random import Random
 from typing import Final, TypeAlias
 
-from ...backoff import Backoff, FailureReports
-from ...errors import ClosedError, EncoreError, PulsarException
-from ...exceptions import (
+from ...errors import (
+    ClosedError,
+    EncoreError,
     InvalidTopicName,
     ProducerFenced,
+    PulsarException,
     TopicTerminated,
     UnknownError,
     named,
 )
-from ...ids import MessageId
-from ...outgoing import Outgoing
-from ...transport.base import ProducerLink, RetryNotice
-from ..announcer import ProducerAnnouncer
+from ...transport.interface import ProducerLink, RetryNotice
+from ...values.backoff import Backoff, FailureReports
+from ...values.message_id import MessageId
+from ...values.outgoing_message import Outgoing
+from ..event_publisher import ProducerAnnouncer
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -13,17 +13,16 @@ from collections.abc import Callable
 from random import SystemRandom
 from typing import Any
 
-from ...errors import EncoreError
-from ...exceptions import ConsumerBusy
-from ...letters.form import Form
+from ...errors import ConsumerBusy, EncoreError
+from ...letters.letter_form import Form
 from ...message import Message
 from ...options import ConsumerOptions, ConsumerType, InitialPosition, Subscription
-from ...options.letters import DeadLetterPolicy
-from ...topic_names import dead_topic_of, dead_topic_of_one, full_name
-from ...transport.base import ProducerLink, Transport
-from ..announcer import ProducerAnnouncer
-from .copying import producer_options
-from .producer import LetterProducer
+from ...options.dead_letter_policy import DeadLetterPolicy
+from ...transport.interface import ProducerLink, Transport
+from ...values.topic_names import dead_topic_of, dead_topic_of_one, full_name
+from ..event_publisher import ProducerAnnouncer
+from .copy_options import producer_options
+from .letter_producer import LetterProducer
 
 _MOST_UNDER_WAY = 500  # in the transport; more in one burst contend with its own threads
 _TAIL = string.ascii_letters + string.digits

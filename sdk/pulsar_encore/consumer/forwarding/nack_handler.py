@@ -10,16 +10,16 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
-from ...backoff import to_ms
 from ...core.entry import HELD, NACKED
 from ...core.source_state import SourceState
 from ...core.verdicts import DeadLetter, Park, Verdicts, Wait
+from ...eventloop.alarm import wall_now_ms
 from ...letters.evidence import Evidence, evidence_of
 from ...message import Held, Message
-from ...timer import wall_now_ms
-from ..settling.ownership import Ownership, Settleable, check_index, chunks_unknown
-from ..settling.redelivery import Redelivery
-from ..sources import Sources
+from ...values.backoff import to_ms
+from ..settlement.ownership import Ownership, Settleable, check_index, chunks_unknown
+from ..settlement.redelivery import Redelivery
+from ..topic_states import Sources
 from .forwarder import Forwarder
 from .last_attempts import LastAttempts
 

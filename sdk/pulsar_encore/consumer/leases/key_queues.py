@@ -26,10 +26,10 @@ from typing import Final
 from ...core.entry import AWAY, HELD, LEAVING, QUEUED, Entry
 from ...core.source_state import SourceState
 from ...errors import UnreadableError
+from ...eventloop.alarm import Alarm, now_ms
 from ...message import Message, RawMessage
-from ...timer import Alarm, now_ms
-from ..receiving.queue import Queued, ReceiveQueue
-from .grant import Grant
+from ..delivery.receive_queue import Queued, ReceiveQueue
+from .lease_record import Grant
 
 logger: logging.Logger = logging.getLogger(__name__)
 

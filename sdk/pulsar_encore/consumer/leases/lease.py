@@ -10,14 +10,14 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Final
 
-from ...awaiting import Confirming
 from ...errors import ConfigurationError, LeaseLostError
-from ...ids import MessageId
+from ...eventloop.alarm import due_in_ms, now_ms, wall_now_ms
+from ...eventloop.awaitables import Confirming
+from ...eventloop.fair_yield import Turn
 from ...letters.evidence import check_error
 from ...message import Message
-from ...timer import due_in_ms, now_ms, wall_now_ms
-from ...turn import Turn
-from .grant import Granted, Granter, length_ms, lost
+from ...values.message_id import MessageId
+from .lease_record import Granted, Granter, length_ms, lost
 
 _LIMIT: Final = timedelta(hours=3)  # RocketMQ's proxy stops renewing there too
 _LATE_MS: Final = 100  # after its end it is known to be over

@@ -9,7 +9,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import NamedTuple
 
 from ...errors import ConfigurationError
-from ...ids import MessageId
+from ...values.message_id import MessageId
 
 
 class Handle(NamedTuple):

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, Protocol, TypeVar
 
-from ...backoff import seconds_of
 from ...core.entry import HELD
 from ...core.source_state import SourceState
 from ...errors import ConfigurationError, LeaseLostError
-from ...ids import MessageId
 from ...message import Held, Message
+from ...values.backoff import seconds_of
+from ...values.message_id import MessageId
 
 #: A time beyond is a mistake of units; RocketMQ's longest is 12 hours.
 LONGEST: Final = timedelta(days=30)

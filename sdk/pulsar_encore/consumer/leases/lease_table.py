@@ -24,19 +24,19 @@ from operator import itemgetter
 from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
-from ...core.due import bucket_edge
+from ...core.due_time import bucket_edge
 from ...core.source_state import SourceState
 from ...errors import ConfigurationError, LeaseLostError
-from ...loops import Place
+from ...eventloop.affinity import Place
+from ...eventloop.alarm import Alarm, due_in_ms, now_ms
 from ...message import Message
 from ...message import held as held_of
-from ...timer import Alarm, due_in_ms, now_ms
-from ..forwarding.router import Router
-from ..settling.receipts import Receipts
-from ..settling.settlement import Settlement
-from . import handle as handles
-from .grant import BITS, Grant, lost
-from .writing import LeaseWriter
+from ..forwarding.nack_handler import Router
+from ..settlement.ack_receipts import Receipts
+from ..settlement.settlement import Settlement
+from . import lease_handle as handles
+from .lease_record import BITS, Grant, lost
+from .lease_writer import LeaseWriter
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Final
 
-from ..durability import Durability
-from .grant import BITS, Grant
+from ..state_writer import Durability
+from .lease_record import BITS, Grant
 
 _LOOK_S: Final = 1.0
 _BURST: Final = 100  # leases written in one turn of the loop: 2 ms or so

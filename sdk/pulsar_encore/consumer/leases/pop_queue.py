@@ -12,13 +12,13 @@ from collections import defaultdict
 from typing import Final
 
 from ...core.entry import Entry
+from ...eventloop.fair_yield import Turn
 from ...message import Message
-from ...turn import Turn
-from ..receiving.queue import ReceiveQueue
-from .choice import TopicChoice
-from .grant import Grant
-from .lanes import Lane, Lanes
-from .leases import Leases
+from ..delivery.receive_queue import ReceiveQueue
+from .key_queues import Lane, Lanes
+from .lease_record import Grant
+from .lease_table import Leases
+from .topic_choice import TopicChoice
 
 #: One pop of so many takes what failed before first, as RocketMQ's does: with a queue that fresh
 #: messages keep full it would come late, and with it always first poison would hold up the rest.

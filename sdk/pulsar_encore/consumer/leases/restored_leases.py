@@ -13,23 +13,23 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from ...backoff import to_ms
-from ...core.due import MessageKey, precision_bits
+from ...core.due_time import MessageKey, precision_bits
 from ...core.durable import Durable
 from ...core.entry import EntryKey
 from ...core.source_state import SourceState
 from ...core.verdicts import Verdicts
 from ...errors import ClosedError, LeaseLostError, MessageNotHeldError
-from ...ids import MessageId
+from ...eventloop.affinity import Place
+from ...eventloop.alarm import due_in_ms, now_ms, wall_now_ms
 from ...letters.evidence import evidence_of
-from ...loops import Place
 from ...message import Message
-from ...timer import due_in_ms, now_ms, wall_now_ms
-from ..settling.ownership import Ownership
-from ..settling.receipts import Receipts
-from ..settling.settlement import Settlement
-from . import handle as handles
-from .grant import BITS, Keeper, lost
+from ...values.backoff import to_ms
+from ...values.message_id import MessageId
+from ..settlement.ack_receipts import Receipts
+from ..settlement.ownership import Ownership
+from ..settlement.settlement import Settlement
+from . import lease_handle as handles
+from .lease_record import BITS, Keeper, lost
 
 _TRUST_S: Final = 5.0
 

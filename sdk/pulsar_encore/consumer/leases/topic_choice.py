@@ -11,8 +11,8 @@ from typing import Final
 
 from ...errors import ConfigurationError
 from ...options.checks import topic_name
-from ...topic_names import base_name, full_name, partition_of
-from ...transport.base import ConsumerLink
+from ...transport.interface import ConsumerLink
+from ...values.topic_names import base_name, full_name, partition_of
 
 _NAMED: Final = 10  # topics that an error lists
 

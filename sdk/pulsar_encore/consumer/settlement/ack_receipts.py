@@ -15,7 +15,7 @@ from functools import partial
 
 from ...core.acks import Unsent
 from ...core.source_state import SourceState
-from ...timer import now_ms
+from ...eventloop.alarm import now_ms
 
 
 class _Line:

@@ -15,12 +15,12 @@ from typing import Final
 from ...core.acks import Unsent
 from ...core.source_state import SourceState
 from ...errors import TransportError
+from ...eventloop.alarm import now_ms
 from ...options import ConsumerOptions
-from ...timer import now_ms
-from ...transport.base import AckPlan, ConsumerLink
-from ..receiving.queue import ReceiveQueue
-from ..sources import OVERTAKEN_S, SUSPECT_S, Sources
-from .receipts import Receipts
+from ...transport.interface import AckPlan, ConsumerLink
+from ..delivery.receive_queue import ReceiveQueue
+from ..topic_states import OVERTAKEN_S, SUSPECT_S, Sources
+from .ack_receipts import Receipts
 
 # A flush is due when the messages acked and not sent reach this share of the broker's window.
 _WINDOW_SHARE: Final = 10

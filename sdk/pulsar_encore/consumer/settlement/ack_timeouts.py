@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from ...core.due import precision_bits
+from ...core.due_time import precision_bits
 from ...core.entry import Entry
 from ...core.source_state import SourceState
-from ...timer import Alarm, due_in_ms
+from ...eventloop.alarm import Alarm, due_in_ms
 
 
 class AckTimeouts:

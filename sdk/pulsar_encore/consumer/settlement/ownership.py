@@ -9,12 +9,11 @@ from typing import Final, NamedTuple, Protocol
 
 from ...core.entry import Entry, EntryKey
 from ...core.source_state import SourceState
-from ...errors import ConfigurationError, MessageNotHeldError
-from ...exceptions import OperationNotSupported
-from ...ids import MessageId, check_batch
+from ...errors import ConfigurationError, MessageNotHeldError, OperationNotSupported
 from ...message import Held, Message, held
-from ...transport.base import ConsumerLink
-from ..sources import Sources
+from ...transport.interface import ConsumerLink
+from ...values.message_id import MessageId, check_batch
+from ..topic_states import Sources
 
 _NO_ID: Final = (1 << 63) - 1  # the ledger and entry of MessageId.latest
 

@@ -14,19 +14,18 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Final, Protocol
 
-from ...backoff import backoff_of
-from ...core.due import DueBatch, MessageKey, precision_bits
 from ...core.due_index import DueIndex
+from ...core.due_time import DueBatch, MessageKey, precision_bits
 from ...core.entry import Entry, EntryKey, set_bits
 from ...core.source_state import SourceState
-from ...errors import TransportError
-from ...exceptions import NotConnected
+from ...errors import NotConnected, TransportError
+from ...eventloop.alarm import Alarm, due_in_ms, now_ms, wall_now_ms
 from ...letters.evidence import evidence_of
 from ...options import ConsumerOptions
-from ...timer import Alarm, due_in_ms, now_ms, wall_now_ms
-from ...transport.base import ConsumerLink
-from ..receiving.queue import ReceiveQueue
-from ..sources import Sources
+from ...transport.interface import ConsumerLink
+from ...values.backoff import backoff_of
+from ..delivery.receive_queue import ReceiveQueue
+from ..topic_states import Sources
 from .ack_sender import AckSender
 
 logger: logging.Logger = logging.getLogger(__name__)

@@ -12,10 +12,10 @@ from typing import Final
 from ...core.entry import Entry, EntryKey
 from ...core.source_state import SourceState
 from ...errors import MessageNotHeldError
-from ...ids import MessageId
 from ...message import Held, Message, of_one_entry
 from ...message import held as held_of
-from ...transport.base import ConsumerLink
+from ...transport.interface import ConsumerLink
+from ...values.message_id import MessageId
 from .ack_sender import AckSender
 from .ownership import Ownership, Settleable, check_index, chunks_unknown
 from .redelivery import Redelivery

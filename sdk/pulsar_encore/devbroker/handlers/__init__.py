@@ -11,8 +11,10 @@ from collections.abc import Callable
 
 from ...wire.frames import Frame
 from ..attached import Peer
-from ..service import BrokerService
-from . import consuming, discovery, producing
+from ..broker_service import BrokerService
+from . import consumer_commands as consuming
+from . import producer_commands as producing
+from . import topic_commands as discovery
 
 HANDLERS: dict[str, Callable[[BrokerService, Peer, Frame], None]] = {
     **discovery.HANDLERS,

@@ -17,14 +17,14 @@ from ...wire.ack_sets import from_words
 from ...wire.commands import message_id
 from ...wire.frames import Frame
 from ..attached import AttachedConsumer, Peer
-from ..encoding import MessageEncoder
+from ..broker_service import BrokerService
+from ..frame_encoders import MessageEncoder
+from ..rules.attached_consumers import Consumer, SubscriptionType
 from ..rules.catalogue import TopicState
-from ..rules.consumers import Consumer, SubscriptionType
-from ..rules.hashing import Range, overlap
+from ..rules.key_ranges import Range, overlap
 from ..rules.refusal import Refusal
 from ..rules.subscriptions import Subscription
 from ..rules.topic_log import LATEST
-from ..service import BrokerService
 
 
 def on_subscribe(

@@ -17,11 +17,11 @@ from ...wire import pulsar_pb2 as pb
 from ...wire.entries import ChecksumError, decode_body, text
 from ...wire.frames import Frame
 from ..attached import AttachedProducer, Peer
-from ..encoding import ReceiptEncoder
-from ..rules.producers import Access, Publisher
+from ..broker_service import BrokerService
+from ..frame_encoders import ReceiptEncoder
 from ..rules.refusal import Refusal
 from ..rules.topic_log import LogEntry
-from ..service import BrokerService
+from ..rules.topic_producers import Access, Publisher
 
 MAX_BATCH = 1_000_000  # messages in one entry; an ack set of that is 125 kB
 

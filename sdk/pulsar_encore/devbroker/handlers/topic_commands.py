@@ -10,9 +10,9 @@ from ...wire import pulsar_pb2 as pb
 from ...wire.checksum import topics_hash
 from ...wire.frames import Frame
 from ..attached import Peer
+from ..broker_service import BrokerService
 from ..rules.refusal import Refusal
-from ..rules.watching import MAX_PATTERN, TopicPattern, Watcher
-from ..service import BrokerService
+from ..rules.topic_watchers import MAX_PATTERN, TopicPattern, Watcher
 
 
 def on_partitioned_metadata(service: BrokerService, session: Peer, frame: Frame) -> None:

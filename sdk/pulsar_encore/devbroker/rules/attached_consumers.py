@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
-from .hashing import Range
+from .key_ranges import Range
 from .topic_log import LogEntry
 
 

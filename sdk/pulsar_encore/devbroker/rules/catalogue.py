@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .consumers import Notice
+from .attached_consumers import Notice
 from .names import PARTITION_MARK, TopicName, parse
-from .producers import Producers
 from .refusal import Refusal
-from .schemas import SchemaLog
-from .settings import SubscriptionRules, TopicRules
+from .rule_settings import SubscriptionRules, TopicRules
+from .schema_log import SchemaLog
 from .subscriptions import Subscription
 from .topic_log import TopicLog
+from .topic_producers import Producers
 
 MAX_PARTITIONS = 10_000
 

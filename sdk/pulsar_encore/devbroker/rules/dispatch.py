@@ -16,10 +16,10 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Protocol
 
-from .consumers import Consumer, Delivery, SubscriptionType
+from .attached_consumers import Consumer, Delivery, SubscriptionType
 from .cursor import Cursor
 from .delayed import Delayed
-from .settings import SubscriptionRules
+from .rule_settings import SubscriptionRules
 from .topic_log import TopicLog
 
 TURN = 20  # entries per consumer and turn of the round robin, as the broker does

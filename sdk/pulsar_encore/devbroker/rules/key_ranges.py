@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
-from ...wire.hashing import murmur3
+from ...wire.key_hashes import murmur3
 from .refusal import Refusal
 
 AUTO_SPLIT_RANGE = 65_535

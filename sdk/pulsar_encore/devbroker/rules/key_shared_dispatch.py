@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from .consumers import Consumer, Delivery, SubscriptionType
+from .attached_consumers import Consumer, Delivery, SubscriptionType
 from .cursor import Cursor
 from .dispatch import Shared
-from .hashing import AutoSplit, Sticky
-from .settings import SubscriptionRules
+from .key_ranges import AutoSplit, Sticky
+from .rule_settings import SubscriptionRules
 from .topic_log import TopicLog
 
 TURN_AHEAD = 100  # entries kept ready per consumer, so that one slow key does not stop the reading

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...wire.hashing import murmur3
-from .consumers import Consumer, Delivery, SubscriptionType
+from ...wire.key_hashes import murmur3
+from .attached_consumers import Consumer, Delivery, SubscriptionType
 from .cursor import Cursor
-from .hashing import ring_index
-from .settings import SubscriptionRules
+from .key_ranges import ring_index
+from .rule_settings import SubscriptionRules
 from .topic_log import LogEntry, TopicLog
 
 READ_ENTRIES = 100  # of one read, as Pulsar's dispatcherMaxReadBatchSize

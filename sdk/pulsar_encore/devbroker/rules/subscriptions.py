@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .consumers import (
+from .attached_consumers import (
     Consumer,
     Delivery,
     Notice,
@@ -20,10 +20,10 @@ from .consumers import (
 )
 from .cursor import Cursor
 from .dispatch import Dispatcher, Shared
-from .hashing import check_ranges
-from .keyed import KeyShared
+from .key_ranges import check_ranges
+from .key_shared_dispatch import KeyShared
 from .refusal import Refusal
-from .settings import SubscriptionRules
+from .rule_settings import SubscriptionRules
 from .single_active import Overtaking, SingleActive
 from .topic_log import TopicLog
 

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...wire.hashing import murmur3
+from ...wire.key_hashes import murmur3
 from .refusal import Refusal
 
 EARLIEST = (2**64 - 1, 2**64 - 1)  # -1:-1 as the wire's unsigned fields show it

@@ -16,22 +16,22 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from ...topic_names import base_name
-from ..columns import chosen
+from ...values.topic_names import base_name
 from ..compat import Filter
-from ..errors import DataLossError
-from ..narrowing import Narrowing, narrowing_of
-from ..options import ReadOptions, edge_position
+from ..filter_pushdown import Narrowing, narrowing_of
+from ..offsets import EARLIEST, Position, later
 from ..plain_errors import plain_errors
-from ..planning import Span, may_be_gone
-from ..positions import EARLIEST, Position, later
-from ..reading.ranges import ReadRange
-from ..reading.task import read_range
-from ..reading.values.plan import ValuePlan
+from ..range_planner import Span, may_be_gone
+from ..reader.range_fetch import ReadRange
+from ..reader.task import read_range
+from ..reader.values.value_plan import ValuePlan
 from ..runtime import runtime
+from ..source_columns import chosen
+from ..source_options import ReadOptions, edge_position
+from ..spark_errors import DataLossError
 from .cluster import Cluster
-from .edges import begin_of, check_topics, countable, end_of, gone_text
-from .plans import ranges_of, slicing_of
+from .read_bounds import begin_of, check_topics, countable, end_of, gone_text
+from .task_ranges import ranges_of, slicing_of
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 

@@ -13,16 +13,21 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from ...client import Client, transport_of
-from ...errors import ConfigurationError, NotSupportedError, TransportError
-from ...exceptions import ConsumerBusy, TopicNotFound
-from ...ids import MessageId
+from ...errors import (
+    ConfigurationError,
+    ConsumerBusy,
+    NotSupportedError,
+    TopicNotFound,
+    TransportError,
+)
 from ...options import ConsumerCryptoFailureAction, ConsumerType, Subscription
-from ...topic_names import base_name
-from ...transport.base import ConsumerLink
+from ...transport.interface import ConsumerLink
+from ...values.message_id import MessageId
+from ...values.topic_names import base_name
 from ..admin import Admin
-from ..options import ReadOptions
-from ..planning import Ledger
-from ..positions import EARLIEST, Position
+from ..offsets import EARLIEST, Position
+from ..range_planner import Ledger
+from ..source_options import ReadOptions
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 

@@ -16,15 +16,21 @@ from collections.abc import Container, Mapping
 from typing import Final
 
 from ...client import Client, transport_of
-from ...errors import ConfigurationError, EncoreError, TransportError
-from ...exceptions import ConsumerBusy, NotAllowedError, TopicNotFound
-from ...ids import MessageId
+from ...errors import (
+    ConfigurationError,
+    ConsumerBusy,
+    EncoreError,
+    NotAllowedError,
+    TopicNotFound,
+    TransportError,
+)
 from ...options import ConsumerType, InitialPosition, Subscription
-from ...transport.base import AckPlan, ConsumerLink
+from ...transport.interface import AckPlan, ConsumerLink
+from ...values.message_id import MessageId
 from ..admin import Admin
-from ..options import ReadOptions
-from ..positions import EARLIEST, Position
-from ..reading.ranges import Pile
+from ..offsets import EARLIEST, Position
+from ..reader.range_fetch import Pile
+from ..source_options import ReadOptions
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 

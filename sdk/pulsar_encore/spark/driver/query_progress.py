@@ -14,16 +14,16 @@ from dataclasses import replace
 from typing import Final
 
 from ...client import Client
-from ...topic_names import base_name
-from ..errors import DataLossError
-from ..options import LATEST_WORD, SUBSCRIPTION_WORD, ReadOptions, edge_position
-from ..planning import Ledger, Quota, Slicing, Span, admit, may_be_gone
-from ..positions import EARLIEST, Position, later
-from ..reading.ranges import ReadRange
+from ...values.topic_names import base_name
+from ..offsets import EARLIEST, Position, later
+from ..range_planner import Ledger, Quota, Slicing, Span, admit, may_be_gone
+from ..reader.range_fetch import ReadRange
+from ..source_options import LATEST_WORD, SUBSCRIPTION_WORD, ReadOptions, edge_position
+from ..spark_errors import DataLossError
 from .cluster import Cluster
-from .cursor import Cursors
-from .edges import begin_of, check_topics, countable, gone_text
-from .plans import numbers_of, ranges_of
+from .query_cursor import Cursors
+from .read_bounds import begin_of, check_topics, countable, gone_text
+from .task_ranges import numbers_of, ranges_of
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 

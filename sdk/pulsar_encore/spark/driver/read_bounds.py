@@ -6,8 +6,9 @@ Owns `begin_of` and `end_of`.
 from __future__ import annotations
 
 from ...errors import ConfigurationError
-from ...topic_names import base_name
-from ..options import (
+from ...values.topic_names import base_name
+from ..offsets import EARLIEST, Position, before
+from ..source_options import (
     EARLIEST_WORD,
     LATEST_WORD,
     Edge,
@@ -15,7 +16,6 @@ from ..options import (
     edge_position,
     unknown_topics,
 )
-from ..positions import EARLIEST, Position, before
 from .cluster import Cluster
 
 

@@ -26,16 +26,16 @@ from ..compat import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from ..options import ReadOptions
+from ..offsets import offset_json, read_offset, slicing_text
 from ..plain_errors import plain_errors
-from ..planning import Slicing
-from ..positions import offset_json, read_offset, slicing_text
-from ..reading.ranges import ReadRange
-from ..reading.task import read_range
-from ..reading.values.plan import ValuePlan
+from ..range_planner import Slicing
+from ..reader.range_fetch import ReadRange
+from ..reader.task import read_range
+from ..reader.values.value_plan import ValuePlan
 from ..runtime import Runtime, runtime
-from .plans import slicing_of
-from .progress import Progress
+from ..source_options import ReadOptions
+from .query_progress import Progress
+from .task_ranges import slicing_of
 
 _END_S: Final = 10.0
 

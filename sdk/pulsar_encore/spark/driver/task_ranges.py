@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ..options import ReadOptions
-from ..planning import Slicing, Span, shared_parts, split
-from ..reading.ranges import ReadRange
+from ..range_planner import Slicing, Span, shared_parts, split
+from ..reader.range_fetch import ReadRange
+from ..source_options import ReadOptions
 
 
 def slicing_of(options: ReadOptions, per_entry: Iterable[float]) -> Slicing:

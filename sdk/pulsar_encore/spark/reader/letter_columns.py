@@ -19,9 +19,9 @@ from ...letters import (
     REASON,
     RECONSUME_TIMES,
 )
-from ...letters.reading import Letter
-from ...topic_names import base_name
-from ..columns import LAST_US
+from ...letters.letter_reader import Letter
+from ...values.topic_names import base_name
+from ..source_columns import LAST_US
 
 _MOST: dict[int, int] = {32: (1 << 31) - 1, 64: (1 << 62) // 1000}
 

@@ -11,10 +11,10 @@ from functools import cached_property
 from typing import Any, Final
 
 from ...message import RawMessage
-from ...transport.base import Delivery
-from ...transport.native.consumer.messages import BatchMessage, BatchMessages
-from .cutting import Cut
-from .plain import Plain, plain_messages
+from ...transport.interface import Delivery
+from ...transport.native.consumer.message_views import BatchMessage, BatchMessages
+from .plain_messages import Plain, plain_messages
+from .range_filter import Cut
 
 _TOGETHER: Final = 1024
 _TOGETHER_BYTES: Final = 1024 * 1024

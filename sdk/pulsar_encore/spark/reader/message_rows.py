@@ -18,18 +18,18 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from ...errors import UnreadableError
-from ...ids import MessageId
-from ...letters.reading import Letter
+from ...letters.letter_reader import Letter
 from ...message import RawMessage
-from ...transport.base import Delivery
-from ..columns import LAST_US, LETTER, Column
+from ...transport.interface import Delivery
+from ...values.message_id import MessageId
 from ..compat import arrow_type
-from .blocks import Block, blocks
-from .cutting import Cut
-from .gathered import Gathered
-from .letters import letter_values
+from ..source_columns import LAST_US, LETTER, Column
+from .column_values import Gathered
+from .letter_columns import letter_values
+from .message_blocks import Block, blocks
 from .payloads import Payloads
-from .values.base import Values
+from .range_filter import Cut
+from .values.value_decoder import Values
 
 _MANY: Final = 48  # messages of an entry, for which it pays to make their ids at once
 _MOST_KEPT: Final = 4096  # messages of a batch, up to which its ids are kept for the next one

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from .plain import Plain
+from .plain_messages import Plain
 
 
 class Payloads:

@@ -24,11 +24,15 @@ from typing import Final
 from pyspark.sql.datasource import InputPartition
 
 from ...client import transport_of
-from ...errors import TransportError
-from ...exceptions import AuthenticationError, AuthorizationError, CryptoError, TopicNotFound
-from ...ids import MessageId
+from ...errors import (
+    AuthenticationError,
+    AuthorizationError,
+    CryptoError,
+    TopicNotFound,
+    TransportError,
+)
 from ...options import ConsumerCryptoFailureAction, ConsumerType, Subscription
-from ...transport.base import (
+from ...transport.interface import (
     AckPlan,
     ConsumerLink,
     Deliveries,
@@ -38,14 +42,15 @@ from ...transport.base import (
     Unread,
     singly,
 )
-from ...transport.native.consumer.messages import Unreadable
+from ...transport.native.consumer.message_views import Unreadable
+from ...values.message_id import MessageId
 from ..admin import Admin
-from ..connecting import Connection
-from ..errors import DataLossError, StalledError
-from ..options import Reading
-from ..positions import EARLIEST, Position
+from ..connection_options import Connection
+from ..offsets import EARLIEST, Position
 from ..runtime import Runtime
-from .cutting import Cut, Cutter
+from ..source_options import Reading
+from ..spark_errors import DataLossError, StalledError
+from .range_filter import Cut, Cutter
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...transport.base import Delivery
-from ..positions import Position
+from ...transport.interface import Delivery
+from ..offsets import Position
 
 Cut = tuple[Delivery, int, int]
 """A delivery, and which of its messages: from this one up to and without that one."""

@@ -11,14 +11,14 @@ from contextlib import closing
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from ..columns import chosen
-from ..options import ReadOptions
 from ..runtime import runtime
-from .ranges import Fetch, ReadRange
-from .rows import Rows
-from .values.choosing import values_of
-from .values.plan import ValuePlan
-from .values.registry import writer_texts
+from ..source_columns import chosen
+from ..source_options import ReadOptions
+from .message_rows import Rows
+from .range_fetch import Fetch, ReadRange
+from .values.decoder_choice import values_of
+from .values.schema_registry import writer_texts
+from .values.value_plan import ValuePlan
 
 
 def read_range(

@@ -3,6 +3,6 @@
 Its seam is `batch_writer` and `stream_writer`: options and a schema in, checked; a writer out.
 """
 
-from .writers import SinkCommit, batch_writer, check_reachable, stream_writer
+from .data_writers import SinkCommit, batch_writer, check_reachable, stream_writer
 
 __all__ = ["SinkCommit", "batch_writer", "check_reachable", "stream_writer"]

@@ -19,20 +19,19 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from ...client import transport_of
-from ...errors import ConfigurationError, EncoreError
-from ...exceptions import TopicNotFound
-from ...topic_names import full_name
+from ...errors import ConfigurationError, EncoreError, TopicNotFound
+from ...values.topic_names import full_name
 from ..compat import DataSourceStreamArrowWriter
 from ..plain_errors import plain_errors
 from ..runtime import runtime
-from .columns import Layout, check_keys, layout_of
-from .copies import Times, copy_rule
-from .encoding import encoder_of
-from .holding import Held
-from .numbering import Numbering, numbering_of
-from .options import PRODUCE, SinkOptions, sink_options
-from .rows import Chunk, CopiedRows, ProducedRows, Rows
-from .sending import Sender
+from .letter_copies import Times, copy_rule
+from .row_batches import Chunk, CopiedRows, ProducedRows, Rows
+from .row_sender import Sender
+from .row_spool import Held
+from .sequence_ids import Numbering, numbering_of
+from .sink_columns import Layout, check_keys, layout_of
+from .sink_options import PRODUCE, SinkOptions, sink_options
+from .value_encoder import encoder_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,24 +10,24 @@ from __future__ import annotations
 from random import Random
 from typing import Final, NamedTuple, Protocol, cast
 
-from ...deadletters.letter import Letter
+from ...deadletters.dead_letter import Letter
 from ...errors import ConfigurationError
-from ...letters.counting import reconsume_attempt, used_up
 from ...letters.evidence import Evidence, evidence_of
-from ...letters.form import PLAIN, Form, form_of
-from ...letters.writing import (
+from ...letters.letter_form import PLAIN, Form, form_of
+from ...letters.letter_writer import (
     Author,
     dead_letter_by_nack,
     dead_letter_by_reconsume,
     replayed_copy,
     retry_letter,
 )
+from ...letters.reconsume_counts import reconsume_attempt, used_up
 from ...message import Message
-from ...outgoing import Outgoing
-from ...topic_names import base_name, dead_topic_of, full_name, retry_topic_of
+from ...values.outgoing_message import Outgoing
+from ...values.topic_names import base_name, dead_topic_of, full_name, retry_topic_of
 from ...version import VERSION
-from .options import DEAD_LETTER, LetterOptions, ReplaySettings, SinkOptions
-from .originals import RowOriginal
+from .row_original import RowOriginal
+from .sink_options import DEAD_LETTER, LetterOptions, ReplaySettings, SinkOptions
 
 _AUTHOR: Final = "spark"  # as the consumer's name, where nobody gave one
 _MOST_CLASS, _MOST_STACK = 200, 4_000  # characters, as in the evidence of an exception

@@ -16,20 +16,19 @@ from random import Random
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from ...backoff import Backoff
 from ...client import Client, transport_of
-from ...consumer.forwarding.copying import producer_options
-from ...errors import EncoreError, NotSupportedError
-from ...exceptions import ProducerBusy
-from ...letters.form import PLAIN
+from ...consumer.forwarding.copy_options import producer_options
+from ...errors import EncoreError, NotSupportedError, ProducerBusy
+from ...letters.letter_form import PLAIN
 from ...options import PartitionsRoutingMode, ProducerOptions
-from ...transport.base import ProducerLink
-from ...transport.versioned.known import KnownSchema
+from ...transport.interface import ProducerLink
+from ...transport.versioned.known_schema import KnownSchema
+from ...values.backoff import Backoff
 from ...wire import pulsar_pb2 as pb
-from ...wire.routing import Router
-from .copies import Way
-from .numbering import Numbering
-from .options import PRODUCE, Publishing, SinkOptions
+from ...wire.partition_router import Router
+from .letter_copies import Way
+from .sequence_ids import Numbering
+from .sink_options import PRODUCE, Publishing, SinkOptions
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from ...backoff import Backoff
 from ...errors import ConfigurationError
-from ..parsing import duration_ms
+from ...values.backoff import Backoff
+from ..option_parsers import duration_ms
 
 _FORMS: Final = 'delays by attempt such as "1s,10s,1m", or "exp(min,max,multiplier,jitter)"'
 _GROWING: Final = re.compile(r"exp\((.*)\)", re.IGNORECASE)

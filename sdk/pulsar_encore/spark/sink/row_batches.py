@@ -14,12 +14,15 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from ...errors import ConfigurationError, EncoreError
-from ...ids import MessageId
 from ...options.checks import topic_name
-from ...outgoing import Outgoing
-from ...topic_names import full_name
+from ...values.message_id import MessageId
+from ...values.outgoing_message import Outgoing
+from ...values.topic_names import full_name
 from .arrays import bytes_of, keys_of, listed, maps_of, millis_of, texts_of
-from .columns import (
+from .letter_copies import CopyRule, Times, Way, Why
+from .retry_delays import MOST_MS
+from .row_original import RowOriginal
+from .sink_columns import (
     AFTER_MS,
     AT,
     CLUSTERS,
@@ -34,11 +37,8 @@ from .columns import (
     TOPIC,
     Layout,
 )
-from .copies import CopyRule, Times, Way, Why
-from .delays import MOST_MS
-from .encoding import Encode, encoder_of
-from .options import SinkOptions
-from .originals import RowOriginal
+from .sink_options import SinkOptions
+from .value_encoder import Encode, encoder_of
 
 _Key: TypeAlias = str | bytes
 

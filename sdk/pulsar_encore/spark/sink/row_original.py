@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 
-from ...ids import MessageId
+from ...values.message_id import MessageId
 
 
 class RowOriginal:

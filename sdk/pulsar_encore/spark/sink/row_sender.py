@@ -18,14 +18,14 @@ from typing import Final
 
 from ...client import Client
 from ...errors import EncoreError, TransportTimeout
-from ...ids import MessageId
-from ...outgoing import Outgoing
-from ...transport.base import ProducerLink
-from .copies import Way
-from .numbering import Numbering
-from .options import SinkOptions
-from .producers import kind_of, producers_of
-from .rows import Chunk
+from ...transport.interface import ProducerLink
+from ...values.message_id import MessageId
+from ...values.outgoing_message import Outgoing
+from .letter_copies import Way
+from .producer_cache import kind_of, producers_of
+from .row_batches import Chunk
+from .sequence_ids import Numbering
+from .sink_options import SinkOptions
 
 _SLICE: Final = 1000  # published at once; then the sockets have their turn
 _MARK_S: Final = 10.0

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from ...errors import StoreError
 from ...letters import ORIGIN_MESSAGE_ID
-from ...outgoing import Outgoing
-from .copies import Way
-from .rows import Chunk
+from ...values.outgoing_message import Outgoing
+from .letter_copies import Way
+from .row_batches import Chunk
 
 _IN_MEMORY: Final = 64 * 2**20
 _MESSAGE: Final = 500  # bytes, about, besides the payload

@@ -25,9 +25,9 @@ from pyspark.sql.types import (
 )
 
 from ...errors import ConfigurationError
-from ..columns import FULL, LETTER, VALUE
-from ..parsing import nearest
-from .options import DEAD_LETTER, PRODUCE, RECONSUME, SinkOptions
+from ..option_parsers import nearest
+from ..source_columns import FULL, LETTER, VALUE
+from .sink_options import DEAD_LETTER, PRODUCE, RECONSUME, SinkOptions
 
 TOPIC, KEY, ORDERING_KEY, EVENT_TIME = "topic", "key", "orderingKey", "eventTime"
 KEY_IS_BYTES = "keyIsBytes"

@@ -15,12 +15,11 @@ from ...deadletters.replay import checked_replay_id
 from ...errors import ConfigurationError
 from ...options import BatchingType, CompressionType, PartitionsRoutingMode, ProducerOptions
 from ...options.checks import topic_name
-from ...options.letters import DEFAULT_MAX_RECONSUME
-from ...topic_names import full_name
-from ..connecting import Connection
-from ..keys import Keys, key_path, keys_of
-from ..options import CLIENT, READER, connection_of
-from ..parsing import (
+from ...options.dead_letter_policy import DEFAULT_MAX_RECONSUME
+from ...values.topic_names import full_name
+from ..connection_options import Connection
+from ..encryption_keys import Keys, key_path, keys_of
+from ..option_parsers import (
     Parser,
     at_least,
     duration_ms,
@@ -32,7 +31,8 @@ from ..parsing import (
     size,
     words,
 )
-from .delays import RetryDelays, retry_delays
+from ..source_options import CLIENT, READER, connection_of
+from .retry_delays import RetryDelays, retry_delays
 
 PRODUCE, RECONSUME, DEAD_LETTER, REPLAY = "produce", "reconsume_later", "dead_letter", "replay"
 SEQUENCED: Final = "task-sequence"

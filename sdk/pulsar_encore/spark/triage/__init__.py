@@ -4,7 +4,7 @@
 draws what it found.
 """
 
-from .halting import Halt, HaltedError
+from .halt import Halt, HaltedError
 from .job import (
     CURSOR,
     Plan,
@@ -16,10 +16,10 @@ from .job import (
     triage,
     triage_letters,
 )
-from .report import TriageReport
-from .routing import GroupSelection
+from .letter_routes import GroupSelection
 from .summary import empty_text, halted_text, report_json, report_text
 from .tally import HourGroup
+from .triage_report import TriageReport
 
 __all__ = [
     "CURSOR",

@@ -19,7 +19,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from ...deadletters import printable
-from .grouping import HOUR_MS
+from .failure_groups import HOUR_MS
 from .summary import failure_of
 from .tally import OTHERS, HourGroup
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 
 from ...deadletters import NO_FINGERPRINT
 from ...errors import ConfigurationError
-from ..columns import FULL, LETTER
+from ..source_columns import FULL, LETTER
 from .tally import HourGroup
 
 PREFIX: Final = "__"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from ...errors import EncoreError
-from .report import TriageReport
+from .triage_report import TriageReport
 
 
 class HaltedError(EncoreError):

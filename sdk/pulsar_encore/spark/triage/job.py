@@ -18,22 +18,21 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from ...deadletters.groups import MOST_GROUPS
+from ...deadletters.letter_groups import MOST_GROUPS
 from ...deadletters.replay import checked_replay_id
 from ...errors import ConfigurationError, EncoreError
 from ...options.checks import boolean, text, topic_name
-from ...topic_names import base_name, dead_topic_of_one, full_name
+from ...values.topic_names import base_name, dead_topic_of_one, full_name
+from ..data_source import PulsarDataSource
 from ..driver.cluster import Cluster
 from ..interpreters import use_this_python
-from ..options import read_options
-from ..positions import Position
+from ..offsets import Position
 from ..runtime import runtime
-from ..sink.options import sink_options
-from ..source import PulsarDataSource
-from .grouping import KIND, PREFIX, HourOf, check_columns, column, grouped, largest
-from .halting import Halt
-from .report import TriageReport
-from .routing import (
+from ..sink.sink_options import sink_options
+from ..source_options import read_options
+from .failure_groups import KIND, PREFIX, HourOf, check_columns, column, grouped, largest
+from .halt import Halt
+from .letter_routes import (
     DUPLICATE,
     KEPT,
     REFUSED,
@@ -44,8 +43,9 @@ from .routing import (
     check_topic,
     routed,
 )
-from .storing import store
+from .output_files import store
 from .tally import Tally
+from .triage_report import TriageReport
 
 log: Final = logging.getLogger("pulsar_encore.spark")
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from ...deadletters import Selection, printable
 from ...errors import ConfigurationError
 from ...options.checks import topic_name
-from .grouping import (
+from .failure_groups import (
     HOUR_MS,
     KIND,
     HourOf,

@@ -12,8 +12,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 
 from ...deadletters import printable
-from .report import TriageReport
 from .tally import HourGroup
+from .triage_report import TriageReport
 
 _MOST_LINES = 30
 _MOST_CLASSES = 10

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from ...deadletters.groups import MOST_GROUPS
+from ...deadletters.letter_groups import MOST_GROUPS
 
 OTHERS: Final = "(others)"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .base import BlobStore
-from .directory import DirectoryBlobs
-from .memory import MemoryBlobs
+from .blob_store import BlobStore
+from .directory_blobs import DirectoryBlobs
+from .memory_blobs import MemoryBlobs
 
 __all__ = ["BlobStore", "DirectoryBlobs", "MemoryBlobs"]

@@ -31,7 +31,7 @@ from ...errors import (
     StateInUseError,
     StoreError,
 )
-from ..advice import advised
+from ..directory_advice import advised
 from ..directory_lock import DirectoryLock
 
 _MAGIC: Final = b"PEBLOB"

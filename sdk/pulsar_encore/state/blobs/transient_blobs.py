@@ -17,10 +17,10 @@ from threading import Lock
 from typing import Final
 
 from ...errors import NotSupportedError, StateInUseError, StoreError
-from ..advice import advised_to_make
+from ..directory_advice import advised_to_make
 from ..directory_lock import DirectoryLock
-from .base import BlobWriter
-from .directory import DirectoryBlobs
+from .blob_store import BlobWriter
+from .directory_blobs import DirectoryBlobs
 
 _PREFIX: Final = "spilled-"
 _OWNER: Final = "owner"

@@ -6,10 +6,10 @@ the extra `state`. What is here reads no clock and starts no timer; the one thre
 to `durability="power"`. `RocksBlobs` is a `BlobStore`, for a `SpillingIndex`.
 """
 
-from .blobs import RocksBlobs
-from .offline import FoundRecord, FoundSource, StateReader
-from .records import MOST_DIFFERENT, HandedOver, Recalled, Records
-from .store import RocksStore, Sharer, Source, StoreStatistics
+from .attempt_records import MOST_DIFFERENT, HandedOver, Recalled, Records
+from .rocks_blobs import RocksBlobs
+from .rocks_store import RocksStore, Sharer, Source, StoreStatistics
+from .state_reader import FoundRecord, FoundSource, StateReader
 
 __all__ = [
     "MOST_DIFFERENT",

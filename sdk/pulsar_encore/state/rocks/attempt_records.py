@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from pulsar_encore.core.due import (
+from pulsar_encore.core.due_time import (
     MAX_BATCH_INDEX,
     MAX_ID_BITS,
     MessageKey,
@@ -44,9 +44,9 @@ from pulsar_encore.errors import (
 from . import entry_record
 from .entry_record import EntryRecord
 from .entry_set import EntryKey, EntrySet
-from .journal import Journal
-from .keys import entries_through, entry_packed, source_range
-from .writes import STATE
+from .store_keys import entries_through, entry_packed, source_range
+from .write_batch import STATE
+from .write_journal import Journal
 
 logger: logging.Logger = logging.getLogger(__name__)
 

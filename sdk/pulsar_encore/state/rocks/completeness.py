@@ -14,8 +14,8 @@ from typing import Final
 from pulsar_encore.errors import StateDamagedError
 
 from .database import NOTHING_DELETED, Database, UnknownContentError
-from .owner import Owner
-from .salvaging import salvaged
+from .owner_file import Owner
+from .salvage import salvaged
 
 _LOG_START: Final = Struct(
     "<IHBQ"

@@ -29,9 +29,9 @@ from pulsar_encore.errors import (
     StoreError,
 )
 
-from ..advice import advised
-from .beside import CONFIG, MEMORY, beside
-from .writes import FAMILIES, STATE, Writes
+from ..directory_advice import advised
+from .read_only_copy import CONFIG, MEMORY, beside
+from .write_batch import FAMILIES, STATE, Writes
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
 
-from pulsar_encore.core.due import MAX_BATCH_INDEX
+from pulsar_encore.core.due_time import MAX_BATCH_INDEX
 from pulsar_encore.core.entry import set_bits
 from pulsar_encore.core.fingerprint import fuller
 

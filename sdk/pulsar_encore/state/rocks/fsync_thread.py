@@ -21,7 +21,7 @@ from typing import Final
 
 from pulsar_encore.errors import StoreError
 
-from .journal import Journal
+from .write_journal import Journal
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from typing import Final
 
 from pulsar_encore.errors import StateInUseError, StoreError
 
-from ..advice import advised
+from ..directory_advice import advised
 
 _FILE: Final = "owner.json"
 

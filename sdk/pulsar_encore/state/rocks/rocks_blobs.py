@@ -27,14 +27,14 @@ from pulsar_encore.errors import (
     StoreError,
 )
 
-from ..advice import advised
+from ..directory_advice import advised
 from ..directory_lock import LOCK_FILE, DirectoryLock
 from .completeness import check_complete
 from .database import NOTHING_DELETED, Database, UnknownContentError
-from .keys import FORMAT_KEY
-from .owner import Owner, locked, read_owner, write_owner
-from .room import check_room
-from .writes import META, Writes
+from .disk_space import check_room
+from .owner_file import Owner, locked, read_owner, write_owner
+from .store_keys import FORMAT_KEY
+from .write_batch import META, Writes
 
 logger: logging.Logger = logging.getLogger(__name__)
 

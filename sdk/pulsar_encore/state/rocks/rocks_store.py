@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, Protocol, TypeAlias
 
-from pulsar_encore.core.due import MessageKey
+from pulsar_encore.core.due_time import MessageKey
 from pulsar_encore.core.entry import EntryKey
 from pulsar_encore.errors import (
     ClosedError,
@@ -33,15 +33,19 @@ from pulsar_encore.errors import (
     StateInUseError,
     StoreError,
 )
-from pulsar_encore.ids import MessageId
-from pulsar_encore.process import check_process
+from pulsar_encore.eventloop.process import check_process
+from pulsar_encore.values.message_id import MessageId
 
-from ..advice import advised, advised_to_make
+from ..directory_advice import advised, advised_to_make
 from ..directory_lock import LOCK_FILE, DirectoryLock
+from .attempt_records import MOST_BUFFERED, STAY_BUFFER_MS, CountAttempts, Records
 from .completeness import check_complete
 from .database import Database
-from .journal import Journal
-from .keys import (
+from .disk_space import check_room
+from .fsync_thread import Syncer
+from .owner_file import Owner, locked, read_owner, write_owner
+from .salvage import salvage, salvaged
+from .store_keys import (
     EPOCH_KEY,
     FORMAT,
     FORMAT_KEY,
@@ -51,14 +55,10 @@ from .keys import (
     openings,
     source_key,
 )
-from .loading import Found, Loaded, SourceName, check_format, load, upgrade
-from .owner import Owner, locked, read_owner, write_owner
-from .records import MOST_BUFFERED, STAY_BUFFER_MS, CountAttempts, Records
-from .room import check_room
-from .salvaging import salvage, salvaged
-from .source_names import add_name, write_names
-from .syncing import Syncer
-from .writes import META, STATE
+from .store_loader import Found, Loaded, SourceName, check_format, load, upgrade
+from .stored_names import add_name, write_names
+from .write_batch import META, STATE
+from .write_journal import Journal
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -20,7 +20,8 @@ from pulsar_encore.errors import StateDamagedError, StateFormatError, StoreError
 
 from .database import Database, repair
 from .entry_record import from_bytes
-from .keys import (
+from .owner_file import Owner
+from .store_keys import (
     EPOCH_KEY,
     FORMAT,
     FORMAT_KEY,
@@ -30,10 +31,9 @@ from .keys import (
     read_number,
     source_key,
 )
-from .loading import SourceName, read_sources
-from .owner import Owner
-from .source_names import read_names
-from .writes import DUE, FAMILIES, META, STATE, Writes
+from .store_loader import SourceName, read_sources
+from .stored_names import read_names
+from .write_batch import DUE, FAMILIES, META, STATE, Writes
 
 logger: logging.Logger = logging.getLogger(__name__)
 

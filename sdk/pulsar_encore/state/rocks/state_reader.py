@@ -14,15 +14,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from pulsar_encore.core.due import MessageKey
+from pulsar_encore.core.due_time import MessageKey
 from pulsar_encore.errors import StateDamagedError, StateFormatError
 
 from .database import Database
 from .entry_record import EntryRecord, from_bytes
-from .keys import due_key, entry_key, read_due_key, read_entry_key, source_range
-from .loading import check_format, read_sources
-from .owner import Owner, read_owner
-from .writes import DUE, STATE
+from .owner_file import Owner, read_owner
+from .store_keys import due_key, entry_key, read_due_key, read_entry_key, source_range
+from .store_loader import check_format, read_sources
+from .write_batch import DUE, STATE
 
 _TRIES: Final = 5
 

@@ -22,7 +22,7 @@ from . import entry_record
 from .database import Database, UnknownContentError
 from .entry_record import WITH_DUES, EntryRecord, is_stale
 from .entry_set import EntrySet
-from .keys import (
+from .store_keys import (
     EPOCH_KEY,
     FORMAT,
     FORMAT_KEY,
@@ -37,7 +37,7 @@ from .keys import (
     read_openings,
     read_source_key,
 )
-from .writes import DUE, META, STATE, Writes
+from .write_batch import DUE, META, STATE, Writes
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from .loading import SourceName
+from .store_loader import SourceName
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import Final
 from pulsar_encore.errors import StoreError
 
 from .database import Database
-from .writes import Span, Writes
+from .write_batch import Span, Writes
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Final, Literal
 
 from ...errors import StoreError
-from ..blobs.base import BlobStore
-from .metrics import Metrics
-from .records import HEADER
-from .work import Away, Steps
+from ..blobs.blob_store import BlobStore
+from .journal_records import HEADER
+from .spilling_metrics import Metrics
+from .stepwise_work import Away, Steps
 
 logger: logging.Logger = logging.getLogger(__name__)
 

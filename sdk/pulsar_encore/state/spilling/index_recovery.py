@@ -11,14 +11,16 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap64
 
-from ...core.due import MessageKey
+from ...core.due_time import MessageKey
 from ...errors import StateDamagedError
-from ..blobs.base import BlobStore
-from . import manifest, records, snapshot
-from .blob import Blob
+from ..blobs.blob_store import BlobStore
+from . import journal_records as records
+from . import manifest
+from . import snapshot_meta as snapshot
 from .heads import Heads
 from .manifest import Manifest
 from .membership import Membership
+from .snapshot_cursor import Blob
 from .snapshots import Snapshots
 
 logger: logging.Logger = logging.getLogger(__name__)

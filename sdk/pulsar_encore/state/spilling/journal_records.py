@@ -11,9 +11,9 @@ from array import array
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
-from ...core.due import DueBatch, MessageKey
+from ...core.due_time import DueBatch, MessageKey
 from ...errors import StateDamagedError
-from .framing import framed, from_bytes, opened, record, records, to_bytes
+from .record_frames import framed, from_bytes, opened, record, records, to_bytes
 
 _MAGIC: Final = b"PEJL"
 _PUT: Final = 1

@@ -17,7 +17,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Final, TypeAlias
 
-from ...core.due import DueBatch, MessageKey
+from ...core.due_time import DueBatch, MessageKey
 from ...core.key_order import groups
 from ...errors import StateDamagedError
 

@@ -15,7 +15,7 @@ from typing import Final
 from pyroaring import BitMap64
 
 from ...errors import StateDamagedError
-from .framing import framed, opened
+from .record_frames import framed, opened
 
 _MAGIC: Final = b"PEMF"
 _HEAD: Final = struct.Struct("<QQQII")  # next generation, first journal, next slot, blobs, left

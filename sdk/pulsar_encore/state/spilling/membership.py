@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping
 
 from pyroaring import BitMap64
 
-from ...core.due import DueBatch, MessageKey
-from .numbers import BLOCK_BITS, Block, Numbers, Slots, by_slot
+from ...core.due_time import DueBatch, MessageKey
+from .key_numbers import BLOCK_BITS, Block, Numbers, Slots, by_slot
 
 _FEW = 64  # numbers that are cheaper one by one than as a bitmap
 

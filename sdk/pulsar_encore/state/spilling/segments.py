@@ -17,8 +17,8 @@ from typing import Final
 from pyroaring import BitMap64
 
 from ...errors import StateDamagedError
-from .framing import from_bytes, to_bytes
-from .numbers import Numbers
+from .key_numbers import Numbers
+from .record_frames import from_bytes, to_bytes
 
 Row = tuple[int, Numbers]
 """Edge, and the numbers that are due then, rising."""

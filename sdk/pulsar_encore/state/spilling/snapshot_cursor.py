@@ -11,7 +11,7 @@ from typing import Final
 
 from pyroaring import BitMap64
 
-from .numbers import Numbers
+from .key_numbers import Numbers
 from .segments import Cutter, Segment
 
 _PREFETCH: Final = 0.2

@@ -15,9 +15,9 @@ from typing import Final
 
 from pyroaring import BitMap64
 
-from .numbers import BLOCK_BITS, Block, Numbers, in_key_order, key_of
+from .key_numbers import BLOCK_BITS, Block, Numbers, in_key_order, key_of
 from .segments import Cutter, Row, Segment
-from .snapshot import Meta
+from .snapshot_meta import Meta
 
 MOST_AT_ONCE: Final = 4  # as Pulsar merges
 _EDGE: Final = itemgetter(0)

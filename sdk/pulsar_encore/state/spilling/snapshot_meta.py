@@ -16,8 +16,8 @@ from typing import Final
 from pyroaring import BitMap64
 
 from ...errors import StateDamagedError
-from .framing import framed, from_bytes, opened, to_bytes
-from .numbers import Block
+from .key_numbers import Block
+from .record_frames import framed, from_bytes, opened, to_bytes
 
 _MAGIC: Final = b"PESN"
 _HEAD: Final = struct.Struct("<III")  # segments, slots, bytes of spans and slots

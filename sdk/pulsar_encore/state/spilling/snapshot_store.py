@@ -20,20 +20,22 @@ from typing import Any, Final
 from pyroaring import BitMap64
 
 from ...errors import StateDamagedError, StoreError
-from ..blobs.base import BlobStore
-from . import manifest, merging, snapshot
-from .blob import Blob
+from ..blobs.blob_store import BlobStore
+from . import manifest
+from . import snapshot_merge as merging
+from . import snapshot_meta as snapshot
+from .head_journal import Journal
 from .heads import Heads
-from .journal import Journal
+from .journal_records import put
+from .key_numbers import by_slot
 from .manifest import Manifest
 from .membership import Membership
-from .metrics import Metrics
-from .numbers import by_slot
-from .records import put
 from .segments import Cutter, Row, Segment
-from .snapshot import Meta
+from .snapshot_cursor import Blob
+from .snapshot_meta import Meta
 from .snapshots import Snapshots
-from .work import Away, Steps, Tasks
+from .spilling_metrics import Metrics
+from .stepwise_work import Away, Steps, Tasks
 
 logger: logging.Logger = logging.getLogger(__name__)
 

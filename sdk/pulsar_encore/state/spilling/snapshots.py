@@ -15,16 +15,16 @@ from typing import Final
 
 from pyroaring import BitMap64
 
-from ...core.due import MessageKey
+from ...core.due_time import MessageKey
 from ...errors import StateDamagedError, StoreError
-from ..blobs.base import BlobStore
-from . import snapshot
-from .blob import Blob
+from ..blobs.blob_store import BlobStore
+from . import snapshot_meta as snapshot
+from .key_numbers import Numbers
 from .membership import Membership
-from .metrics import Metrics
-from .numbers import Numbers
 from .segments import Segment
-from .work import Away, Steps
+from .snapshot_cursor import Blob
+from .spilling_metrics import Metrics
+from .stepwise_work import Away, Steps
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -19,21 +19,21 @@ from heapq import heapify, heappop, heapreplace
 from types import TracebackType
 from typing import Final
 
-from ...core.due import DueBatch, MessageKey, bucket_edge
+from ...core.due_time import DueBatch, MessageKey, bucket_edge
 from ...core.time_bucket import TimeBucketIndex
 from ...errors import ClosedError, ConfigurationError, StoreError
-from ..blobs.base import BlobStore
-from . import records
-from .blob import Blob
+from ..blobs.blob_store import BlobStore
+from . import journal_records as records
+from .head_journal import Fsync, Journal
 from .heads import MAX_DUE_MS, Heads
-from .journal import Fsync, Journal
+from .index_recovery import open_store
+from .key_numbers import Numbers, united
 from .membership import Membership
-from .metrics import Metrics, MetricSample, SpillingStatistics, samples
-from .numbers import Numbers, united
-from .opening import open_store
+from .snapshot_cursor import Blob
+from .snapshot_store import Limits, Storing
 from .snapshots import Snapshots
-from .storing import Limits, Storing
-from .work import Tasks
+from .spilling_metrics import Metrics, MetricSample, SpillingStatistics, samples
+from .stepwise_work import Tasks
 
 _READS: Final = 8  # segments that one call reads: 4 ms or so
 _PACE: Final = 16  # calls between two steps of what else is to be done

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 from weakref import WeakSet
 
+from .connection.cluster_service import Service
 from .connection.pool import Pool
-from .connection.service import Service
 
 log: Final = logging.getLogger("pulsar_encore.connection")
 

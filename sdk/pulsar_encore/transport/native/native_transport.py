@@ -15,29 +15,28 @@ from random import Random
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from ...errors import ClosedError
-from ...exceptions import TopicNotFound
-from ...loops import LoopEnd, end_all, running_loop
+from ...errors import ClosedError, TopicNotFound
+from ...eventloop.affinity import LoopEnd, end_all, running_loop
 from ...options import ProducerOptions, RegexSubscriptionMode, Subscription
-from ...topic_names import full_name
+from ...values.topic_names import full_name
 from ...wire import pulsar_pb2 as pb
-from ..base import ConsumerLink, ProducerLink, ProducerListener
-from ..versioned.known import Definition, KnownSchema
-from ..versioned.link import VersionedLink
-from ..versioned.messages import SchemaVersions, has_versions
-from ..versioned.writers import WriterSchemas
+from ..interface import ConsumerLink, ProducerLink, ProducerListener
+from ..versioned.known_schema import Definition, KnownSchema
+from ..versioned.versioned_consumer import VersionedLink
+from ..versioned.versioned_messages import SchemaVersions, has_versions
+from ..versioned.writer_schemas import WriterSchemas
+from .client_settings import Settings
 from .clusters import Clusters, OneCluster
-from .connection.codecs import Codecs, CodecThread
+from .connection.cluster_service import Credentials, Dialer, Service
+from .connection.codec_thread import Codecs, CodecThread
 from .connection.pool import Pool
-from .connection.service import Credentials, Dialer, Service
-from .connection.socket import Sockets
-from .connection.tls import Tls
-from .consumer.link import NATIVE, NativeConsumer
-from .lookup.asking import Pattern
+from .connection.sockets import Sockets
+from .connection.tls_context import Tls
+from .consumer.native_consumer import NATIVE, NativeConsumer
 from .lookup.lookup import Lookup
-from .lookup.rounds import Round, Timed
-from .producer.link import NativeProducer, open_producer
-from .settings import Settings
+from .lookup.lookup_interface import Pattern
+from .lookup.refresh_schedule import Round, Timed
+from .producer.native_producer import NativeProducer, open_producer
 
 _NAME_DIGITS: Final = 5  # as many as Java's
 

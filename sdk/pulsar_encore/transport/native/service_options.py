@@ -16,12 +16,12 @@ from ...authentication import Authentication, AuthenticationOauth2, Authenticati
 from ...errors import ConfigurationError, NotSupportedError
 from ...options import ClientOptions
 from ...options.checks import seconds
-from ...service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
+from ...values.service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
+from .client_settings import Settings
 from .clusters import Clusters, Failover, OneCluster, Provided
-from .connection.service import Service
-from .connection.socket import Sockets
-from .connection.tls import Tls
-from .settings import Settings
+from .connection.cluster_service import Service
+from .connection.sockets import Sockets
+from .connection.tls_context import Tls
 
 
 def unsupported(options: ClientOptions) -> str | None:

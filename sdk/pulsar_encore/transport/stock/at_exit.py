@@ -22,8 +22,8 @@ from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary, finalize
 
-from ...process import at_end, keep_for_ever
-from .calls import ignore
+from ...eventloop.process import at_end, keep_for_ever
+from .cpp_calls import ignore
 
 #: Longest wait at exit for a broker that does not answer, all clients together.
 _EXIT_WAIT_S: Final = 2.0

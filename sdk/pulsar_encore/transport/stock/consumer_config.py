@@ -14,7 +14,7 @@ import _pulsar
 
 from ...errors import NotSupportedError
 from ...options import Subscription
-from .schemas import schema_info
+from .stock_schemas import schema_info
 
 #: The library's floor; what it is handed is due already (notes, 1.4).
 NACK_DELAY_MS: Final = 1

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import _pulsar
 
 from ...errors import ClosedError, EncoreError, TransportError
-from .errors import failure, own_authentication_failure, raised
-from .native_log import engine_log
+from .cpp_log import engine_log
+from .result_errors import failure, own_authentication_failure, raised
 
 #: Begins a native operation: called with the callback to hand over.
 Start = Callable[[Callable[..., None]], Any]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...ids import MessageId
+from ...values.message_id import MessageId
 
 
 def to_native(message_id: MessageId) -> Any:

@@ -24,9 +24,9 @@ from typing import Any, Final
 import pulsar
 
 from ...errors import ConfigurationError
-from ...process import at_end, forked
-from .log_file import LogFile
-from .log_lines import Line, Refusals, lines
+from ...eventloop.process import at_end, forked
+from .cpp_log_file import LogFile
+from .cpp_log_lines import Line, Refusals, lines
 
 #: Its level when the first client is made decides, unless it lets less through than warnings.
 ENGINE: Final = logging.getLogger("pulsar_encore.engine")

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from .calls import Calls, Start
+from .cpp_calls import Calls, Start
 
 
 class Creations:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ...ids import MessageId
-from ...topic_names import full_name
-from ..base import Delivery
+from ...values.message_id import MessageId
+from ...values.topic_names import full_name
+from ..interface import Delivery
 
 _ONLY: Final = (0,)  # the index of a message that is no batch
 _BATCH_INDEX_TAG: Final = 0x20  # field 4, varint

@@ -19,7 +19,7 @@ from typing import Any, Final
 import _pulsar
 from sortedcontainers import SortedDict
 
-from ..base import Delivery
+from ..interface import Delivery
 
 _PAYLOAD_S: Final = 1.0
 _AWAY_S: Final = 10.0  # what was asked for comes again sooner, or to another consumer

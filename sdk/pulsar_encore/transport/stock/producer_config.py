@@ -12,10 +12,10 @@ from typing import Any, Final
 import _pulsar
 
 from ...errors import ConfigurationError, NotSupportedError
-from ...ids import MessageId
 from ...message import Message
 from ...options import ProducerOptions
-from .schemas import schema_info
+from ...values.message_id import MessageId
+from .stock_schemas import schema_info
 
 _NO_LIMIT: Final = 0
 

@@ -21,9 +21,9 @@ from typing import Any, Final
 import _pulsar
 import pulsar
 
-from ...mailbox import Mailbox
-from .calls import ignore
-from .errors import failure
+from ...eventloop.mailbox import Mailbox
+from .cpp_calls import ignore
+from .result_errors import failure
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -10,9 +10,8 @@ from typing import Any, Final
 
 import _pulsar
 
-from ...errors import ClosedError, ConfigurationError, EncoreError, PulsarException
-from ...exceptions import named
-from ..advice import ADVICE
+from ...errors import ClosedError, ConfigurationError, EncoreError, PulsarException, named
+from ..error_advice import ADVICE
 
 _UNKNOWN: Final = "the engine gives no reason; its log may"
 # How the library begins the detail when the client's own part of the authentication failed.

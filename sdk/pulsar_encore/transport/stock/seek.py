@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import _pulsar
 
-from .calls import Calls
+from .cpp_calls import Calls
 
 _LOOK_S: Final = 0.002
 # An answer within so long of the connection is the one that waited for it, as the library arranges

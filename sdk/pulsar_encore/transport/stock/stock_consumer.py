@@ -19,21 +19,20 @@ from weakref import WeakMethod, finalize
 import _pulsar
 import pulsar
 
-from ...closing import CloseOnce
-from ...errors import EncoreError, NotSupportedError
-from ...exceptions import NotConnected, UnknownError
-from ...ids import MessageId
-from ...mailbox import Mailbox
+from ...errors import EncoreError, NotConnected, NotSupportedError, UnknownError
+from ...eventloop.alarm import wall_now_ms
+from ...eventloop.close_once import CloseOnce
+from ...eventloop.mailbox import Mailbox
 from ...options import ConsumerType, Subscription
-from ...timer import wall_now_ms
-from ..base import AckPlan, Capabilities, Delivery, Sink
-from .calls import Calls
+from ...values.message_id import MessageId
+from ..interface import AckPlan, Capabilities, Delivery, Sink
+from .cpp_calls import Calls
+from .cpp_ids import to_native
 from .deliveries import Grouper, Sources, partition_name
-from .messages import dress
-from .native_ids import to_native
 from .originals import Original, Originals
 from .pump import Pump
-from .seeking import seek
+from .seek import seek
+from .stock_messages import dress
 
 logger: logging.Logger = logging.getLogger(__name__)
 

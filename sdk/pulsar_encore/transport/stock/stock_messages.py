@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from ...errors import UnreadableError
-from ..base import Delivery
+from ..interface import Delivery
 
 _T = TypeVar("_T")
 

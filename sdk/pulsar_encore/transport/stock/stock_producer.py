@@ -17,16 +17,16 @@ from typing import Any, Final
 
 import _pulsar
 
-from ...closing import CloseOnce
 from ...errors import ClosedError, ConfigurationError, NotSupportedError, TransportError
-from ...ids import MessageId
-from ...mailbox import Mailbox
+from ...eventloop.close_once import CloseOnce
+from ...eventloop.mailbox import Mailbox
 from ...options import ProducerOptions
-from ...outgoing import Outgoing
-from .calls import Calls, in_thread
-from .errors import failure, raised
-from .native_ids import from_native
+from ...values.message_id import MessageId
+from ...values.outgoing_message import Outgoing
+from .cpp_calls import Calls, in_thread
+from .cpp_ids import from_native
 from .producer_config import Router, pending_limit
+from .result_errors import failure, raised
 
 _CHUNK_BYTES: Final = 5 * 1024 * 1024  # maxMessageSize of a broker, unless changed there
 

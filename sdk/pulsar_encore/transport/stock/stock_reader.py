@@ -21,18 +21,18 @@ from weakref import finalize, ref
 
 import _pulsar
 
-from ...closing import CloseOnce
 from ...errors import ClosedError, NotSupportedError, TransportError
-from ...ids import MessageId
+from ...eventloop.close_once import CloseOnce
 from ...options import Subscription
-from ..base import AckPlan, Delivery, Sink
-from .calls import Calls, close_quietly
-from .consumer import STOCK
+from ...values.message_id import MessageId
+from ..interface import AckPlan, Delivery, Sink
+from .cpp_calls import Calls, close_quietly
+from .cpp_ids import to_native
 from .deliveries import Grouper, Sources
-from .errors import failure, raised
-from .messages import dress
-from .native_ids import to_native
-from .seeking import seek
+from .result_errors import failure, raised
+from .seek import seek
+from .stock_consumer import STOCK
+from .stock_messages import dress
 
 _MOST_AHEAD: Final = 100  # messages read in one turn of the loop, 5 us each
 

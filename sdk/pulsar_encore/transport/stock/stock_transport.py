@@ -16,7 +16,6 @@ from weakref import WeakSet
 import _pulsar
 import pulsar
 
-from ...closing import CloseOnce
 from ...errors import (
     ClosedError,
     ConfigurationError,
@@ -24,24 +23,25 @@ from ...errors import (
     NotSupportedError,
     TransportError,
 )
+from ...eventloop.close_once import CloseOnce
 from ...options import ClientOptions, ProducerOptions, Subscription
-from ...topic_names import full_name
-from ..base import ConsumerLink, ProducerLink, ProducerListener
-from ..versioned.known import Definition, KnownSchema
-from ..versioned.link import VersionedLink
-from ..versioned.messages import SchemaVersions, has_versions
-from ..versioned.writers import WriterSchemas
+from ...values.topic_names import full_name
+from ..interface import ConsumerLink, ProducerLink, ProducerListener
+from ..versioned.known_schema import Definition, KnownSchema
+from ..versioned.versioned_consumer import VersionedLink
+from ..versioned.versioned_messages import SchemaVersions, has_versions
+from ..versioned.writer_schemas import WriterSchemas
 from .at_exit import end, end_open, keep_in_child, watch
-from .calls import Calls, Start, in_thread
-from .consumer import STOCK, StockConsumer
 from .consumer_config import consumer_configuration, reader_configuration, subscribed_topics
+from .cpp_calls import Calls, Start, in_thread
+from .cpp_ids import to_native
+from .cpp_log import engine_log
 from .creations import Creations
-from .native_ids import to_native
-from .native_log import engine_log
-from .producer import StockProducer
 from .producer_config import producer_configuration
-from .reader import StockReader
-from .schemas import attach
+from .stock_consumer import STOCK, StockConsumer
+from .stock_producer import StockProducer
+from .stock_reader import StockReader
+from .stock_schemas import attach
 
 # Longest wait, when closing, for what is just being created: a broker that is there needs less, and
 # one that is not would keep the caller for operation_timeout_seconds.

@@ -11,12 +11,12 @@ import asyncio
 from collections import deque
 from collections.abc import Container, Sequence
 
-from ...exceptions import TopicNotFound
-from ...loops import cancel
-from ...topic_names import base_name
-from ..base import ConsumerLink, Deliveries, Delivery, NoDelivery, RetryNotice, Sink, singly
-from .messages import SchemaVersions
-from .writers import Version
+from ...errors import TopicNotFound
+from ...eventloop.affinity import cancel
+from ...values.topic_names import base_name
+from ..interface import ConsumerLink, Deliveries, Delivery, NoDelivery, RetryNotice, Sink, singly
+from .versioned_messages import SchemaVersions
+from .writer_schemas import Version
 
 
 class Gate:

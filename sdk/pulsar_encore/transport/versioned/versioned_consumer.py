@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Collection, Sequence
 from typing import Protocol
 
-from ...ids import MessageId
 from ...options import Subscription
-from ..base import AckPlan, Capabilities, ConsumerLink, Sink
-from .gate import Gate
-from .messages import SchemaVersions
+from ...values.message_id import MessageId
+from ..interface import AckPlan, Capabilities, ConsumerLink, Sink
+from .schema_gate import Gate
+from .versioned_messages import SchemaVersions
 
 
 class Abandonable(ConsumerLink, Protocol):

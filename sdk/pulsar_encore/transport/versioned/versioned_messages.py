@@ -11,10 +11,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from ... import stock
-from ...encryption import ContextFields
 from ...message import RawMessage
-from ...topic_names import base_name
-from .writers import Version, WriterSchemas
+from ...values.crypto_keys import ContextFields
+from ...values.topic_names import base_name
+from .writer_schemas import Version, WriterSchemas
 
 
 def has_versions(schema: Any) -> bool:

@@ -12,9 +12,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from ...errors import SchemaVersionError, TransportTimeout
-from ...exceptions import IncompatibleSchema
-from .known import Definition
+from ...errors import IncompatibleSchema, SchemaVersionError, TransportTimeout
+from .known_schema import Definition
 
 #: A topic, without its partition, a version of its schema, and how often the topic was deleted: a
 #: topic that is created again numbers its versions from 0 again.

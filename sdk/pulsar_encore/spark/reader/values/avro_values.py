@@ -18,7 +18,7 @@ from pyspark.sql.types import DataType
 from ....errors import ConfigurationError
 from .avro_resolution import decimal_of, resolved
 from .avro_types import Node, read_avro, shape_of, spark_type
-from .base import Malformed, arrow, gathered
+from .value_decoder import Malformed, arrow, gathered
 
 Convert: TypeAlias = Callable[[Any], Any]
 

@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 )
 
 from ....errors import ConfigurationError
-from ...parsing import nearest
+from ...option_parsers import nearest
 
 _TOKEN: Final = re.compile(
     r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\w+|[<>(),:])"

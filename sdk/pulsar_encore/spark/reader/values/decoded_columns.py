@@ -15,11 +15,11 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from ...columns import CORRUPT, VALUE
-from ...errors import MalformedValueError
-from ..blocks import Block
+from ...source_columns import CORRUPT, VALUE
+from ...spark_errors import MalformedValueError
+from ..message_blocks import Block
 from ..payloads import Payloads
-from .base import Ids, Malformed, Part
+from .value_decoder import Ids, Malformed, Part
 
 KEY: Final = "key"
 

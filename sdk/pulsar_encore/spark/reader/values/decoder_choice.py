@@ -13,16 +13,16 @@ from typing import Final
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructField, StructType
 
 from ....errors import ConfigurationError
-from ...columns import CORRUPT, VALUE
-from ...options import Shape
-from .avro import AvroPart
+from ...source_columns import CORRUPT, VALUE
+from ...source_options import Shape
 from .avro_types import read_avro, spark_type
-from .base import Part, RawValues, Values
+from .avro_values import AvroPart
 from .ddl import read_ddl
-from .decoded import KEY, DecodedValues, PairValues
-from .json_text import JsonPart
-from .plan import RAW, Form, ValuePlan
+from .decoded_columns import KEY, DecodedValues, PairValues
+from .json_values import JsonPart
 from .primitives import FIXED, BytesPart, FixedPart, StringPart
+from .value_decoder import Part, RawValues, Values
+from .value_plan import RAW, Form, ValuePlan
 
 WriterTexts = tuple[Callable[[int], str], Callable[[int], str], Callable[[int], str]]
 """As `registry.writer_texts` has them."""

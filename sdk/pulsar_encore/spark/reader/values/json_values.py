@@ -42,7 +42,7 @@ from pyspark.sql.types import (
 )
 
 from .avro_types import Node
-from .base import Malformed, arrow, gathered
+from .value_decoder import Malformed, arrow, gathered
 
 Convert: TypeAlias = Callable[[Any], Any]
 

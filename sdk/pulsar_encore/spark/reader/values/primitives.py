@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from .base import Malformed, arrow, gathered
+from .value_decoder import Malformed, arrow, gathered
 
 _DAY_MS: Final = 86_400_000
 _DAY_US: Final = 86_400_000_000

@@ -12,16 +12,15 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from ....client import Client, transport_of
-from ....errors import ConfigurationError
-from ....exceptions import TopicNotFound
-from ....topic_names import base_name
-from ....transport.base import Transport
+from ....errors import ConfigurationError, TopicNotFound
+from ....transport.interface import Transport
+from ....values.topic_names import base_name
 from ....wire import pulsar_pb2 as pb
-from ...connecting import Connection
-from ...options import ReadOptions
+from ...connection_options import Connection
 from ...runtime import runtime
-from .plan import RAW, Form, ValuePlan
+from ...source_options import ReadOptions
 from .primitives import FIXED
+from .value_plan import RAW, Form, ValuePlan
 
 _LENGTH: Final = Struct(">i")
 _FETCH_S: Final = 60.0

@@ -12,10 +12,10 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 from pyspark.sql.types import DataType
 
-from ....ids import MessageId
-from ...columns import VALUE
+from ....values.message_id import MessageId
 from ...compat import arrow_type
-from ..blocks import Block
+from ...source_columns import VALUE
+from ..message_blocks import Block
 from ..payloads import Payloads
 
 Malformed: TypeAlias = dict[int, str]

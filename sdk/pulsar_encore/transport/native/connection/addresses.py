@@ -12,8 +12,8 @@ from random import Random
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from ....exceptions import InvalidUrl
-from ....exceptions import LookupError as TopicLookupError
+from ....errors import InvalidUrl
+from ....errors import LookupError as TopicLookupError
 
 _PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651, "http": 80, "https": 443}
 _OF_BROKERS: Final = ("pulsar", "pulsar+ssl")

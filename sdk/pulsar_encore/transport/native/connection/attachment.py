@@ -13,43 +13,41 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from ....backoff import FailureReports
 from ....errors import (
-    ClosedError,
-    EncoreError,
-    NotSupportedError,
-    PulsarException,
-    TransportTimeout,
-)
-from ....exceptions import (
     AuthenticationError,
     AuthorizationError,
+    ClosedError,
     ConnectError,
     ConsumerAssignError,
     ConsumerBusy,
+    EncoreError,
     ErrorGettingAuthenticationData,
     IncompatibleSchema,
     InvalidTopicName,
     InvalidUrl,
     NotAllowedError,
     NotConnected,
+    NotSupportedError,
     ProducerBusy,
     ProducerFenced,
+    PulsarException,
     SubscriptionNotFound,
     TopicNotFound,
     TopicTerminated,
+    TransportTimeout,
     UnsupportedVersionError,
 )
-from ....exceptions import LookupError as TopicLookupError
-from ....loops import cancel
-from ...base import RetryNotice
+from ....errors import LookupError as TopicLookupError
+from ....eventloop.affinity import cancel
+from ....values.backoff import FailureReports
+from ...interface import RetryNotice
 from ..lookup.lookup import Lookup
 from .addresses import Address, parse
-from .backoff import LONGEST_WAITED_FOR_S, Delays
+from .cluster_service import Service
 from .pool import is_cancelled
+from .reconnect_backoff import LONGEST_WAITED_FOR_S, Delays
 from .requests import is_limit
 from .retry_log import RetryLog
-from .service import Service
 from .session import Session
 
 log: Final = logging.getLogger("pulsar_encore.connection")

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from .addresses import Address, parse
 from .session import ByteTransport, Session
-from .tls import Tls
+from .tls_context import Tls
 
 
 class Dialer(Protocol):

@@ -19,26 +19,24 @@ from random import Random
 from typing import Final, NamedTuple
 
 from ....errors import (
+    AuthenticationError,
     ClosedError,
+    ConnectError,
     EncoreError,
+    ErrorGettingAuthenticationData,
+    NotConnected,
     NotSupportedError,
     ProtocolError,
     PulsarException,
     TransportTimeout,
 )
-from ....exceptions import (
-    AuthenticationError,
-    ConnectError,
-    ErrorGettingAuthenticationData,
-    NotConnected,
-)
-from ....loops import cancel
-from ....timer import now_ms
-from ..settings import CLIENT_VERSION, Settings
+from ....eventloop.affinity import cancel
+from ....eventloop.alarm import now_ms
+from ..client_settings import CLIENT_VERSION, Settings
 from .addresses import Address, Addresses, weaker
-from .codecs import Codecs, CodecThread
+from .cluster_service import Credentials, Service
+from .codec_thread import Codecs, CodecThread
 from .requests import RequestIds
-from .service import Credentials, Service
 from .session import ByteTransport, Session
 
 _GOODBYE_S: Final = 1.0

@@ -13,10 +13,9 @@ from itertools import count
 from random import Random
 from typing import Any, Final
 
-from ....errors import PulsarException, TransportTimeout
-from ....exceptions import named
+from ....errors import PulsarException, TransportTimeout, named
 from ....wire import pulsar_pb2 as pb
-from ...advice import ADVICE, LIMIT_ADVICE
+from ...error_advice import ADVICE, LIMIT_ADVICE
 
 _Type = pb.BaseCommand
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from ....backoff import FailureReports
+from ....values.backoff import FailureReports
 
 log: Final = logging.getLogger("pulsar_encore.connection")
 

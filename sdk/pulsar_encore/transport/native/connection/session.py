@@ -17,9 +17,14 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any, Final, Protocol
 
-from ....errors import PulsarException, TransportTimeout
-from ....exceptions import AuthenticationError, ConnectError, NotConnected
-from ....exceptions import LookupError as TopicLookupError
+from ....errors import (
+    AuthenticationError,
+    ConnectError,
+    NotConnected,
+    PulsarException,
+    TransportTimeout,
+)
+from ....errors import LookupError as TopicLookupError
 from ....wire import commands
 from ....wire import pulsar_pb2 as pb
 from ....wire.ack_sets import from_words

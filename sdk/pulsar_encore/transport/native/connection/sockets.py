@@ -14,14 +14,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, cast
 
-from ....errors import TransportTimeout
-from ....exceptions import ConnectError
-from ...advice import REACHABLE
-from . import tls
+from ....errors import ConnectError, TransportTimeout
+from ...error_advice import REACHABLE
+from . import tls_context as tls
 from .addresses import Address
 from .session import ByteTransport, Session
 from .staggered import first
-from .tls import Tls
+from .tls_context import Tls
 
 _HIGH_WATER: Final = 4_000_000  # bytes unsent before producers pause
 

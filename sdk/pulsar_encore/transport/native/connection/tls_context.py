@@ -15,7 +15,7 @@ from typing import Final
 
 import certifi
 
-from ....exceptions import AuthenticationError, ConnectError, PulsarException
+from ....errors import AuthenticationError, ConnectError, PulsarException
 
 # What OpenSSL says of a certificate (X509_V_ERR_*).
 _EXPIRED: Final = 10

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Final
 
+from ....eventloop.alarm import now_ms
 from ....options import Subscription
-from ....timer import now_ms
 from ....wire import pulsar_pb2 as pb
 from ....wire.chunks import Arrival, Chunk, ChunkAssembler, Fate, Joined, LetGo, Place
 from ....wire.entries import text as as_text
-from . import entries
+from . import entry_reader as entries
 
 # A publisher may send any text. Uuids of thousands of messages are remembered after their chunks
 # were let go, so that a longer one is replaced by its digest.

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-from ....encryption import CryptoKeyReader, key_reader_of
-from ....errors import EncoreError
-from ....exceptions import CryptoError
+from ....errors import CryptoError, EncoreError
 from ....options import ConsumerCryptoFailureAction, Subscription
+from ....values.crypto_keys import CryptoKeyReader, key_reader_of
 from ....wire import pulsar_pb2 as pb
-from ....wire.encryption import DataKeys, DecryptionError, is_encrypted
+from ....wire.entry_encryption import DataKeys, DecryptionError, is_encrypted
 
 
 class Undecrypted(Enum):

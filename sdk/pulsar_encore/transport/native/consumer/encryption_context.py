@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from ....options import CompressionType
 from ....wire import pulsar_pb2 as pb
-from ....wire.encryption import is_encrypted
 from ....wire.entries import properties, text
+from ....wire.entry_encryption import is_encrypted
 
 
 class _Key:

@@ -15,14 +15,14 @@ from typing import Final, NamedTuple
 from fastcrc import crc32
 from google.protobuf.message import DecodeError
 
-from ....ids import MOST_IN_BATCH
+from ....values.message_id import MOST_IN_BATCH
 from ....wire import pulsar_pb2 as pb
 from ....wire.compression import CodecError, check_claim, decompress
 from ....wire.entries import BatchError, ChecksumError, EntryError
-from ...base import Run
+from ...interface import Run
 from ..connection.fast_path import Template
 from .decryption import Decryption, Undecrypted
-from .messages import (
+from .message_views import (
     Batch,
     BatchMessage,
     BatchMessages,

@@ -18,8 +18,8 @@ from functools import partial
 
 from ....wire.chunks import Place
 from ....wire.entries import EntryError
-from ..connection.codecs import Codecs
-from .entries import Packed, Read
+from ..connection.codec_thread import Codecs
+from .entry_reader import Packed, Read
 
 
 class Room:

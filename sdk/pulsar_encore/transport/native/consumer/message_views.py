@@ -13,10 +13,10 @@ from itertools import repeat
 from struct import Struct
 from typing import Final, Protocol, overload
 
-from ....outgoing import ordering_key_text
+from ....values.outgoing_message import ordering_key_text
 from ....wire import pulsar_pb2 as pb
 from ....wire.entries import properties, text
-from .encrypted import Encrypted, encryption_of
+from .encryption_context import Encrypted, encryption_of
 
 _U32: Final = Struct(">I")
 _PAYLOAD_SIZE: Final = 0x18  # field 3 of SingleMessageMetadata, the first where nothing is special

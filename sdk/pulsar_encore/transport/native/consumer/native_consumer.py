@@ -13,17 +13,22 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from ....backoff import FailureReports
-from ....closing import CloseOnce
-from ....errors import ClosedError, EncoreError, NotSupportedError
-from ....exceptions import LookupError as TopicLookupError
-from ....exceptions import OperationNotSupported, TopicNotFound
-from ....ids import MessageId
-from ....loops import cancel, end_all, running_loop
+from ....errors import (
+    ClosedError,
+    EncoreError,
+    NotSupportedError,
+    OperationNotSupported,
+    TopicNotFound,
+)
+from ....errors import LookupError as TopicLookupError
+from ....eventloop.affinity import cancel, end_all, running_loop
+from ....eventloop.close_once import CloseOnce
+from ....eventloop.process import in_background
 from ....options import Subscription
-from ....process import in_background
-from ....topic_names import base_name, full_name
-from ...base import (
+from ....values.backoff import FailureReports
+from ....values.message_id import MessageId
+from ....values.topic_names import base_name, full_name
+from ...interface import (
     AckPlan,
     Capabilities,
     Deliveries,
@@ -33,16 +38,16 @@ from ...base import (
     ShutDownError,
     Sink,
 )
-from ..connection.backoff import Delays
+from ..connection.reconnect_backoff import Delays
 from ..connection.retry_log import RetryLog
-from ..lookup.binary import check_partitions
+from ..lookup.binary_lookup import check_partitions
 from ..lookup.lookup import Lookup
-from ..lookup.shape import Shape
-from ..lookup.watching import Watched
+from ..lookup.pattern_watch import Watched
+from ..lookup.topic_shape import Shape
 from .decryption import Decryption
 from .line import Room
 from .source import Source
-from .subscribing import Subscribing
+from .subscribe_command import Subscribing
 
 log: Final = logging.getLogger("pulsar_encore.consumer")
 

@@ -6,7 +6,7 @@ that comes again, was not to be delivered is left out here.
 
 from __future__ import annotations
 
-from ....ids import MessageId
+from ....values.message_id import MessageId
 from ....wire import pulsar_pb2 as pb
 from ....wire.commands import NO_REQUEST
 

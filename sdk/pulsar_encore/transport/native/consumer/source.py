@@ -15,36 +15,39 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
-from ....errors import ClosedError, NotSupportedError, PulsarException, TransportTimeout
-from ....exceptions import (
+from ....errors import (
     BrokerMetadataError,
+    ClosedError,
     NotAllowedError,
     NotConnected,
+    NotSupportedError,
+    PulsarException,
     TopicNotFound,
+    TransportTimeout,
     UnknownError,
 )
-from ....ids import MOST_IN_BATCH, MessageId
-from ....loops import end_all
+from ....eventloop.affinity import end_all
+from ....values.message_id import MOST_IN_BATCH, MessageId
 from ....wire import commands as wire_commands
 from ....wire import pulsar_pb2 as pb
 from ....wire.chunks import Fate, Joined
 from ....wire.compression import UncompressedSizeError
 from ....wire.entries import EntryError
-from ...base import AckPlan, Deliveries, Delivery, NoDelivery, RetryNotice, Run, Unread
+from ...interface import AckPlan, Deliveries, Delivery, NoDelivery, RetryNotice, Run, Unread
 from ..connection.attachment import Attachment
 from ..connection.fast_path import Template
 from ..connection.retry_log import RetryLog
 from ..connection.session import Session
 from ..lookup.lookup import Lookup
-from . import commands
-from .chunking import Chunked, uuid_of
+from . import ack_commands as commands
+from .chunked_messages import Chunked, uuid_of
 from .decryption import Decryption, Undecrypted
-from .entries import Chunk, EntryReader, Marker, Opened, Packed, Read, Withheld
+from .entry_reader import Chunk, EntryReader, Marker, Opened, Packed, Read, Withheld
 from .line import Line, Room, Waiting
-from .messages import PlainMessage
+from .message_views import PlainMessage
 from .permits import Permits
 from .place import Place
-from .subscribing import Subscribing
+from .subscribe_command import Subscribing
 
 log: Final = logging.getLogger("pulsar_encore.consumer")
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from ....ids import MessageId, check_batch
 from ....options import ConsumerType, InitialPosition, Subscription
+from ....values.message_id import MessageId, check_batch
 from ....wire import ack_sets, commands
 from ....wire import pulsar_pb2 as pb
-from ..schemas import wire_schema
+from ..wire_schema import wire_schema
 from .place import Place
 
 _TYPES: Final = {

@@ -10,8 +10,8 @@ from collections import deque
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from ....exceptions import LookupError as TopicLookupError
-from ....exceptions import NotConnected, TooManyLookupRequestException
+from ....errors import LookupError as TopicLookupError
+from ....errors import NotConnected, TooManyLookupRequestException
 from ....options import RegexSubscriptionMode
 from ....wire import commands
 from ....wire import pulsar_pb2 as pb
@@ -19,7 +19,7 @@ from ....wire.entries import text
 from ..connection.addresses import Address, referred
 from ..connection.pool import Pool
 from ..connection.session import Session
-from .asking import Listing, Partitions
+from .lookup_interface import Listing, Partitions
 
 _MOST_REDIRECTS: Final = 20
 _MOST_REFUSED: Final = 50  # in `_REFUSED_S`, as Java's

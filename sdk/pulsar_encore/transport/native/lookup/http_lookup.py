@@ -15,17 +15,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeGuard
 from urllib.parse import quote, urljoin
 
-from ....errors import NotSupportedError, PulsarException, TransportTimeout
-from ....exceptions import ConnectError, named
-from ....exceptions import LookupError as TopicLookupError
+from ....errors import ConnectError, NotSupportedError, PulsarException, TransportTimeout, named
+from ....errors import LookupError as TopicLookupError
 from ....options import RegexSubscriptionMode
-from ..connection import tls
+from ..connection import tls_context as tls
 from ..connection.addresses import Address, redirected, referred
+from ..connection.cluster_service import Credentials
 from ..connection.pool import Pool
-from ..connection.service import Credentials
 from ..connection.session import Session
-from .asking import Listing, Partitions
-from .binary import check_partitions
+from .binary_lookup import check_partitions
+from .lookup_interface import Listing, Partitions
 
 _MOST_REDIRECTS: Final = 20
 _MOST_BYTES: Final = 64 * 1024 * 1024  # of an answer: names of half a million topics

@@ -14,13 +14,13 @@ from ....errors import PulsarException, TransportTimeout
 from ....options import RegexSubscriptionMode
 from ....wire import commands
 from ....wire import pulsar_pb2 as pb
-from ..connection.backoff import LONGEST_WAITED_FOR_S, Delays
 from ..connection.pool import Pool
+from ..connection.reconnect_backoff import LONGEST_WAITED_FOR_S, Delays
 from ..connection.session import Session
-from .asking import Listing, Partitions, Way
-from .binary import Binary
-from .rounds import Round, Timed
-from .web import Web
+from .binary_lookup import Binary
+from .http_lookup import Web
+from .lookup_interface import Listing, Partitions, Way
+from .refresh_schedule import Round, Timed
 
 _Answer = TypeVar("_Answer")
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from ....exceptions import InvalidTopicName
+from ....errors import InvalidTopicName
 from ....options import RegexSubscriptionMode
-from ....topic_names import base_name, full_name
+from ....values.topic_names import base_name, full_name
 from ..connection.session import Session
 
 

@@ -13,19 +13,18 @@ import asyncio
 import logging
 from typing import Final
 
-from ....errors import NotSupportedError, PulsarException
-from ....exceptions import NotConnected
-from ....loops import cancel
+from ....errors import NotConnected, NotSupportedError, PulsarException
+from ....eventloop.affinity import cancel
+from ....eventloop.process import in_background
 from ....options import RegexSubscriptionMode
-from ....process import in_background
 from ....wire import commands
 from ....wire import pulsar_pb2 as pb
 from ....wire.checksum import topics_hash
 from ....wire.entries import text
 from ..connection.attachment import Attachment
 from ..connection.session import Session
-from .asking import Pattern
 from .lookup import Lookup
+from .lookup_interface import Pattern
 
 log: Final = logging.getLogger("pulsar_encore.lookup")
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from ....exceptions import TopicNotFound
-from ....topic_names import partition_of
+from ....errors import TopicNotFound
+from ....values.topic_names import partition_of
 from .lookup import Lookup
 
 log: Final = logging.getLogger("pulsar_encore.lookup")

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
-from .pending import Sending
+from .pending_sends import Sending
 
 W = TypeVar("W")
 

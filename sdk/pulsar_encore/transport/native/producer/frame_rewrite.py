@@ -6,11 +6,11 @@ id, name, schema version and, where the other topic has used them, its sequence 
 
 from __future__ import annotations
 
-from ....outgoing import Outgoing
+from ....values.outgoing_message import Outgoing
 from ....wire.entries import decode_body, encode_body, metadata_of
 from ....wire.frames import Frame, FrameDecoder, encode_with_body
-from .pending import Sending
-from .telling import Waiter
+from .pending_sends import Sending
+from .send_results import Waiter
 
 
 def key_of(sending: Sending[Waiter]) -> Outgoing:

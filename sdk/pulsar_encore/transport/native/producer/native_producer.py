@@ -15,31 +15,36 @@ from collections import deque
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator
 from typing import Any, Final, Protocol
 
-from ....closing import CloseOnce
-from ....errors import ClosedError, ConfigurationError, EncoreError
-from ....exceptions import NotConnected, ProducerQueueIsFull
-from ....ids import MessageId
-from ....loops import cancel
+from ....errors import (
+    ClosedError,
+    ConfigurationError,
+    EncoreError,
+    NotConnected,
+    ProducerQueueIsFull,
+)
+from ....eventloop.affinity import cancel
+from ....eventloop.alarm import now_ms
+from ....eventloop.close_once import CloseOnce
+from ....eventloop.process import in_background
 from ....options import ProducerOptions
-from ....outgoing import Outgoing
-from ....process import in_background
-from ....timer import now_ms
-from ....topic_names import full_name
+from ....values.message_id import MessageId
+from ....values.outgoing_message import Outgoing
+from ....values.topic_names import full_name
 from ....wire.compression import compress
-from ...advice import ADVICE
-from ...base import ProducerListener
-from ..connection.backoff import Delays
+from ...error_advice import ADVICE
+from ...interface import ProducerListener
+from ..connection.reconnect_backoff import Delays
 from ..connection.retry_log import RetryLog
 from ..lookup.lookup import Lookup
-from ..lookup.shape import Shape
-from .choosing import Choice
-from .encoding import Encrypt
-from .encrypting import encryptor_of
-from .moving import key_of
-from .part import Part
-from .pending import Sending
+from ..lookup.topic_shape import Shape
+from .frame_rewrite import key_of
+from .partition_choice import Choice
+from .partition_producer import Part
+from .pending_sends import Sending
 from .registration import Registration
-from .telling import Waiter, tell_failed
+from .send_encoder import Encrypt
+from .send_encryption import encryptor_of
+from .send_results import Waiter, tell_failed
 
 log: Final = logging.getLogger("pulsar_encore.producer")
 

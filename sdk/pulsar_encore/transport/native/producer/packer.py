@@ -12,13 +12,13 @@ import math
 from collections.abc import Callable, Sequence
 
 from ....errors import EncoreError
+from ....eventloop.alarm import wall_now_ms
 from ....options import BatchingType, ProducerOptions
-from ....outgoing import Outgoing
-from ....timer import wall_now_ms
-from .batching import Batch, Batching
-from .encoding import Encoder, goes_alone
-from .pending import Sending
-from .telling import Waiter
+from ....values.outgoing_message import Outgoing
+from .pending_sends import Sending
+from .send_batches import Batch, Batching
+from .send_encoder import Encoder, goes_alone
+from .send_results import Waiter
 
 
 class Packer:

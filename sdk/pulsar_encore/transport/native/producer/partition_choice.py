@@ -9,11 +9,11 @@ from random import Random
 from typing import Any
 
 from ....errors import ConfigurationError
-from ....ids import MessageId
 from ....message import Message
 from ....options import PartitionsRoutingMode, ProducerOptions
-from ....outgoing import Outgoing, key_bytes, key_text, ordering_key_text
-from ....wire.routing import BatchLimits, Router
+from ....values.message_id import MessageId
+from ....values.outgoing_message import Outgoing, key_bytes, key_text, ordering_key_text
+from ....wire.partition_router import BatchLimits, Router
 
 
 class Choice:

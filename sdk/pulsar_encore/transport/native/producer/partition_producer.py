@@ -16,33 +16,35 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from ....errors import ClosedError, PulsarException, TransportTimeout
-from ....exceptions import (
+from ....errors import (
     BrokerMetadataError,
+    ClosedError,
     NotAllowedError,
     NotConnected,
     ProducerBlockedQuotaExceededException,
+    PulsarException,
     TopicNotFound,
     TopicTerminated,
+    TransportTimeout,
     UnknownError,
 )
 from ....options import ProducerOptions
-from ....outgoing import Outgoing
+from ....values.outgoing_message import Outgoing
 from ....wire import commands
 from ....wire import pulsar_pb2 as pb
-from ...base import ProducerListener
+from ...interface import ProducerListener
 from ..connection.attachment import Attachment
 from ..connection.requests import refusal
 from ..connection.retry_log import RetryLog
 from ..connection.session import Session
 from ..lookup.lookup import Lookup
-from .encoding import Encoder, Encrypt
-from .flushing import Flushes
-from .moving import rewrite
-from .packing import Packer
-from .pending import OutOfStepError, Pending, Sending
+from .flushes import Flushes
+from .frame_rewrite import rewrite
+from .packer import Packer
+from .pending_sends import OutOfStepError, Pending, Sending
 from .registration import Registration
-from .telling import Waiter, tell_failed, tell_stored
+from .send_encoder import Encoder, Encrypt
+from .send_results import Waiter, tell_failed, tell_stored
 
 log: Final = logging.getLogger("pulsar_encore.producer")
 

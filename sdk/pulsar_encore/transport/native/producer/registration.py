@@ -9,7 +9,7 @@ from __future__ import annotations
 from ....options import ProducerOptions
 from ....wire import commands
 from ....wire import pulsar_pb2 as pb
-from ..schemas import wire_schema
+from ..wire_schema import wire_schema
 
 
 class Registration:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from ....outgoing import Outgoing, key_bytes
+from ....values.outgoing_message import Outgoing, key_bytes
 from ....wire.checksum import Data
-from .encoding import PlainHeads, described_head, is_plain
+from .send_encoder import PlainHeads, described_head, is_plain
 
 W = TypeVar("W")
 

@@ -13,9 +13,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from ....errors import ConfigurationError
-from ....exceptions import MessageTooBig
-from ....outgoing import Outgoing, key_bytes, key_text
+from ....errors import ConfigurationError, MessageTooBig
+from ....values.outgoing_message import Outgoing, key_bytes, key_text
 from ....wire import pulsar_pb2 as pb
 from ....wire.checksum import Data, crc32c
 from ....wire.compression import compress

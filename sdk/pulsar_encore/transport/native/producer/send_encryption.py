@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 
-from ....encryption import key_reader_of
+from ....eventloop.alarm import now_ms
 from ....options import ProducerOptions
-from ....timer import now_ms
+from ....values.crypto_keys import key_reader_of
 from ....wire import pulsar_pb2 as pb
 from ....wire.checksum import Data
-from ....wire.encryption import Encryptor, PublicKey
-from .encoding import Encrypt
+from ....wire.entry_encryption import Encryptor, PublicKey
+from .send_encoder import Encrypt
 
 
 async def encryptor_of(options: ProducerOptions) -> Encrypt | None:

@@ -10,9 +10,9 @@ import copy
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from ....ids import MessageId
+from ....values.message_id import MessageId
 from ....wire import pulsar_pb2 as pb
-from .pending import Sending
+from .pending_sends import Sending
 
 Waiter: TypeAlias = asyncio.Future[MessageId]
 

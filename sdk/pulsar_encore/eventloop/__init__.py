@@ -1,0 +1,1 @@
+"""Helpers for asyncio: loop affinity, fairness, timers, and calls from other threads."""

@@ -1,0 +1,1 @@
+"""Values that several packages share. Nothing here does I/O."""
